@@ -13,9 +13,9 @@ from typing import Any, Final
 from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
 from tidemark.parsers.avro.resolution import (
     INSTANTS,
-    Failure,
-    Record,
-    Scalar,
+    FailingStep,
+    RecordStep,
+    ScalarStep,
     Step,
     column_logical,
     may_fail,
@@ -92,26 +92,26 @@ class _AvroMerge:
                 self.changes.note(new.name, "misfit", str(error))
             return
         step = resolved(new, result)
-        if isinstance(step, Failure):
+        if isinstance(step, FailingStep):
             self.changes.note(new.name, "misfit", step.reason)
             return
-        assert isinstance(step, Record)
-        for one in step.fields:
-            inner = tuple(f"{one.name}{mark}" for mark in ".[{")
-            if may_fail(one.step) and not any(path == one.name or path.startswith(inner) for path in waiting):
-                self.changes.note(one.name, "misfit", _reason(one.step))
+        assert isinstance(step, RecordStep)
+        for part in step.fields:
+            inner = tuple(f"{part.name}{mark}" for mark in ".[{")
+            if may_fail(part.step) and not any(path == part.name or path.startswith(inner) for path in waiting):
+                self.changes.note(part.name, "misfit", _reason(part.step))
 
     def _record(self, old: Type, new: Type, path: str) -> Type:
         theirs = {field.name: field for field in new.fields}
         fields = [self._field(field, theirs.pop(field.name, None), f"{path}{field.name}") for field in old.fields]
         for field in theirs.values():
             if self._can_be_nested(field, fields, path) if path else self._can_be_column(field):
-                fields.append(_with_default(field))
+                fields.append(_with_default(replace(field, type=_bare(field.type))))
         return replace(old, fields=fields)
 
     def _can_be_nested(self, field: Field, beside: list[Field], path: str) -> bool:
         place = f"{path}{field.name}"
-        problem = clash_of(field.name, [one.name for one in beside]) or self._problem(field, place)
+        problem = clash_of(field.name, [part.name for part in beside]) or self._problem(field, place)
         if problem:
             self.changes.note(place, "misfit", problem)
             return False
@@ -169,10 +169,10 @@ class _AvroMerge:
 
 
 def _reason(step: Step) -> str:
-    for one in steps(step):
-        if isinstance(one, Failure):
-            return one.reason
-        if isinstance(one, Scalar) and None in one.texts:
+    for part in steps(step):
+        if isinstance(part, FailingStep):
+            return part.reason
+        if isinstance(part, ScalarStep) and None in part.texts:
             return "has symbols that the table's enum does not have"
     raise AssertionError("nothing in it fails")
 
@@ -211,12 +211,12 @@ def _is_wider(old: Type, new: Type) -> bool:
 def _with_default(field: Field) -> Field:
     """``field`` with a default, so that records without it can be read: the schema's, or else null."""
     kind, nullable = _without_null(field.type)
-    return _made(field.name, _bare(kind), nullable, field.default)
+    return _made(field.name, kind, nullable, field.default)
 
 
 def _made(name: str, kind: Type, nullable: bool, *defaults: Any) -> Field:
     """A field with the first of ``defaults`` that is valid, or else null; a union begins with its default's type."""
-    default = next((one for one in defaults if _is_value(one, kind, nullable)), None)
+    default = next((part for part in defaults if _is_value(part, kind, nullable)), None)
     if default is None:
         kind = _nullable(kind)
     elif nullable:
@@ -240,9 +240,8 @@ def _nullable(kind: Type) -> Type:
 
 def _bare(kind: Type) -> Type:
     """``kind`` without aliases, and with a default for each field within it."""
-    return replace(
-        kind, aliases=(), fields=[_with_default(one) for one in kind.fields], parts=[_bare(one) for one in kind.parts]
-    )
+    fields = [_with_default(replace(part, type=_bare(part.type), aliases=())) for part in kind.fields]
+    return replace(kind, aliases=(), fields=fields, parts=[_bare(part) for part in kind.parts])
 
 
 def _without_null(kind: Type) -> tuple[Type, bool]:

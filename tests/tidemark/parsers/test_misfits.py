@@ -9,7 +9,7 @@ import pytest
 
 from tests.tidemark.parsers.test_avro import encoded
 from tidemark.parsers.avro.interpreter import reader_of
-from tidemark.parsers.avro.resolution import Record, resolved
+from tidemark.parsers.avro.resolution import RecordStep, resolved
 from tidemark.parsers.avro.schema import Type
 from tidemark.parsers.avro.writers import parsed_schema
 from tidemark.parsers.row_parser import RefusedRecord
@@ -60,7 +60,7 @@ def test_a_field_fits_if_each_of_its_values_is_resolved(kind: Any, values: list[
     for other in (one for one, _ in KINDS if not isinstance(one, list) or ("null" in one[:-1] and len(one) == 2)):
         reader = parsed_schema([json.dumps(record(other))])
         fits = resolved(writer, reader, land=True)
-        assert isinstance(fits, Record)
+        assert isinstance(fits, RecordStep)
         data = [encoded(record(kind), {"id": 7, "x": value}) for value in values]
         assert (1 not in fits.missing) is all(_resolves(writer, reader, one) for one in data), other
         for one in data:

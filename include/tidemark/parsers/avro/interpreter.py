@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tidemark.decode.schema import MAX_MILLISECONDS
-from tidemark.parsers.avro.resolution import Failure, Items, Record, Scalar, Step, Union, decimal_of
+from tidemark.parsers.avro.resolution import FailingStep, ItemsStep, RecordStep, ScalarStep, Step, UnionStep, decimal_of
 from tidemark.parsers.row_parser import RefusedRecord
 
 _DOUBLE: Final = struct.Struct("<d")
@@ -43,6 +43,9 @@ class _Source:
     def number(self) -> int:
         """An int or a long; bits beyond the 64th are dropped."""
         data, at = self.data, self.at
+        if at < len(data) and data[at] < 0x80:
+            self.at = at + 1
+            return (data[at] >> 1) ^ -(data[at] & 1)
         raw = shift = 0
         for place in range(at, min(at + _MOST_BYTES, len(data))):
             byte = data[place]
@@ -100,18 +103,18 @@ class _Compiler:
         return self._made[id(step)]
 
     def _new(self, step: Step) -> _Read:
-        if isinstance(step, Scalar):
+        if isinstance(step, ScalarStep):
             return _scalar(step)
-        if isinstance(step, Record):
+        if isinstance(step, RecordStep):
             return self._record(step)
-        if isinstance(step, Union):
+        if isinstance(step, UnionStep):
             return self._union(step)
-        if isinstance(step, Items):
+        if isinstance(step, ItemsStep):
             return self._items(step)
-        return _failing(step) if isinstance(step, Failure) else _null
+        return _failing(step) if isinstance(step, FailingStep) else _null
 
-    def _record(self, step: Record) -> _Read:
-        fields = [(step.names[one.place] if one.place >= 0 else None, self.read(one.step)) for one in step.fields]
+    def _record(self, step: RecordStep) -> _Read:
+        fields = [(step.names[part.place] if part.place >= 0 else None, self.read(part.step)) for part in step.fields]
         given = {name: step.missing.get(place) for place, name in enumerate(step.names)}
 
         def record(source: _Source) -> dict[str, Any]:
@@ -124,8 +127,8 @@ class _Compiler:
 
         return record
 
-    def _union(self, step: Union) -> _Read:
-        branches = [self.read(one) for one in step.branches]
+    def _union(self, step: UnionStep) -> _Read:
+        branches = [self.read(part) for part in step.branches]
 
         def union(source: _Source) -> Any:
             number = source.number()
@@ -135,7 +138,7 @@ class _Compiler:
 
         return union
 
-    def _items(self, step: Items) -> _Read:
+    def _items(self, step: ItemsStep) -> _Read:
         read = self.read(step.item)
 
         def items(source: _Source) -> list[Any]:
@@ -170,14 +173,14 @@ def _null(_source: _Source) -> None:
     return None
 
 
-def _failing(step: Failure) -> _Read:
+def _failing(step: FailingStep) -> _Read:
     def fail(_source: _Source) -> Any:
         raise RefusedRecord(step.reason)
 
     return fail
 
 
-def _scalar(step: Scalar) -> _Read:
+def _scalar(step: ScalarStep) -> _Read:
     if step.decimal is not None:
         return _decimal(step)
     if step.kind == "enum":
@@ -189,7 +192,7 @@ def _scalar(step: Scalar) -> _Read:
     return _number(step) if step.kind in {"int", "long"} else _REALS[step.kind]
 
 
-def _number(step: Scalar) -> _Read:
+def _number(step: ScalarStep) -> _Read:
     factor, target = step.factor, step.target
     if target == "double":
         return lambda source: float(source.number())
@@ -249,7 +252,7 @@ def _text(source: _Source) -> str:
 _REALS: Final[dict[str, _Read]] = {"boolean": _boolean, "float": _real, "double": _double}
 
 
-def _symbol(step: Scalar) -> _Read:
+def _symbol(step: ScalarStep) -> _Read:
     texts = step.texts
 
     def symbol(source: _Source) -> str:
@@ -264,7 +267,7 @@ def _symbol(step: Scalar) -> _Read:
     return symbol
 
 
-def _decimal(step: Scalar) -> _Read:
+def _decimal(step: ScalarStep) -> _Read:
     wanted, shift, size = step.decimal, step.shift, step.size
     assert wanted is not None
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.parsers.avro import kernel as op
-from tidemark.parsers.avro.resolution import Failure, Items, Null, Record, Scalar, Step, Union
+from tidemark.parsers.avro.resolution import FailingStep, ItemsStep, NullStep, RecordStep, ScalarStep, Step, UnionStep
 from tidemark.parsers.base import Bits, Indices
 from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
 
@@ -40,7 +40,7 @@ def block_reader(step: Step, fields: list[pa.Field[Any]]) -> BlockReader:
     Raises:
         Unsupported: the interpreter must read them.
     """
-    if not isinstance(step, Record):
+    if not isinstance(step, RecordStep):
         raise Unsupported("has no record that can be read")
     layout = Layout()
     try:
@@ -76,21 +76,21 @@ class _Nodes:
             children = tuple(self._field(step, place, field, level) for place, field in enumerate(kind))
             return Node(kind, level, index, self._layout.columns[level] - first + 1, children)
         if isinstance(kind, pa.ListType):
-            item = step.item if isinstance(step, Items) else None
-            children = (self._item(item, kind.value_type, entries=isinstance(step, Items) and step.keys),)
+            item = step.item if isinstance(step, ItemsStep) else None
+            children = (self._item(item, kind.value_type, entries=isinstance(step, ItemsStep) and step.keys),)
             return Node(kind, level, index, 1, children)
         texts = None
-        if isinstance(step, Scalar) and step.kind == "enum":
+        if isinstance(step, ScalarStep) and step.kind == "enum":
             texts = pa.array(["", *(text or "" for text in step.texts)], pa.string())
         return Node(kind, level, index, 1, (), texts)
 
     def _field(self, step: Step | None, place: int, field: pa.Field[Any], level: int) -> Node:
-        if not isinstance(step, Record):
+        if not isinstance(step, RecordStep):
             return self.node(None, field.type, level)
         value = step.missing.get(place)
         if value is not None:
             return Node(field.type, level, self._layout.column(level), 1, (), _constant(value, field.type))
-        inner = next((one.step for one in step.fields if one.place == place), None)
+        inner = next((part.step for part in step.fields if part.place == place), None)
         return self.node(inner, field.type, level)
 
     def _item(self, item: Step | None, kind: pa.DataType, *, entries: bool) -> Node:
@@ -106,10 +106,10 @@ class _Nodes:
 
 def _only(step: Step | None) -> Step | None:
     """The step of the values of ``step`` that are not null, if there is one."""
-    if not isinstance(step, Union):
+    if not isinstance(step, UnionStep):
         return step
-    values = [one for one in map(_only, step.branches) if not isinstance(one, Null | Failure)]
-    if len(values) > 1 and any(not isinstance(one, Scalar) or one.kind == "enum" for one in values):
+    values = [part for part in map(_only, step.branches) if not isinstance(part, NullStep | FailingStep)]
+    if len(values) > 1 and any(not isinstance(part, ScalarStep) or part.kind == "enum" for part in values):
         raise Unsupported("has a union of more than one type with parts that the table takes")
     return values[0] if values else None
 
@@ -139,24 +139,24 @@ class _Program:
 
     def value(self, step: Step, node: Node | None) -> None:
         """Read a value into ``node``, or pass over it if there is no node."""
-        if isinstance(step, Union):
+        if isinstance(step, UnionStep):
             self._union(step, node)
-        elif isinstance(step, Record):
+        elif isinstance(step, RecordStep):
             self._record(step, node)
-        elif isinstance(step, Items):
+        elif isinstance(step, ItemsStep):
             self._items(step, node)
-        elif isinstance(step, Scalar):
+        elif isinstance(step, ScalarStep):
             self._scalar(step, node)
-        elif isinstance(step, Failure):
+        elif isinstance(step, FailingStep):
             self.add(op.FAIL)
         elif node is not None:
             self.add(op.NULLS, node, node.count)
 
-    def _union(self, step: Union, node: Node | None) -> None:
+    def _union(self, step: UnionStep, node: Node | None) -> None:
         kinds = [type(branch) for branch in step.branches]
-        if len(kinds) <= 2 and kinds.count(Null) == len(kinds) - 1:
-            null = kinds.index(Null) if Null in kinds else -1
-            [number] = (number for number, kind in enumerate(kinds) if kind is not Null)
+        if len(kinds) <= 2 and kinds.count(NullStep) == len(kinds) - 1:
+            null = kinds.index(NullStep) if NullStep in kinds else -1
+            [number] = (number for number, kind in enumerate(kinds) if kind is not NullStep)
             made = self.add(op.UNION, node, null, number, 0 if node is None else node.count)
             self.value(step.branches[number], node)
             made[op.AFTER] = len(self.operations)
@@ -171,19 +171,19 @@ class _Program:
         for end in ends:
             end[op.ARGUMENT] = len(self.operations)
 
-    def _record(self, step: Record, node: Node | None) -> None:
+    def _record(self, step: RecordStep, node: Node | None) -> None:
         if node is not None and node is not self._root:
             self.add(op.STRUCT, node)
         children = () if node is None else node.children
-        for one in step.fields:
-            self.value(one.step, children[one.place] if one.place >= 0 else None)
+        for part in step.fields:
+            self.value(part.step, children[part.place] if part.place >= 0 else None)
         for place, value in step.missing.items():
             if value is None:
                 self.add(op.NULLS, children[place], children[place].count)
             else:
                 self.add(op.CONSTANT, children[place], 1)
 
-    def _items(self, step: Items, node: Node | None) -> None:
+    def _items(self, step: ItemsStep, node: Node | None) -> None:
         level = -1 if node is None else node.children[0].level
         made = self.add(op.ARRAY, node, level)
         self._lists += 1
@@ -200,7 +200,7 @@ class _Program:
         made[op.AT_NEXT] = len(self.operations)
         self.add(op.NEXT, node, level)
 
-    def _scalar(self, step: Scalar, node: Node | None) -> None:
+    def _scalar(self, step: ScalarStep, node: Node | None) -> None:
         if step.decimal is not None:
             if step.shift:
                 raise Unsupported("has a decimal of another scale than the table's")
@@ -220,7 +220,7 @@ class _Program:
         else:
             self.add(_NUMBERS[step.kind, step.target], node)
 
-    def _symbol(self, step: Scalar, node: Node | None) -> None:
+    def _symbol(self, step: ScalarStep, node: Node | None) -> None:
         if None not in step.texts:
             self.add(op.ENUM, node, len(step.texts))
             return

@@ -44,7 +44,7 @@ _LONG: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scalar:
+class ScalarStep:
     """Reads a value of ``kind``, which becomes one of ``target``; a fixed one has ``size`` bytes.
 
     ``texts`` has the table's text for each of an enum's symbols, or None. A time is multiplied by ``factor``, or
@@ -62,12 +62,12 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Null:
+class NullStep:
     """A null, of no bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failure:
+class FailingStep:
     """A value that refuses its record, for ``reason``."""
 
     reason: str
@@ -83,7 +83,7 @@ class WrittenField:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Record:
+class RecordStep:
     """The fields in their order, and the values of the table's fields that the writer lacks, by number.
 
     ``names`` are those of the table's fields; there are none where no column takes the record.
@@ -95,7 +95,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Items:
+class ItemsStep:
     """A list, or with ``keys`` a map."""
 
     item: Step
@@ -103,16 +103,16 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Union:
+class UnionStep:
     """A number, and then the branch of that number."""
 
     branches: tuple[Step, ...]
 
 
-Step = Scalar | Null | Failure | Record | Items | Union
+Step = ScalarStep | NullStep | FailingStep | RecordStep | ItemsStep | UnionStep
 
 
-_NO_NULL: Final = Failure("is null, and the table's schema has no null")
+_NO_NULL: Final = FailingStep("is null, and the table's schema has no null")
 
 
 def resolved(writer: Type, reader: Type, *, land: bool = False) -> Step:
@@ -121,9 +121,9 @@ def resolved(writer: Type, reader: Type, *, land: bool = False) -> Step:
     With ``land`` a field of the table is null if its values might be refused.
     """
     if "record" not in (writer.kind, reader.kind) or writer.kind != reader.kind:
-        return Failure(f"Schema mismatch: {writer} is not the record {reader}")
+        return FailingStep(f"Schema mismatch: {writer} is not the record {reader}")
     if not _named_alike(writer, reader):
-        return Failure(f"record {writer.name} is not {reader.name}")
+        return FailingStep(f"record {writer.name} is not {reader.name}")
     return _Resolver().record(writer, reader, land=land)
 
 
@@ -142,7 +142,7 @@ class _Resolver:
 
     def _made(self, writer: Type, reader: Type | None) -> Step:
         if writer.kind == "union":
-            return Union(tuple(self.step(branch, reader) for branch in writer.parts))
+            return UnionStep(tuple(self.step(branch, reader) for branch in writer.parts))
         if reader is None:
             return self._passed(writer)
         if reader.kind == "union":
@@ -154,54 +154,58 @@ class _Resolver:
         if writer.kind == "record":
             return self.record(writer, reader)
         if writer.kind in {"array", "map"}:
-            return Items(self.step(writer.item, reader.item), writer.kind == "map")
+            return ItemsStep(self.step(writer.item, reader.item), writer.kind == "map")
         return _named(writer, reader) if writer.name else _logical(writer, reader)
 
     def _passed(self, writer: Type) -> Step:
         if writer.kind == "record":
-            return Record(tuple(WrittenField(one.name, self.step(one.type, None), -1) for one in writer.fields), {}, ())
+            return RecordStep(
+                tuple(WrittenField(part.name, self.step(part.type, None), -1) for part in writer.fields), {}, ()
+            )
         if writer.kind in {"array", "map"}:
-            return Items(self.step(writer.item, None), writer.kind == "map")
+            return ItemsStep(self.step(writer.item, None), writer.kind == "map")
         if writer.kind == "null":
-            return Null()
-        return Scalar(writer.kind, "long" if writer.kind == "int" else writer.kind, writer.size, writer.symbols)
+            return NullStep()
+        return ScalarStep(writer.kind, "long" if writer.kind == "int" else writer.kind, writer.size, writer.symbols)
 
     def _branch(self, writer: Type, reader: Type) -> Step:
         """Into null, or into the one other branch of ``reader``."""
         if writer.kind == "null":
-            return Null() if any(one.kind == "null" for one in reader.parts) else _NO_NULL
-        [other] = (one for one in reader.parts if one.kind != "null")
+            return NullStep() if any(part.kind == "null" for part in reader.parts) else _NO_NULL
+        [other] = (part for part in reader.parts if part.kind != "null")
         made = self.step(writer, other)
-        if writer.kind == "record" and writer.name != other.name and may_fail(made):
-            return Failure(f"record {writer.name} is not {other.name}, and has other fields")
+        if isinstance(made, RecordStep) and writer.name != other.name:
+            failing = [part for part in made.fields if isinstance(part.step, FailingStep)]
+            if failing:
+                return FailingStep(f"record {writer.name} is not {other.name}, and has another {failing[0].name}")
         return made
 
-    def record(self, writer: Type, reader: Type, *, land: bool = False) -> Record | Failure:
+    def record(self, writer: Type, reader: Type, *, land: bool = False) -> RecordStep | FailingStep:
         """The step for a record; see :func:`resolved`."""
-        theirs = {one.name: one for one in writer.fields}
+        theirs = {part.name: part for part in writer.fields}
         taken: dict[str, tuple[int, Field]] = {}
         missing: dict[int, Any] = {}
         for place, wanted in enumerate(reader.fields):
-            name = next((one for one in (wanted.name, *wanted.aliases) if one in theirs and one not in taken), None)
+            name = next((part for part in (wanted.name, *wanted.aliases) if part in theirs and part not in taken), None)
             if name is not None:
                 taken[name] = place, wanted
                 continue
             if wanted.default is ABSENT:
-                return Failure(f"{writer.short} lacks {wanted.name}, which has no default")
+                return FailingStep(f"{writer.short} lacks {wanted.name}, which has no default")
             try:
                 missing[place] = value_of(wanted.default, wanted.type)
             except ValueError as error:
-                return Failure(f"{writer.short} lacks {wanted.name}, whose default is not valid: {error}")
+                return FailingStep(f"{writer.short} lacks {wanted.name}, whose default is not valid: {error}")
         fields = []
-        for one in writer.fields:
-            place, target = taken.get(one.name, (-1, None))
-            step = self.step(one.type, target.type if target else None)
+        for part in writer.fields:
+            place, target = taken.get(part.name, (-1, None))
+            step = self.step(part.type, target.type if target else None)
             if land and target and may_fail(step := _with_nulls(step)):
-                missing[place], place, step = None, -1, self.step(one.type, None)
-            if isinstance(step, Failure):
-                step = Failure(f"{one.name}: {step.reason}")
-            fields.append(WrittenField(one.name, step, place))
-        return Record(tuple(fields), missing, tuple(one.name for one in reader.fields))
+                missing[place], place, step = None, -1, self.step(part.type, None)
+            if isinstance(step, FailingStep):
+                step = FailingStep(f"{part.name}: {step.reason}")
+            fields.append(WrittenField(part.name, step, place))
+        return RecordStep(tuple(fields), missing, tuple(part.name for part in reader.fields))
 
 
 def column_logical(kind: Type) -> Logical | None:
@@ -214,16 +218,16 @@ def column_logical(kind: Type) -> Logical | None:
 
 def _with_nulls(step: Step) -> Step:
     """``step`` with nulls where its field may have none: each of the table's columns may be null."""
-    if not isinstance(step, Union):
+    if not isinstance(step, UnionStep):
         return step
-    return Union(tuple(Null() if branch is _NO_NULL else branch for branch in step.branches))
+    return UnionStep(tuple(NullStep() if branch is _NO_NULL else branch for branch in step.branches))
 
 
 def may_fail(step: Step) -> bool:
     """True if a sound value may be refused for its type or symbol."""
     return any(
-        isinstance(one, Failure) or (isinstance(one, Scalar) and one.kind == "enum" and None in one.texts)
-        for one in steps(step)
+        isinstance(part, FailingStep) or (isinstance(part, ScalarStep) and part.kind == "enum" and None in part.texts)
+        for part in steps(step)
     )
 
 
@@ -231,15 +235,15 @@ def steps(step: Step) -> Iterator[Step]:
     """``step`` and all steps within it, each once."""
     waiting, seen = [step], {id(step)}
     while waiting:
-        one = waiting.pop()
-        yield one
+        part = waiting.pop()
+        yield part
         inner: tuple[Step, ...] = ()
-        if isinstance(one, Record):
-            inner = tuple(field.step for field in one.fields)
-        elif isinstance(one, Items):
-            inner = (one.item,)
-        elif isinstance(one, Union):
-            inner = one.branches
+        if isinstance(part, RecordStep):
+            inner = tuple(field.step for field in part.fields)
+        elif isinstance(part, ItemsStep):
+            inner = (part.item,)
+        elif isinstance(part, UnionStep):
+            inner = part.branches
         for other in inner:
             if id(other) not in seen:
                 seen.add(id(other))
@@ -253,29 +257,30 @@ def _named_alike(writer: Type, reader: Type) -> bool:
 def _named(writer: Type, reader: Type) -> Step:
     """The step for an enum or a fixed."""
     if not _named_alike(writer, reader):
-        return Failure(f"{writer.kind} {writer.name} is not {reader.name}")
+        return FailingStep(f"{writer.kind} {writer.name} is not {reader.name}")
     if writer.kind == "enum":
         known = set(reader.symbols)
         texts = tuple(symbol if symbol in known else reader.default for symbol in writer.symbols)
-        return Scalar("enum", "enum", texts=texts)
+        return ScalarStep("enum", "enum", texts=texts)
     if writer.size != reader.size:
-        return Failure(f"{writer} of {writer.size} bytes is not of {reader.size}")
+        return FailingStep(f"{writer} of {writer.size} bytes is not of {reader.size}")
     return _logical(writer, reader)
 
 
 def _promoted(writer: Type, reader: Type) -> Step:
-    mismatch = Failure(f"{writer} is not {reader}")
+    mismatch = FailingStep(f"{writer} is not {reader}")
     if writer.kind in _NUMBERS and reader.kind in _NUMBERS:
         longer = _NUMBERS.index(writer.kind) < _NUMBERS.index(reader.kind)
         return _logical(writer, reader) if longer else mismatch
-    if {writer.kind, reader.kind} == {"string", "bytes"} and writer.logical is None and reader.logical is None:
-        return Scalar(writer.kind, reader.kind)
+    if {writer.kind, reader.kind} == {"string", "bytes"}:
+        plain = (reader if writer.kind == "string" else writer).logical is None
+        return ScalarStep(writer.kind, reader.kind) if plain else mismatch
     return mismatch
 
 
 def _logical(writer: Type, reader: Type) -> Step:
     """The step for a simple value, by the logical types of both."""
-    plain = Scalar(writer.kind, reader.kind, writer.size)
+    plain = ScalarStep(writer.kind, reader.kind, writer.size)
     theirs, ours = writer.logical, column_logical(reader)
     if writer.kind == reader.kind == "string":
         return plain
@@ -288,7 +293,7 @@ def _logical(writer: Type, reader: Type) -> Step:
     elif theirs.name in _NANOSECONDS and ours.name in INSTANTS:
         factor = _NANOSECONDS[theirs.name]
         return replace(plain, factor=factor // 1000 if factor >= 1000 else -1000)
-    return Failure(f"{writer} is not {reader}")
+    return FailingStep(f"{writer} is not {reader}")
 
 
 def value_of(default: Any, kind: Type) -> Any:
@@ -304,22 +309,22 @@ def value_of(default: Any, kind: Type) -> Any:
             if branch.kind != "null":
                 return value_of(default, branch)
     if kind.kind == "array" and isinstance(default, list):
-        return [value_of(one, kind.item) for one in default]
+        return [value_of(part, kind.item) for part in default]
     if kind.kind == "map" and isinstance(default, dict):
-        return [{"key": key, "value": value_of(one, kind.item)} for key, one in default.items()]
+        return [{"key": key, "value": value_of(part, kind.item)} for key, part in default.items()]
     if kind.kind == "record" and isinstance(default, dict):
-        return {one.name: _part_of(default, one) for one in kind.fields}
+        return {part.name: _part_of(default, part) for part in kind.fields}
     made = _simple(default, kind)
     if made is None:
         raise ValueError(f"{str(default)[:80]!r} is not a value of {kind}")
     return made
 
 
-def _part_of(default: dict[str, Any], one: Field) -> Any:
-    part = default.get(one.name, one.default)
-    if part is ABSENT:
-        raise ValueError(f"lacks {one.name}")
-    return value_of(part, one.type)
+def _part_of(default: dict[str, Any], field: Field) -> Any:
+    value = default.get(field.name, field.default)
+    if value is ABSENT:
+        raise ValueError(f"lacks {field.name}")
+    return value_of(value, field.type)
 
 
 def _simple(default: Any, kind: Type) -> Any:
@@ -339,8 +344,8 @@ def _text(default: str, kind: Type) -> Any:
     if kind.kind == "enum":
         return default if default in kind.symbols else None
     if kind.kind == "string":
-        return None if any("\ud800" <= one <= "\udfff" for one in default) else default
-    if kind.kind not in {"bytes", "fixed"} or any(one > "\u00ff" for one in default):
+        return None if any("\ud800" <= part <= "\udfff" for part in default) else default
+    if kind.kind not in {"bytes", "fixed"} or any(part > "\u00ff" for part in default):
         return None
     data = default.encode("latin-1")
     if kind.kind == "fixed" and len(data) != kind.size:

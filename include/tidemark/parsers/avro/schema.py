@@ -167,7 +167,7 @@ class _Reader:
         given = schema.get("namespace")
         space = name.rpartition(".")[0] if "." in name else given if isinstance(given, str) else space
         made = Type(
-            kind, name=_full(name, space), aliases=tuple(_full(one, space) for one in _texts(schema, "aliases"))
+            kind, name=_full(name, space), aliases=tuple(_full(alias, space) for alias in _texts(schema, "aliases"))
         )
         if made.name in self._named or made.name in PRIMITIVE:
             raise ValueError(f"{made.name} is declared twice")
@@ -177,8 +177,8 @@ class _Reader:
         if kind == "record":
             if not isinstance(schema.get("fields"), list):
                 raise ValueError(f"{made.name} has no fields")
-            made.fields = [self._field(one, space, path) for one in schema["fields"]]
-            _check_distinct([one.name for one in made.fields], f"fields of {made.name}")
+            made.fields = [self._field(part, space, path) for part in schema["fields"]]
+            _check_distinct([part.name for part in made.fields], f"fields of {made.name}")
         elif kind == "enum":
             made.symbols = tuple(_texts(schema, "symbols", needed=True))
             _check_distinct(made.symbols, f"symbols of {made.name}")
@@ -220,7 +220,7 @@ def _texts(schema: Mapping[str, Any], key: str, *, needed: bool = False) -> Iter
     found = schema.get(key)
     if found is None and not needed:
         return ()
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise ValueError(f"{_cut(schema)} has no list {key}")
     return found
 
@@ -239,7 +239,7 @@ def _logical(schema: Mapping[str, Any], kind: str, size: int) -> Logical | None:
         return None if kind == "fixed" and size != _SIZES.get(name) else Logical(name)
     precision: Any = schema.get("precision")
     scale: Any = schema.get("scale", 0)
-    if any(not isinstance(one, int) or isinstance(one, bool) for one in (precision, scale)):
+    if any(not isinstance(digits, int) or isinstance(digits, bool) for digits in (precision, scale)):
         return None
     if precision <= 0 or not 0 <= scale <= precision:
         return None
@@ -274,13 +274,16 @@ class _Writer:
 
     def _named(self, schema: Type, space: str) -> Any:
         name, count = schema.name, 1
-        while name in self._known or (space and "." not in name):
-            if name in self._known and same(self._known[name], schema):
+        while name in self._known:
+            hidden = "." not in name and f"{space}.{name}" in self._known
+            if not hidden and same(self._known[name], schema):
                 return name
             count += 1
             name = f"n{count}.{schema.short}"
         self._known[name] = schema
         made: dict[str, Any] = {"type": schema.kind, "name": name}
+        if space and "." not in name:
+            made["namespace"] = ""
         if schema.aliases:
             made["aliases"] = list(schema.aliases)
         if schema.kind == "enum":
@@ -288,13 +291,13 @@ class _Writer:
             return made if schema.default is None else {**made, "default": schema.default}
         if schema.kind == "fixed":
             return {**made, "size": schema.size, **_written(schema.logical)}
-        return {**made, "fields": [self._field(one, name.rpartition(".")[0]) for one in schema.fields]}
+        return {**made, "fields": [self._field(part, name.rpartition(".")[0]) for part in schema.fields]}
 
-    def _field(self, one: Field, space: str) -> dict[str, Any]:
-        made = {"name": one.name, "type": self.type(one.type, space)}
-        if one.aliases:
-            made["aliases"] = list(one.aliases)
-        return made if one.default is ABSENT else {**made, "default": one.default}
+    def _field(self, field: Field, space: str) -> dict[str, Any]:
+        made = {"name": field.name, "type": self.type(field.type, space)}
+        if field.aliases:
+            made["aliases"] = list(field.aliases)
+        return made if field.default is ABSENT else {**made, "default": field.default}
 
 
 def _written(logical: Logical | None) -> dict[str, Any]:
@@ -304,19 +307,19 @@ def _written(logical: Logical | None) -> dict[str, Any]:
     return {"logicalType": logical.name, **digits}
 
 
-def same(one: Type, other: Type) -> bool:
+def same(first: Type, other: Type) -> bool:
     """True if two types that do not hold themselves are equal in all that a reader uses."""
-    if one is other:
+    if first is other:
         return True
     return (
-        (one.kind, one.logical, one.name, one.aliases, one.symbols, one.default, one.size)
+        (first.kind, first.logical, first.name, first.aliases, first.symbols, first.default, first.size)
         == (other.kind, other.logical, other.name, other.aliases, other.symbols, other.default, other.size)
-        and len(one.parts) == len(other.parts)
-        and len(one.fields) == len(other.fields)
-        and all(map(same, one.parts, other.parts))
+        and len(first.parts) == len(other.parts)
+        and len(first.fields) == len(other.fields)
+        and all(map(same, first.parts, other.parts))
         and all(
             (mine.name, mine.default, mine.aliases) == (theirs.name, theirs.default, theirs.aliases)
             and same(mine.type, theirs.type)
-            for mine, theirs in zip(one.fields, other.fields, strict=True)
+            for mine, theirs in zip(first.fields, other.fields, strict=True)
         )
     )

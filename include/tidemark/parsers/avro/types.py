@@ -71,7 +71,7 @@ class Types:
         if not schema.fields:
             raise ValueError(f"{path}: a record without fields cannot be a column")
         self._open.add(id(schema))
-        fields = [pa.field(one.name, self.arrow(one.type, f"{path}.{one.name}")) for one in schema.fields]
+        fields = [pa.field(field.name, self.arrow(field.type, f"{path}.{field.name}")) for field in schema.fields]
         self._open.remove(id(schema))
         return pa.struct(fields)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from tidemark.parsers.avro.resolution import Items, Record, Step, Union
+from tidemark.parsers.avro.resolution import ItemsStep, RecordStep, Step, UnionStep
 from tidemark.parsers.unknown_fields import field_name, summed
 
 _MOST: Final = 100_000
@@ -22,14 +22,14 @@ def unknown_fields(step: Step) -> dict[str, int]:
 
 
 def _paths(step: Step, *path: str) -> Iterator[tuple[str, ...]]:
-    if isinstance(step, Union):
+    if isinstance(step, UnionStep):
         for branch in step.branches:
             yield from _paths(branch, *path)
-    elif isinstance(step, Items):
+    elif isinstance(step, ItemsStep):
         yield from _paths(step.item, *path, *(("value",) if step.keys else ()))
-    elif isinstance(step, Record):
-        for one in step.fields:
-            if one.place >= 0:
-                yield from _paths(one.step, *path, step.names[one.place])
+    elif isinstance(step, RecordStep):
+        for field in step.fields:
+            if field.place >= 0:
+                yield from _paths(field.step, *path, step.names[field.place])
             else:
-                yield (*path, one.name)
+                yield (*path, field.name)

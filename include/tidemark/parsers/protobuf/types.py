@@ -10,6 +10,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 
 from tidemark.decode.schema import TIMESTAMP_TYPE
 from tidemark.parsers.base import MOST_FIELDS
+from tidemark.parsers.column_names import check_struct_names
 from tidemark.parsers.protobuf.differences import WRAPPERS, enum_names
 
 _F: Final = FieldDescriptor
@@ -152,4 +153,5 @@ def check_column(field: FieldDescriptor) -> None:
     assert field.containing_type is not None, "an extension is a field of no message"
     if field.message_type is not None:
         check_size(field.message_type)
-    _field(field, (), field.name, (field.containing_type.full_name,))
+    taken = _field(field, (), field.name, (field.containing_type.full_name,))
+    check_struct_names(taken.kind, field.name)
