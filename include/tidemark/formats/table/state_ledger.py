@@ -40,6 +40,15 @@ class Through(Model):
         return self.incarnation, self.partition
 
 
+class Truncation(Model):
+    """A record of the topic's table that removed all rows before it, with its values in the columns of ``order``."""
+
+    incarnation: int = Field(ge=0)
+    partition: int = Field(ge=0)
+    offset: int = Field(ge=0)
+    order: tuple[str, ...] = ()
+
+
 class HashRange(NamedTuple):
     """Hashes of keys in ``[start, end)``; ``end`` is at most 2^64."""
 
@@ -91,7 +100,7 @@ class StateLedger(StoredObject):
 
     ``settings`` is the digest of the settings that choose a key's record, ``columns`` that of the columns.
     ``quarantined`` counts the records below the vector that are in quarantine: the state lacks them until they are
-    replayed.
+    replayed. ``truncated`` is the newest truncation that it follows.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -109,6 +118,7 @@ class StateLedger(StoredObject):
     settings: str
     columns: str = ""
     quarantined: int = Field(default=0, ge=0)
+    truncated: Truncation | None = None
     committed_at: AwareDatetime
 
     @model_validator(mode="after")
