@@ -42,6 +42,7 @@ def test_a_truncation_of_a_topic_of_one_partition_is_followed(tmp_path: Path, rn
         changes += [(b"%d" % rng.randrange(9), None), (b"%d" % rng.randrange(9), {"op": "d", "after": None})]
         if turn % 2:
             changes.insert(rng.randrange(len(changes) + 1), (None, TRUNCATE))
+        changes.append(row(99))
         land(world, *changes)
         wanted = {*replayed(world.rows(), world.table.topic.state)}  # type: ignore[arg-type]
         assert shown(world, query) == shown(world) == wanted
