@@ -80,6 +80,7 @@ class StateResult(StoredObject):
     keyless: int = 0
     passed_over: int = 0
     moved_keys: int = 0
+    outranked_keys: int = 0
     lost_keys: int = 0
     quarantined: int = 0
     unavailable: int = 0
@@ -463,6 +464,7 @@ class StateRun:
             keyless=sum(run.keyless for run in runs),
             passed_over=sum(run.passed_over for run in runs),
             moved_keys=ledger.moved_keys if ledger else 0,
+            outranked_keys=ledger.outranked_keys if ledger else 0,
             quarantined=ledger.quarantined if ledger else 0,
             unavailable=ledger.unavailable if ledger else 0,
             uncertain=ledger.uncertain if ledger else 0,

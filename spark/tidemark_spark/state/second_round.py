@@ -79,7 +79,8 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, change
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
     unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0
-    leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys, unavailable=unavailable)
+    counts = {"moved_keys": found.moved_keys, "outranked_keys": found.outranked_keys, "unavailable": unavailable}
+    leaf = Leaf(prefix=prefix, **counts)
     name = f"{prefix or 'all'}-{job.attempt}.parquet"
     if len(rows):
         size = files.write(f"{job.root}/{name}", rows)
