@@ -89,9 +89,10 @@ class QuarantineAlert(Settings):
 
 
 class AcceptedDoubts(Settings):
-    """Numbers of ``moved_keys`` and of ``uncertain`` offsets of a state table that people have accepted."""
+    """Numbers of ``moved_keys``, ``outranked_keys`` and ``uncertain`` offsets of a state that people have accepted."""
 
     moved_keys: int = Field(default=0, ge=0)
+    outranked_keys: int = Field(default=0, ge=0)
     uncertain: int = Field(default=0, ge=0)
 
 

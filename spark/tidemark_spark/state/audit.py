@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tidemark.decode.schema import empty_table
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS, StateAudit, StateFinding
-from tidemark.formats.table.state_ledger import RECORD, Leaf
+from tidemark.formats.table.state_ledger import RECORD, Leaf, Truncation
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
@@ -27,17 +27,23 @@ from tidemark_spark.convert.row_checksums import as_bytes
 from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
 from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
+from tidemark_spark.state.record_columns import RecordColumns
 from tidemark_spark.state.run import StateRun, is_touched
 from tidemark_spark.state.status import tell_audited
+from tidemark_spark.state.truncations import newest_truncation, plain, truncation_values
 
 _SHOWN: Final = 20
 
 
 class LeafAuditTask(NamedTuple):
-    """The keys of ``leaf`` to compare that are in the job's buckets; if ``expired``, the table may lack records."""
+    """The keys of ``leaf`` to compare that are in the job's buckets; if ``expired``, the table may lack records.
+
+    Records before ``truncated`` do not count.
+    """
 
     leaf: Leaf
     expired: bool
+    truncated: Truncation | None = None
 
 
 class LeafAudit(NamedTuple):
@@ -68,9 +74,29 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
     """
     files = LeafFiles(job)
     records = pa.concat_tables([empty_table(files.records), *files.of_runs(task.leaf.hashes)])
+    if task.truncated is not None:
+        records = chosen(records, _after(records, task.truncated, files.columns.ranking))
     rows, reserve = (chosen(part, in_buckets(part, job.again)) for part in files.of_leaf(task.leaf))
     names = [name for name in files.records.names if name not in {DELETED, HASH}]
     return _RowComparison(rows.select(names), reserve, records, files.columns.ranking, expired=task.expired).result()
+
+
+def _after(records: pa.Table, truncation: Truncation, ranking: Ranking) -> NDArray[np.bool_]:
+    """For each of ``records`` whether it counts after ``truncation``: compared one by one, the lowest value is null."""
+    names = (*ranking.order, *RECORD[1:4])
+    rows = zip(*(plain(records.column(name)).to_pylist() for name in names), strict=True)
+    limit = truncation_values(truncation, ranking, records.schema)
+
+    def counts(row: tuple[Any, ...]) -> bool:
+        for value, least in zip(row, limit, strict=False):
+            if value != least:
+                return value is not None and value > least
+        incarnation, partition, offset = row[len(limit) :]
+        if incarnation != truncation.incarnation:
+            return bool(incarnation > truncation.incarnation)
+        return bool(partition != truncation.partition or offset > truncation.offset)
+
+    return np.fromiter(map(counts, rows), np.bool_, len(records))
 
 
 def replayed(records: pa.Table, ranking: Ranking) -> pa.Table:
@@ -178,10 +204,13 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
     runs = first(job, run.first_tasks(change, job.again))
     files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
+    columns = RecordColumns(topic)
+    told = [truncation for made in runs for truncation in made.truncations]
+    truncated = newest_truncation([*told, state.truncated if expired else None], columns.ranking, columns.records)
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:
         run.check_read(runs)
-        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired) for leaf in near])
+        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired, truncated) for leaf in near])
     finally:
         run.delete(files)
     report = StateAudit(

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import numpy_values
+from tidemark.formats.table.state_ledger import Truncation
 from tidemark_spark.state.last_records import chosen
 from tidemark_spark.state.record_columns import RecordColumns, RowEffects, in_columns
 
@@ -49,6 +50,10 @@ class AuditedRows:
         """The records of ``rows`` that change a key. A state has no row at which it would have stopped."""
         rows = self._columns.with_order(rows)
         effects = self._effects(rows)
+        truncations = list[Truncation]()
+        if self._columns.envelope is not None and self._columns.envelope.op == "op":
+            truncating = pc.fill_null(pc.equal(rows.column("op"), "t"), False)
+            truncations = self._columns.truncations(rows.filter(truncating))
         rows, deleted = chosen(rows, effects > Effect.nothing), effects[effects > Effect.nothing] > Effect.sets
         envelope = self._columns.envelope
         if envelope is not None:
@@ -62,7 +67,7 @@ class AuditedRows:
                 mixed = pc.if_else(pa.array(deleted), before[name], rows.column(name))
                 rows = _with_column(rows, name, mixed)
         records = self._columns.identified(in_columns(rows, self._columns.table), deleted)
-        return RowEffects(records, [], np.zeros(len(effects), np.bool_))
+        return RowEffects(records, [], np.zeros(len(effects), np.bool_), truncations)
 
     def _effects(self, rows: pa.Table) -> NDArray[np.int64]:
         envelope = self._columns.envelope

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import array, empty_table, numpy_values
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.table.state_ledger import RECORD
+from tidemark.formats.table.state_ledger import RECORD, Truncation
 from tidemark.store import Store, open_store
 from tidemark.store.stored_file import StoredFile
 from tidemark_spark.state.audited_rows import AuditedRows
@@ -58,6 +58,7 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
         frozenset(work.buckets),
         work.stop,
         missing,
+        tuple(work.truncations),
     )
 
 
@@ -72,6 +73,7 @@ class _FirstRound:
         self.buckets: set[int] = set()
         self.rows = self.memory = self.read = self.keyless = self.passed_over = 0
         self.stop: StoppingRecord | None = None
+        self.truncations: list[Truncation] = []
 
     def add(self, file: StoredFileName, *, replayed: bool) -> None:
         """Add the wanted rows of a file."""
@@ -120,7 +122,8 @@ class _FirstRound:
         return mask
 
     def _take(self, rows: pa.RecordBatch, *, replayed: bool) -> None:
-        records, stops, passed_over = self._of_rows(pa.Table.from_batches([rows]))
+        records, stops, passed_over, truncations = self._of_rows(pa.Table.from_batches([rows]))
+        self.truncations += truncations
         self.stop = min([*([self.stop] if self.stop else []), *stops], default=None)
         self.passed_over += int((self._in_bounds(rows, below=replayed) & passed_over).sum())
         whole = numpy_values(records.column(self._columns.ranking.key).is_valid())

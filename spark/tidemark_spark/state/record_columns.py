@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import constant_text, flags, numpy_values
-from tidemark.formats.table.state_ledger import RECORD
+from tidemark.formats.table.state_ledger import RECORD, Truncation
 from tidemark.parsers.base import column_at, no_rows
 from tidemark.parsers.confluent_framing import unframed
 from tidemark.table.state_columns import KEY, StateColumns
@@ -24,10 +24,11 @@ from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.model import StoppingRecord
+from tidemark_spark.state.truncations import plain, truncation_of
 
 IDENTITY: Final = "_key"
 
-_TRUNCATES: Final = (
+TRUNCATES: Final = (
     "truncates the source table, and records of other partitions have no order with it: give a topic with a new "
     "snapshot a state of its own"
 )
@@ -39,12 +40,14 @@ class RowEffects(NamedTuple):
     """What rows of the topic's table do to the state.
 
     ``records`` change a key, without hashes; the identity of a record without a key is null. The state stops at
-    ``stops``. ``passed_over`` marks the rows whose value names no operation that the envelope knows.
+    ``stops``. ``passed_over`` marks the rows whose value names no operation that the envelope knows. ``truncations``
+    have the places and orders of the rows that truncate the source table.
     """
 
     records: pa.Table
     stops: list[StoppingRecord]
     passed_over: NDArray[np.bool_]
+    truncations: list[Truncation]
 
 
 class RecordColumns:
@@ -70,11 +73,15 @@ class RecordColumns:
         """What ``rows`` of the topic's table do."""
         stops: list[StoppingRecord] = []
         rows = self.with_order(rows)
-        passed_over = np.zeros(len(rows), np.bool_)
+        passed_over, truncations = np.zeros(len(rows), np.bool_), list[Truncation]()
         if self.envelope is None:
             deleted = numpy_values(rows.column("kafka_value").is_null())
         else:
-            stops += _stops(rows, _one_of(rows.column(self.envelope.op), [self.envelope.truncates]), _TRUNCATES)
+            truncating = chosen(rows, _one_of(rows.column(self.envelope.op), [self.envelope.truncates]))
+            for name in self.ranking.order:
+                lacking = numpy_values(truncating.column(name).is_null())
+                stops += _stops(truncating, lacking, f"truncates the source table, and has no {name}")
+            truncations = self.truncations(truncating)
             known = _one_of(rows.column(self.envelope.op), self.envelope.known)
             passed_over = ~(known | _is_tombstone(rows, self.envelope.op))
             rows, deleted = self._unwrapped(rows, self.envelope)
@@ -85,7 +92,7 @@ class RecordColumns:
         for name in self.ranking.order:
             lacking = deleted & numpy_values(records.column(name).is_null())
             stops += _stops(records, lacking, f"deletes its key, and has no {name}")
-        return RowEffects(records, stops, passed_over)
+        return RowEffects(records, stops, passed_over, truncations)
 
     def with_order(self, rows: pa.Table) -> pa.Table:
         """``rows`` with the columns of the order that lie within structs."""
@@ -93,6 +100,13 @@ class RecordColumns:
             if name not in rows.column_names:
                 rows = rows.append_column(name, _at(rows, path))
         return rows
+
+    def truncations(self, rows: pa.Table) -> list[Truncation]:
+        """The truncations that ``rows`` are, unless they lack a column of the order."""
+        names = [*RECORD[1:4], *self.ranking.order]
+        lists = [plain(rows.column(name)).to_pylist() for name in names]
+        found = [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
+        return [truncation_of(row, self.ranking.order) for row in found if None not in row.values()]
 
     def of_leaf(self, rows: pa.Table) -> pa.Table:
         """The ``rows`` of a leaf as records, without hashes."""

@@ -113,6 +113,27 @@ def test_an_order_of_a_column_decides_over_offset_time_and_partition(tmp_path: P
         advance(world)
 
 
+def test_keys_that_an_older_record_outranks_are_counted(tmp_path: Path, rng: random.Random) -> None:
+    """However the records came. The count ends once a later record has the greatest order again."""
+    world = World(tmp_path, "state: {order: v, leaf: 1KiB}", PLAIN)
+    land(world, *((b"k%d" % at, {"v": 100 + at, "id": at}) for at in range(8)))
+    assert advance(world).outranked_keys == 0
+    land(
+        world, (b"k1", {"v": 1, "id": 9}), (b"k2", {"v": 2}), (b"k2", {"v": 3}), (b"k3", {"v": 50}), partition=1, time=9
+    )
+    assert advance(world).outranked_keys == 0, "the order of partitions is what the settings are for"
+    land(world, (b"k1", {"v": 5}), (b"k2", {"id": 1}), (b"k4", {"v": 104}), (b"k5", {"v": 1}), (b"k5", {"v": 300}))
+    assert advance(world).outranked_keys == status_of(world).outranked_keys == 2
+    assert advance(world, rebuild=True).outranked_keys == 2
+    proved(world)
+    land(world, (b"k1", {"v": 101, "id": 7}))
+    assert advance(world).outranked_keys == 1, "of equal orders the offset decides"
+    world.raw.recreate("B" * 22)
+    land(world, *((b"k%d" % at, {"v": rng.randrange(9), "id": at}) for at in (2, 3, 6)))
+    assert advance(world).outranked_keys == 3
+    proved(world)
+
+
 def test_maxwells_envelope(tmp_path: Path) -> None:
     world = World(tmp_path, "state: {envelope: maxwell, key: id, order: xid, leaf: 1KiB}", MAXWELL)
 
