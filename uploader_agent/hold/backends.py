@@ -154,19 +154,27 @@ def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
     """Read the sets that a former agent left below ``parent``. Incomplete or changed sets are removed.
 
     A set that a later version of the agent has described stays for that version.
+
+    Raises:
+        OSError: a set cannot be read now. It may hold the only copy of a segment, so it stays for the next try.
     """
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir())
     except FileNotFoundError:
         return
+    failure: OSError | None = None
     for folder in folders:
         try:
             yield _read(folder)
         except LaterFormat as error:
             logger.warning("held_set_not_read", folder=str(folder), error=str(error))
-        except (OSError, FormatError) as error:
+        except (FileNotFoundError, FormatError) as error:
             logger.warning("held_set_dropped", folder=str(folder), error=str(error))
             shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def link(descriptor: int, path: Path) -> None:

@@ -84,6 +84,7 @@ class LedPartition:
         self.confirmed: Confirmed | None = None
         """The high watermark that the broker has answered under this leadership."""
         self._error: str | None = None
+        self._is_local = False  # True if the last error was one of this host's disk
         self._is_busy = True  # True before the first plan, and if the last one had a job or a wait
         self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
@@ -112,13 +113,18 @@ class LedPartition:
         """The error of the last job; None if it succeeded."""
         return self._error
 
-    def failed(self, error: str) -> None:
-        """Note the error of a job. For the worker that carried it out."""
-        self._error = error
+    @property
+    def fault(self) -> str | None:
+        """The reason for which the directory or a file of it cannot be read; None if it could be at the last try."""
+        return self.disk.error or (self._error if self._is_local else None)
+
+    def failed(self, error: str, *, local: bool = False) -> None:
+        """Note the error of a job; ``local`` if the disk failed. For the worker that carried it out."""
+        self._error, self._is_local = error, local
 
     def succeeded(self) -> None:
         """Note that a job succeeded. For the worker that carried it out."""
-        self._error = None
+        self._error, self._is_local = None, False
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:

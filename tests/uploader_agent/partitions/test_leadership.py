@@ -120,7 +120,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
     hangs, ends = threading.Event(), threading.Event()
     real = world.metadata.leaders
 
-    def leaders(wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         if hangs.is_set():
             ends.wait(HUNG)
         return real(wanted)

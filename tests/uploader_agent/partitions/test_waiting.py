@@ -218,7 +218,7 @@ def test_the_page_is_json(world: World) -> None:
             status, text = get(server.port, "/waiting")
             assert status == 200
             found = json.loads(text)
-            assert found.keys() == {"agent", "partitions"}
+            assert found.keys() == {"agent", "log_dirs", "partitions"}
             for wait in found["partitions"]:
                 assert wait.keys() == {"topic", "partition", "kind", "seconds", "reason"}
                 assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
@@ -233,7 +233,11 @@ def test_the_page_is_json(world: World) -> None:
 
 def test_before_it_is_ready_the_agent_says_what_it_waits_for(world: World) -> None:
     with world.agent() as agent:
-        assert agent.waiting() == {"agent": "the broker has not said yet which partitions it leads", "partitions": []}
+        assert agent.waiting() == {
+            "agent": "the broker has not said yet which partitions it leads",
+            "log_dirs": [],
+            "partitions": [],
+        }
 
 
 def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str]) -> None:
