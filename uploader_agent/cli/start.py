@@ -41,10 +41,10 @@ def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
     configure(settings)
     repeats = ErrorDeduplicator(logger, settings.log.repeat)
     health, metrics, stopping = Health(float("inf"), settings.stuck_after), Metrics(), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            stack.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else lambda *_: stopping.set())
         if settings.http.port is not None:
             unread = [{"path": str(path), "reason": str(missing)} for path in missing.log_dirs]
             address = settings.http.host, settings.http.port
