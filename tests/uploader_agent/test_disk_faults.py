@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,19 @@ def _names(fault: DiskFault, told: str) -> bool:
     return told in {fault.path, f"{fault.topic}-{fault.partition}"}
 
 
+def test_a_segment_that_cannot_be_listed_is_not_a_gap(broker: Broker) -> None:
+    broker.append()
+    broker.append()
+    with broker.calls.patched() as calls:
+        calls.below(errno.EIO, broker.partitions[T].log(0))
+        agent = broker.world.once()
+        assert "Input/output error" in str(agent.leadership.partitions[T].fault)
+        assert broker.world.keys().watermark not in broker.world.store.puts
+        calls.heal()
+        broker.world.once()
+    broker.check_whole()
+
+
 @pytest.mark.parametrize("leaves", ["nothing", "an empty place", "a file", "another broker's disk", "a damaged file"])
 @pytest.mark.parametrize("begun", [True, False], ids=["later", "at the start"])
 def test_a_disk_that_is_away_stays_known(broker: Broker, leaves: str, *, begun: bool) -> None:
@@ -332,6 +346,7 @@ def test_a_partition_counts_only_after_some_time(broker: Broker, monkeypatch: py
         now[0] += disk_faults.PATIENCE
         faults.look()
         assert [fault.topic for fault in faults.current] == [None, "orders"]
+        assert str(agent.health.trouble()).startswith(f"{broker.properties} cannot be read: told so; and 1 more")
         agent.leadership.absent = {}
         faults.look()
         agent.leadership.absent = {T: "told so"}
@@ -378,3 +393,24 @@ def test_an_agent_waits_for_the_first_log_directory(
     assert [one["path"] for one in json.loads(seen["/waiting"][1])["log_dirs"]] == [
         *map(str, broker.world.disk.log_dirs)
     ]
+
+
+def test_a_log_that_cannot_be_read_was_not_seen_to_stay_as_it_was(broker: Broker) -> None:
+    """What is appended meanwhile has no age that is known, and the offsets are as old as the last answer."""
+    broker.append()
+    partition, confirmed_at = broker.partitions[T], datetime.now(UTC)
+    broker.world.metadata.default_high = 20
+    with broker.calls.patched() as calls, broker.world.agent(freshness={".*": "3s"}) as agent:
+        agent.upload_once()
+        led = agent.leadership.partitions[T]
+        assert led.observation is not None
+        assert led.unstored_age(led.looked_at + 5) == 0
+        calls.below(errno.EIO, partition.folder)
+        partition.segment(20, records(20, 40))
+        before = led.looked_at
+        led.look()
+        assert led.unstored_age(before + 5) == pytest.approx(5, abs=1)
+        assert led.held_at(led.observation, confirmed_at) == led.observation.asked_at
+        calls.heal()
+        led.look()
+        assert led.outdated

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -158,7 +159,7 @@ class LedPartition:
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
         listed = self.disk.look()
-        same = not self.follows and not self._has_grown()
+        same = not self.follows and self.disk.error is None and not self._has_grown()
         if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
@@ -241,6 +242,13 @@ class LedPartition:
     def follows(self) -> bool:
         """True if the directory follows the log, as the last answer told: it may have grown unseen."""
         return self.observation is not None and self.observation.is_stated
+
+    def held_at(self, observation: Observation, confirmed_at: datetime | None) -> datetime | None:
+        """The last time at which the offsets of ``observation`` were valid, see :meth:`Observation.held_at`.
+
+        A directory that cannot be read does not show what was appended since the broker was asked.
+        """
+        return observation.asked_at if self.disk.error else observation.held_at(confirmed_at, self.disk.tail)
 
     @property
     def outdated(self) -> bool:
@@ -335,7 +343,7 @@ class LedPartition:
         end = self.stored_end if stored_end is None else stored_end
         if self.segments:
             end = max(end, self.segments[0].base_offset)  # offsets below are a gap, which nobody can store
-        if not self._has_grown() and end >= log_end:
+        if self.disk.error is None and not self._has_grown() and end >= log_end:
             return 0.0
         return max(0.0, now - self.ages.since(end))
 
@@ -361,6 +369,7 @@ class LedPartition:
         """
         self._plan_requests = self.packed.plan_requests
         jobs = self._plan(quiet_before)
+        self._is_local = self._is_local and bool(jobs)  # without a job nothing is tried again
         self._is_busy = bool(jobs or self.remote.gaps or self.has_news or self.pending())
         return jobs
 

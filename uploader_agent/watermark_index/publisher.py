@@ -118,7 +118,7 @@ class IndexPublisher:
                 former = None
             if entry is not None and observation is not None:
                 known[tp] = entry
-                observed_at = observation.held_at(confirmed_at, partition.disk.tail)
+                observed_at = partition.held_at(observation, confirmed_at)
                 row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
             elif former is not None:
                 row = IndexRow.of(former), former.observed_at
