@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, TidemarkError
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import Store, open_store

@@ -53,7 +53,8 @@ class Health:
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
     broker has been open for a minute, a disk of the broker cannot be read, or work has waited for ``stuck_after`` and
     none was finished: jobs of the workers, partitions to pack in a bucket, or the watermark index. That last one is due
-    each minute, so it shows a store that fails an idle agent; before the agent is ready, a minute of failures is enough.
+    each minute, so it shows a store that fails an idle agent; before the agent is ready, a minute of failures is
+    enough.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
