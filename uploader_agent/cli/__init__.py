@@ -128,12 +128,20 @@ def _report(components: Components, output: Output) -> None:
     """Print the state of each partition, and its waits. Exit with 1 if the state is unknown, or a partition failed."""
     leadership, waits = components.leadership, components.waits()
     broker_reached, lines = leadership.seen, status_table.of(leadership.partitions.values())
+    unread = {str(path): reason for path, reason in leadership.unreadable.items()}
     if output is Output.json:
-        partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
-        typer.echo(json.dumps({"broker_reached": broker_reached, "partitions": partitions, "waiting": waiting}))
+        answer = {
+            "broker_reached": broker_reached,
+            "log_dirs": [{"path": path, "reason": reason} for path, reason in unread.items()],
+            "partitions": [line.to_json() for line in lines],
+            "waiting": [wait.to_json() for wait in waits],
+        }
+        typer.echo(json.dumps(answer))
     else:
-        typer.echo("\n".join([status_table.table(lines), *map(str, waits)]))
-    if not broker_reached or any(line.error for line in lines):
+        failing = [f"{path} cannot be read: {reason}" for path, reason in unread.items()]
+        typer.echo("\n".join([status_table.table(lines), *failing, *map(str, waits)]))
+    faults = [line.error for line in lines] + [partition.fault for partition in leadership.partitions.values()]
+    if not broker_reached or unread or leadership.absent or any(faults):
         raise typer.Exit(1)
 
 

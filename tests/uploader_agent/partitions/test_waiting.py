@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import typer
 
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
@@ -251,6 +253,21 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
         cli._report(agent.components, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
+
+
+def test_status_names_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path, log_dirs=2)
+    away = world.disk.log_dirs[1]
+    away.rename(tmp_path / "away")
+    with world.agent(read_only=True) as agent:
+        agent.survey()
+        for output in Output:
+            with pytest.raises(typer.Exit):
+                cli._report(agent.components, output)
+    text, answer = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert f"{away} cannot be read: " in text
+    assert f"orders-0: directory waits, for 0 s so far: this broker leads it, and of {world.disk.log_dirs[0]}" in text
+    assert [one["path"] for one in json.loads(answer)["log_dirs"]] == [str(away)]
 
 
 def test_ages_forget_what_is_stored_and_stay_few() -> None:
