@@ -5,7 +5,6 @@ Source: ``java.util.Properties`` for the format, ``KafkaConfig`` and ``MetaPrope
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.kafka_log import parse_meta_properties
-from uploader_agent.disk.log_dirs import read_text
+from uploader_agent.disk.log_dirs import read_text, resolved
 from uploader_agent.settings import PROTOCOLS
 
 Value = TypeVar("Value", int, str)
@@ -78,7 +77,7 @@ def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
     named = properties.get("log.dirs") or properties.get("log.dir") or _DEFAULT_LOG_DIR
-    log_dirs = tuple(dict.fromkeys(_resolved(part.strip()) for part in named.split(",") if part.strip()))
+    log_dirs = tuple(dict.fromkeys(resolved(part.strip()) for part in named.split(",") if part.strip()))
     found: list[Identity] = []
     reasons: list[str] = []
     for log_dir in log_dirs:
@@ -131,11 +130,6 @@ def read_identity(log_dir: Path) -> Identity:
     path = log_dir / META
     properties = parse_meta_properties(read_text(path), str(path))
     return Identity(_own_id(properties), properties["cluster.id"])
-
-
-def _resolved(path: str) -> Path:
-    """``path`` without links, as far as these can be read; Path.resolve raises an error for a circle of them."""
-    return Path(os.path.realpath(path))
 
 
 def _own_id(properties: dict[str, str]) -> int | None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tidemark.errors import TidemarkError
+from uploader_agent.disk.log_dirs import resolved
 
 
 class AlreadyRunning(TidemarkError):
@@ -86,7 +87,7 @@ def lock_directories(folders: Iterable[Path]) -> DirectoryLocks:
     """
     locks = DirectoryLocks()
     try:
-        for folder in sorted({folder.resolve() for folder in folders}):
+        for folder in sorted(set(map(resolved, folders))):
             locks.take(folder)
     except BaseException:
         locks.close()

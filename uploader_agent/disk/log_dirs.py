@@ -207,6 +207,11 @@ def topic_id_of(folder: Path) -> str | None:
         return None
 
 
+def resolved(path: str | Path) -> Path:
+    """``path`` without links, as far as these can be read; Path.resolve raises an error for a circle of them."""
+    return Path(os.path.realpath(path))
+
+
 def open_file(name: str | Path, directory: int | None = None) -> int:
     """A descriptor of a regular file, relative to the descriptor ``directory`` if given; the caller closes it.
 

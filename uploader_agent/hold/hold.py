@@ -20,7 +20,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments
+from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments, resolved
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.hold import discovery
 from uploader_agent.hold.backends import HoldBackend, close_all, raise_limit
@@ -324,7 +324,7 @@ def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
     """Raise ConfigError if a directory for links lies in a log directory. The broker would not start with it."""
     for folder in links:
         for log_dir in log_dirs:
-            if folder.resolve().is_relative_to(log_dir.resolve()):
+            if resolved(folder).is_relative_to(resolved(log_dir)):
                 rule = f"{folder} is in the log directory {log_dir}: Kafka does not start with foreign files there"
                 raise ConfigError("the agent's file", [("hold.links", rule)])
 
