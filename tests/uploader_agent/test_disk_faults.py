@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -398,7 +398,7 @@ def test_an_agent_waits_for_the_first_log_directory(
 def test_a_log_that_cannot_be_read_was_not_seen_to_stay_as_it_was(broker: Broker) -> None:
     """What is appended meanwhile has no age that is known, and the offsets are as old as the last answer."""
     broker.append()
-    partition, confirmed_at = broker.partitions[T], datetime.now(UTC)
+    partition, confirmed_at = broker.partitions[T], datetime.now(UTC) + timedelta(minutes=1)
     broker.world.metadata.default_high = 20
     with broker.calls.patched() as calls, broker.world.agent(freshness={".*": "3s"}) as agent:
         agent.upload_once()
