@@ -28,6 +28,7 @@ class Monitor:
         stalled = parts.packs.stalled()
         parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
         parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
+        parts.disk_faults.look()
 
     def turn(self) -> None:
         """Report the state to health and supervisor; log when trouble begins and when it is over."""
@@ -45,8 +46,13 @@ class Monitor:
         parts.notifier.turned(ready=parts.health.ready, status=self._status())
 
     def waiting(self) -> dict[str, object]:
-        """The waits of the agent as a whole and of each partition, as ``/waiting`` reports them. For any thread."""
-        return {"agent": self._waits_for(), "partitions": [wait.to_json() for wait in self._parts.waits()]}
+        """The waits of the agent as a whole, of log directories and of partitions, for ``/waiting``. For any thread."""
+        unreadable = self._parts.leadership.unreadable
+        return {
+            "agent": self._waits_for(),
+            "log_dirs": [{"path": str(path), "reason": reason} for path, reason in unreadable.items()],
+            "partitions": [wait.to_json() for wait in self._parts.waits()],
+        }
 
     def _status(self) -> str:
         health = self._parts.health

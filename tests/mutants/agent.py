@@ -8,7 +8,11 @@ from tests.mutants.mutant import Mutant
 
 _AGENT: Final = "tests.uploader_agent.test_agent"
 _ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
+_DIRS: Final = "tests.uploader_agent.broker.test_broker_dirs"
+_DISKS: Final = "tests.uploader_agent.test_disk_faults"
+_FAILING: Final = "tests.uploader_agent.hold.test_failing_disk"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
+_LEADERSHIP: Final = "tests.uploader_agent.partitions.test_leadership"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
@@ -74,6 +78,71 @@ AGENT: Final = (
         'if stored.manifest.objects[name.file("log")].etag != log.etag:',
         "if False:",
         (f"{_SEALING}::test_what_is_not_the_bytes_of_its_manifest_is_not_adopted",),
+    ),
+    # -- disks that fail ---------------------------------------------------------------------------------------------
+    Mutant(
+        "a segment that cannot be listed is not taken for one that is gone",
+        "uploader_agent/disk/log_dirs.py",
+        "                logs[parsed[0]] = entry.stat(follow_symlinks=False)\n",
+        "                try:\n                    logs[parsed[0]] = entry.stat(follow_symlinks=False)\n"
+        "                except OSError:\n                    continue\n",
+        (f"{_DISKS}::test_a_segment_that_cannot_be_listed_is_not_a_gap",),
+    ),
+    Mutant(
+        "a log directory that cannot be read at the start stays known",
+        "uploader_agent/broker/properties.py",
+        "        log_dirs=log_dirs,\n",
+        "        log_dirs=tuple(path for path in log_dirs if (path / META).exists()),\n",
+        ("tests.uploader_agent.broker.test_properties::test_a_failed_disk_stays_known",),
+    ),
+    Mutant(
+        "an empty place where a disk was mounted is not taken for a log directory",
+        "uploader_agent/broker/broker_dirs.py",
+        "            self._check_identity(log_dir)\n",
+        "            self._identity\n",
+        (f"{_DIRS}::test_what_has_no_meta_properties_of_the_broker_is_not_read",),
+    ),
+    Mutant(
+        "a log directory that the file no longer names is followed while it answers",
+        "uploader_agent/broker/broker_dirs.py",
+        "        followed = (*left, *named)\n",
+        "        followed = named\n",
+        (f"{_DIRS}::test_what_the_file_no_longer_names_is_followed_while_it_answers",),
+    ),
+    Mutant(
+        "a leader without a directory is told",
+        "uploader_agent/partitions/leadership.py",
+        "if leader.broker == self._context.broker and tp not in self.replicas and self._accepts_topic(tp.topic)",
+        "if False",
+        (f"{_LEADERSHIP}::test_who_leads_without_a_directory_is_told_by_an_answer_about_everything",),
+    ),
+    Mutant(
+        "what cannot be read of the disks makes the agent unhealthy",
+        "uploader_agent/observability/health.py",
+        "if unread := self.disk_trouble():",
+        "if (unread := self.disk_trouble()) and False:",
+        (f"{_DISKS}::test_a_partition_counts_only_after_some_time",),
+    ),
+    Mutant(
+        "a log that cannot be read was not seen to stay as it was",
+        "uploader_agent/partitions/led_partition.py",
+        "return observation.asked_at if self.disk.error else observation.held_at(confirmed_at, self.disk.tail)",
+        "return observation.held_at(confirmed_at, self.disk.tail)",
+        (f"{_DISKS}::test_a_log_that_cannot_be_read_was_not_seen_to_stay_as_it_was",),
+    ),
+    Mutant(
+        "held links that cannot be read are not removed",
+        "uploader_agent/hold/backends.py",
+        "except (FileNotFoundError, FormatError) as error:",
+        "except (OSError, FormatError) as error:",
+        (f"{_FAILING}::test_links_that_cannot_be_read_at_the_start_stay_and_are_read_later",),
+    ),
+    Mutant(
+        "deleted files that could not be read are looked at again",
+        "uploader_agent/hold/hold.py",
+        "            bases = set()  # the next look opens them again\n",
+        "",
+        (f"{_FAILING}::test_a_look_that_fails_leaves_nothing_undone",),
     ),
     # -- lineage -----------------------------------------------------------------------------------------------------
     Mutant(

@@ -156,11 +156,12 @@ class FakeMetadata:
     down: bool = False
     asked: int = 0
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._check()
         self.asked += 1
         ours = {tp: Leader(self.node_id, led, self.replicas) for tp, led in self.leads.items()}
-        return {tp: leader for tp, leader in (ours | self.others).items() if tp in wanted}
+        said = (ours | self.others).items()
+        return {tp: leader for tp, leader in said if tp in wanted or (everything and leader.broker == self.node_id)}
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._check()

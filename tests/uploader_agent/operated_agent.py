@@ -39,10 +39,10 @@ class DiskMetadata:
         self._log_dirs = log_dirs
         self._told = FakeMetadata()
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         found = find_partitions(self._log_dirs).partitions
         self._told.leads = {at: Led(_epoch(folder), topic_id_of(folder)) for at, folder in found.items()}
-        return self._told.leaders(wanted)
+        return self._told.leaders(wanted, everything=everything)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         return self._told.offsets(led)

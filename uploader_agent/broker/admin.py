@@ -94,8 +94,11 @@ class Offsets:
 class Metadata(Protocol):
     """The questions that the agent asks its broker. Every method raises :class:`BrokerUnavailable`."""
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """The leader of each partition in ``wanted``. Partitions that are not in the cluster are left out."""
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
+        """The leader of each partition in ``wanted``. Partitions that are not in the cluster are left out.
+
+        With ``everything`` also the partitions beside ``wanted`` that this broker leads.
+        """
         ...
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -134,13 +137,16 @@ class AdminMetadata(Metadata):
         """The cluster's own id. Raises :class:`BrokerUnavailable`."""
         return str(self._ask(lambda client: client.describe_cluster())["cluster_id"])
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and asking creates no topic."""
+    @override
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
+        """See :class:`Metadata`. Else only the topics of ``wanted`` are asked for, and asking creates no topic."""
         from uploader_agent.broker.partition_requests import topics
 
         names = sorted({tp.topic for tp in wanted})
-        leaders = leaders_in(self._answer(topics(names))) if names else {}
-        return {tp: leader for tp, leader in leaders.items() if tp in wanted}
+        asked = topics(None if everything else names)
+        leaders = leaders_in(self._answer(asked)) if names or everything else {}
+        ours = self._node_id if everything else None
+        return {tp: leader for tp, leader in leaders.items() if tp in wanted or leader.broker == ours}
 
     def _answer(self, request: Any) -> Any:
         """Any broker's answer to a Metadata request, which names the cluster."""
@@ -330,7 +336,9 @@ def _prefer(manager: Any, node_id: int) -> None:
 
 
 def checkpointed_offsets(
-    log_dirs: Iterable[Path], wanted: Mapping[TopicPartition, Path]
+    log_dirs: Iterable[Path],
+    wanted: Mapping[TopicPartition, Path],
+    unreadable: Callable[[FormatError], object] | None = None,
 ) -> dict[TopicPartition, Offsets]:
     """High watermarks as the broker last wrote them to its disks, never ahead of the real ones.
 
@@ -338,34 +346,46 @@ def checkpointed_offsets(
     directory, it may be about a deleted topic of that name, so it does not count for that partition.
 
     Raises:
-        FormatError: a checkpoint is damaged.
+        FormatError: a checkpoint is damaged or cannot be read. With ``unreadable`` that is told, and the others count.
     """
     offsets: dict[TopicPartition, Offsets] = {}
     for log_dir in log_dirs:
-        path = log_dir / CHECKPOINT
         try:
-            written = path.stat().st_mtime
-            text = read_text(path)
-        except FileNotFoundError:
-            continue  # a log directory that has never held a partition
-        except OSError as error:
-            raise FormatError(str(path), f"cannot be read: {error}") from error
-        for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
-            tp = TopicPartition(topic, partition)
-            if tp in wanted and _made(wanted[tp]) <= written:
-                offsets[tp] = Offsets(offset, source="checkpoint")
+            offsets |= _checkpointed(log_dir / CHECKPOINT, wanted)
+        except FormatError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
     return offsets
+
+
+def _checkpointed(path: Path, wanted: Mapping[TopicPartition, Path]) -> dict[TopicPartition, Offsets]:
+    """The offsets of ``wanted`` partitions in the checkpoint ``path``. Raises FormatError."""
+    try:
+        written = path.stat().st_mtime
+        text = read_text(path)
+        return {
+            tp: Offsets(offset, source="checkpoint")
+            for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items()
+            if (tp := TopicPartition(topic, partition)) in wanted and _made(wanted[tp]) <= written
+        }
+    except FileNotFoundError:
+        return {}  # a log directory that has never held a partition
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be read: {error}") from error
 
 
 def _made(folder: Path) -> float:
     """The time at which a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
 
-    Kafka writes ``partition.metadata`` once, when it makes the directory.
+    Kafka writes ``partition.metadata`` once, when it makes the directory. Infinite if that cannot be told.
     """
     try:
         return (folder / PARTITION_METADATA).stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return 0.0
+    except OSError:
+        return float("inf")
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -26,10 +26,11 @@ _OF_REMOTE_TIER: Final = {"EARLIEST_LOCAL": 8, "LATEST_TIERED": 9}
 _CONSUMER: Final = -1
 
 
-def topics(names: Iterable[str]) -> Any:
-    """A Metadata request for these topics, which creates none."""
+def topics(names: Iterable[str] | None) -> Any:
+    """A Metadata request for these topics, or for all if None, which creates none."""
     topic = MetadataRequest.MetadataRequestTopic
-    return MetadataRequest(topics=[topic(name=name) for name in names], allow_auto_topic_creation=False)
+    wanted = None if names is None else [topic(name=name) for name in names]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
 
 def epoch_ends(asked: Mapping[TopicPartition, tuple[int, int]]) -> Any:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,15 +14,18 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, TidemarkError
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
+from uploader_agent.broker.broker_dirs import BrokerDirs
 from uploader_agent.broker.properties import Broker, parse_properties, read_broker
 from uploader_agent.components import Components
+from uploader_agent.disk.locks import DirectoryLocks, lock_directories
+from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.hold import preflight
 from uploader_agent.hold.preflight import DeleteDelay, Guarantee
@@ -51,10 +52,6 @@ ConfigOption = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for programs.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
 DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
-
-
-class AlreadyRunning(TidemarkError):
-    """Another agent works on one of the directories."""
 
 
 def broker_of(settings: AgentSettings) -> Broker:
@@ -129,13 +126,19 @@ def cluster_name(
 
 
 def metadata_of(
-    settings: AgentSettings, broker: Broker, over: Callable[[], Ends] | None = None
+    settings: AgentSettings,
+    broker: Broker,
+    over: Callable[[], Ends] | None = None,
+    current: Callable[[], Broker] | None = None,
 ) -> AdminMetadata | SlotMetadata:
-    """A client that asks the cluster over Kafka's protocol. It connects for its first question."""
+    """A client that asks the cluster over Kafka's protocol. It connects for its first question.
+
+    ``current`` returns the broker as its file describes it when a connection is made; default: always ``broker``.
+    """
     if settings.fetch is not None:
         cluster = AdminMetadata(-1, _fetch_connector(settings.fetch))
         return SlotMetadata(settings.fetch, broker.node_id, cluster, over or dict)
-    return AdminMetadata(broker.node_id, _connector(settings, broker), broker.cluster_id)
+    return AdminMetadata(broker.node_id, _connector(settings, current or (lambda: broker)), broker.cluster_id)
 
 
 @contextmanager
@@ -146,16 +149,21 @@ def built(
     notifier: Notifier | None = None,
     read_only: bool = False,
     lease: SlotLease | None = None,
+    log_dirs: LogDirs | None = None,
 ) -> Iterator[Components]:
     """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it.
+
+    The default ``log_dirs`` are not locked.
 
     Raises:
         ConfigError, ClusterReplaced: at the end of the block, if the agent had to end since it may not write.
     """
+    followed = _log_dirs(settings, broker, None) if log_dirs is None else log_dirs
+    current = (lambda: followed.broker) if isinstance(followed, BrokerDirs) else (lambda: broker)
     with (
         opened(settings) as (open_unguarded, traffic),
         _source(settings, broker, open_unguarded, traffic.metrics) as source,
-        closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
+        closing(metadata_of(settings, broker, lambda: source.over, current)) as metadata,
         closing(DirectoryWatcher()) as watcher,
         cluster_name(settings, broker, open_unguarded, lambda: metadata.answered) as owned,
     ):
@@ -171,15 +179,26 @@ def built(
             metadata,
             open_unguarded if read_only else partial(_guarded, open_unguarded, check),
             watcher,
-            authority=None if read_only else _authority(settings, broker),
+            authority=None if read_only else _authority(settings, broker, current),
             notifier=notifier,
             traffic=traffic,
             source=source,
+            log_dirs=followed,
             read_only=read_only,
         )
         owned.on_wrong = components.stop
         yield components
         owned.raise_wrong()
+
+
+def _log_dirs(settings: AgentSettings, broker: Broker, locks: DirectoryLocks | None) -> LogDirs:
+    """The log directories: those that the broker's file names from now on, or a slot's spool; locked with ``locks``."""
+    if settings.broker is None:
+        if locks is not None:
+            for spool in broker.log_dirs:
+                locks.take(spool)
+        return LogDirs(broker.log_dirs)
+    return BrokerDirs(settings.broker.properties, broker, settings.broker.bootstrap, locks)
 
 
 @contextmanager
@@ -207,39 +226,25 @@ def _fetch_connector(fetch: FetchSettings) -> Callable[[], Any]:
     return partial(connect, -1, fetch.bootstrap, protocol, fetch.client)
 
 
-def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
-    """A function that connects to ``broker`` over Kafka's protocol."""
+def _connector(settings: AgentSettings, current: Callable[[], Broker]) -> Callable[[], Any]:
+    """A function that connects over Kafka's protocol to the broker that ``current`` returns then."""
     assert settings.broker is not None
-    return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
+    options = settings.broker.client
+
+    def connected() -> Any:
+        broker = current()
+        return connect(broker.node_id, broker.bootstrap, broker.security_protocol, options)
+
+    return connected
 
 
-def _authority(settings: AgentSettings, broker: Broker) -> Authority:
+def _authority(settings: AgentSettings, broker: Broker, current: Callable[[], Broker]) -> Authority:
     """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
-        return QuorumAuthority(broker.node_id, _connector(settings, broker))
+        return QuorumAuthority(broker.node_id, _connector(settings, current))
     if broker.zookeeper is None or settings.broker is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
-
-
-def lock_directories(folders: Iterable[Path]) -> ExitStack:
-    """Lock all ``folders`` until the result is closed: a second agent on one of them refuses to start.
-
-    The lock is taken on the directories themselves (``flock`` on a descriptor that is open for reading). So nothing is
-    written in ``log.dirs``, the lock holds across containers and state directories, and it ends with the process.
-
-    Raises:
-        AlreadyRunning: names the directory that another agent has locked.
-    """
-    with ExitStack() as stack:
-        for folder in sorted({folder.resolve() for folder in folders}):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise AlreadyRunning(f"{folder}: another agent uses this directory; stop it first") from error
-        return stack.pop_all()
 
 
 def holding(settings: AgentSettings, beside: BrokerSettings, broker: Broker) -> tuple[list[Guarantee], DeleteDelay]:
@@ -251,7 +256,12 @@ def holding(settings: AgentSettings, beside: BrokerSettings, broker: Broker) -> 
 
 @contextmanager
 def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Components]:
-    """The components of an agent that uploads, with its directories locked."""
+    """The components of an agent that uploads, with its directories locked.
+
+    Raises:
+        AlreadyRunning: another agent works on one of them.
+        NoLogDir: no log directory can be read.
+    """
     configure(settings)
     broker = broker_of(settings)
     try:
@@ -261,14 +271,15 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     if settings.fetch is not None:
         settings.fetch.spool.mkdir(parents=True, exist_ok=True)
     links = [folder for folder in settings.hold.links if folder.is_dir()]
-    with (
-        lock_directories([*broker.log_dirs, settings.state_dir, *links]),
-        _leased_slot(settings, broker) as lease,
-        built(settings, broker, notifier=notifier, lease=lease) as components,
-    ):
-        if settings.broker is not None:
-            preflight.tell(*holding(settings, settings.broker, broker), settings.hold)
-        yield components
+    with lock_directories([settings.state_dir, *links]) as locks:
+        log_dirs = _log_dirs(settings, broker, locks)
+        with (
+            _leased_slot(settings, broker) as lease,
+            built(settings, broker, notifier=notifier, lease=lease, log_dirs=log_dirs) as components,
+        ):
+            if settings.broker is not None:
+                preflight.tell(*holding(settings, settings.broker, broker), settings.hold)
+            yield components
 
 
 @contextmanager

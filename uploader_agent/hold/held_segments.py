@@ -41,14 +41,8 @@ class HeldSegments:
         self._lock = threading.RLock()
         self._said: set[object] = set()
         self._links: dict[int, list[Path]] = {}
-        for folder in links:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._links.setdefault(folder.stat().st_dev, []).append(folder)
-                for note, keeper in read_back(folder):
-                    self._put(note, keeper)
-            except OSError as error:
-                self._warn_once((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
+        self._unread = links
+        self.read_links()
 
     def __len__(self) -> int:
         with self._lock:
@@ -82,6 +76,21 @@ class HeldSegments:
             close_all(files)
         self._put(note, keeper or DescriptorBackend(files))
         return True
+
+    def read_links(self) -> None:
+        """Read back the sets in the directories for links that could not be read before."""
+        unread, self._unread = self._unread, ()
+        for folder in unread:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                usable = self._links.setdefault(folder.stat().st_dev, [])
+                if folder not in usable:
+                    usable.append(folder)
+                for note, keeper in read_back(folder):
+                    self._put(note, keeper)
+            except OSError as error:
+                self._unread = (*self._unread, folder)
+                self._warn_once((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
 
     def drop(self, key: HeldKey) -> None:
         """Release a set."""

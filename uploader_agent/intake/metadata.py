@@ -58,7 +58,7 @@ class SlotMetadata(Metadata):
         """What each directory follows, with the checkpoint's inode and modification time."""
 
     @override
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._leaders = self._cluster.leaders(wanted)
         leaders: dict[TopicPartition, Leader] = {}
         over = self._over()

@@ -52,9 +52,10 @@ class Health:
     """Collects the reports of the loop and the workers, and judges them.
 
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
-    broker has been open for a minute, or work has waited for ``stuck_after`` and none was finished: jobs of the
-    workers, partitions to pack in a bucket, the watermark index, or questions to the broker. The last two are due each
-    minute, so they show what fails an idle agent; before the agent is ready, a minute of failures is enough.
+    broker has been open for a minute, a disk of the broker cannot be read, or work has waited for ``stuck_after`` and
+    none was finished: jobs of the workers, partitions to pack in a bucket, the watermark index, or questions to the
+    broker. The last two are due each minute, so they show what fails an idle agent; before the agent is ready, a minute
+    of failures is enough.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,6 +68,8 @@ class Health:
         """The bucket in which partitions have waited longest to be packed."""
         self.failing: list[Callable[[], Failing | None]] = []
         """The failures of what is due each minute, while it fails."""
+        self.disk_trouble: Callable[[], str | None] = lambda: None
+        """What cannot be read of the broker's disks."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -137,6 +140,8 @@ class Health:
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
             return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
+        if unread := self.disk_trouble():
+            return unread
         packs = self.packs_stalled()
         if packs is not None and packs.seconds > self.stuck_after.total_seconds():
             return str(packs)
@@ -185,6 +190,16 @@ class HttpServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def http_server(
+    host: str, port: int, health: Health, registry: CollectorRegistry, waiting: Callable[[], Mapping[str, object]]
+) -> HttpServer:
+    """See :class:`HttpServer`. Raises OSError that names the setting."""
+    try:
+        return HttpServer(host, port, health, registry, waiting)
+    except OSError as error:
+        raise OSError(error.errno, f"http: cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 class _Handler(BaseHTTPRequestHandler):

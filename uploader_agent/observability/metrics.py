@@ -156,6 +156,11 @@ class Metrics:
         self.log_dirs_unreadable = self._gauge(
             "log_dirs_unreadable", "Log directories that could not be read at the last try."
         )
+        self.logs_unreadable = self._gauge(
+            "logs_unreadable",
+            "Partitions that this broker leads by the metadata, with a directory that has been missing or unreadable "
+            "for 20 s.",
+        )
         self.broker_reachable = self._gauge(
             "broker_reachable", "1 if the broker answered the last question, within 10 s; otherwise 0."
         )

@@ -19,7 +19,7 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets, checkpointed_offsets
-from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
+from uploader_agent.disk.log_dirs import Disks, Inventory, LogDirs, topic_id_of
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
@@ -30,13 +30,15 @@ from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Quest
 
 logger = structlog.get_logger(__name__)
 
+_NOT_ITS_OWN = "its directory is another topic's of this name, which was deleted, or cannot be read"
+
 
 class Leadership:
     """Keeps :attr:`partitions` up to date; not thread-safe, the loop owns it."""
 
     def __init__(
         self,
-        log_dirs: Collection[Path],
+        log_dirs: LogDirs,
         accepts_topic: Callable[[str], bool],
         freshness_of: Callable[[str], float | None],
         context: Context,
@@ -52,7 +54,11 @@ class Leadership:
         self.unreachable: str | None = None
         """The reason that the broker has not answered the last question; None if it has."""
         self._unreachable_since = 0.0
-        self._log_dirs = log_dirs
+        self.log_dirs = log_dirs
+        self.unreadable: Mapping[Path, str] = {}
+        """The log directories that could not be read at the last look, with the reason."""
+        self.absent: Mapping[TopicPartition, str] = {}
+        """The partitions that this broker leads by the last answer about everything, without a log that can be read."""
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
         self._freshness_of = freshness_of
@@ -69,7 +75,6 @@ class Leadership:
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
-        self._unreadable: set[Path] = set()
 
     def look_at_disks(self) -> bool:
         """Look through the log directories; return True if a partition's directory was added, removed or moved."""
@@ -102,6 +107,8 @@ class Leadership:
             self.unreachable = None
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
+            if answer.everything:
+                self.absent = {tp: self._why_absent(tp) for tp in self.led_elsewhere(answer)}
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()
             self._judged = answer.leaders, answer.cleanup
@@ -115,10 +122,39 @@ class Leadership:
                 else:
                     self._judged = None
         self.partitions = now
+        self.absent = {tp: why for tp, why in self.absent.items() if tp not in now}
         if self.seen:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
         return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}
+
+    def led_elsewhere(self, answer: LeadersAnswer) -> set[TopicPartition]:
+        """The partitions that this broker leads by ``answer``, and that no log directory has at the last look."""
+        return {
+            tp
+            for tp, leader in answer.leaders.items()
+            if leader.broker == self._context.broker and tp not in self.replicas and self._accepts_topic(tp.topic)
+        }
+
+    def unread(self) -> dict[TopicPartition, str]:
+        """The partitions that this broker leads and whose log the agent cannot read, and the reason. For any thread."""
+        unread = dict(self.absent)
+        for tp, leader in self._leaders.items():
+            if leader.broker == self._context.broker and tp in self.replicas and tp not in self.partitions:
+                unread[tp] = _NOT_ITS_OWN
+        for tp, partition in self.partitions.items():
+            if partition.fault is not None:
+                unread[tp] = partition.fault
+            elif self._context.source.origin == "disk" and not partition.disk.listing.segments:
+                unread[tp] = f"{partition.folder} is gone, or has no segment"
+        return unread
+
+    def _why_absent(self, tp: TopicPartition) -> str:
+        where = ", ".join(map(str, self.log_dirs.named))
+        if self.unreadable:
+            away = ", ".join(map(str, self.unreadable))
+            return f"this broker leads it, and of {where} those that can be read do not have it: not {away}"
+        return f"this broker leads it, and none of {where} has it: see log.dirs in the broker's own file"
 
     def apply_freshness(self) -> None:
         """Apply changed settings of freshness."""
@@ -209,7 +245,7 @@ class Leadership:
             elif leader.broker < 0:
                 yield tp, "nobody leads it"
             elif leader.broker == self._context.broker and tp not in led:
-                yield tp, "its directory is another topic's of this name, which was deleted, or cannot be read"
+                yield tp, _NOT_ITS_OWN
 
     def fall_back(self, wanted: Collection[TopicPartition]) -> set[TopicPartition]:
         """Use the broker's checkpoints, since it does not answer. Return the partitions that they advance."""
@@ -220,13 +256,13 @@ class Leadership:
 
     def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
         """High watermarks from the broker's checkpoints, where they are higher than its answers."""
-        try:
-            folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
-            checkpointed = checkpointed_offsets(self._log_dirs, folders)
-        except FormatError as error:
+        failures: list[FormatError] = []
+        folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
+        checkpointed = checkpointed_offsets(self.log_dirs, folders, failures.append)
+        for error in failures:
             self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
-            return {}
-        self._over("checkpoint", was="checkpoint_unreadable")
+        if not failures:
+            self._over("checkpoint", was="checkpoint_unreadable")
         return {tp: new for tp, new in checkpointed.items() if self._counts(self.partitions[tp], new)}
 
     def _counts(self, partition: LedPartition, checkpointed: Offsets) -> bool:
@@ -281,7 +317,7 @@ class Leadership:
         """True unless the directory belongs to another incarnation, which the broker is about to rename."""
         try:
             topic_id = topic_id_of(folder)
-        except FormatError as error:
+        except (FormatError, OSError) as error:
             self._trouble(folder, "partition_metadata_unreadable", folder=str(folder), error=str(error))
             return False
         self._over(folder, was="partition_metadata_unreadable", folder=str(folder))
@@ -304,9 +340,9 @@ class Leadership:
         self._metrics.log_dirs_unreadable.set(len(inventory.unreadable))
         for path, reason in inventory.unreadable.items():
             self._trouble(path, "log_dir_unreadable", folder=str(path), error=reason)
-        for path in self._unreadable - inventory.unreadable.keys():
+        for path in self.unreadable.keys() - inventory.unreadable.keys():
             self._over(path, was="log_dir_unreadable", folder=str(path))
-        self._unreadable = set(inventory.unreadable)
+        self.unreadable = inventory.unreadable
 
     def _trouble(self, subject: Hashable, event: str, **details: object) -> None:
         self._repeats.failed(("leadership", subject), event, "warning", **details)

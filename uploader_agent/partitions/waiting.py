@@ -18,7 +18,7 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 
-Kind = Literal["rotated", "tail", "gap", "leadership"]
+Kind = Literal["rotated", "tail", "gap", "leadership", "directory"]
 
 
 class Wait(NamedTuple):
@@ -72,6 +72,11 @@ class Waits:
                     waits += self._of(partition, tail_after, now, begun)
             for tp, reason in self._leadership.undecided():
                 waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, begun), reason))
+            undecided = {wait.tp for wait in waits if wait.kind == "leadership"}
+            for tp, reason in self._leadership.unread().items():
+                if tp in undecided:
+                    continue
+                waits.append(Wait(tp, "directory", now - self._begun((tp, "directory", 0, 0), now, begun), reason))
             self._since = begun
         return sorted(waits, key=lambda wait: -wait.seconds)
 

@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import typer
 
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
@@ -218,7 +220,7 @@ def test_the_page_is_json(world: World) -> None:
             status, text = get(server.port, "/waiting")
             assert status == 200
             found = json.loads(text)
-            assert found.keys() == {"agent", "partitions"}
+            assert found.keys() == {"agent", "log_dirs", "partitions"}
             for wait in found["partitions"]:
                 assert wait.keys() == {"topic", "partition", "kind", "seconds", "reason"}
                 assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
@@ -233,7 +235,11 @@ def test_the_page_is_json(world: World) -> None:
 
 def test_before_it_is_ready_the_agent_says_what_it_waits_for(world: World) -> None:
     with world.agent() as agent:
-        assert agent.waiting() == {"agent": "the broker has not said yet which partitions it leads", "partitions": []}
+        assert agent.waiting() == {
+            "agent": "the broker has not said yet which partitions it leads",
+            "log_dirs": [],
+            "partitions": [],
+        }
 
 
 def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,6 +253,21 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
         cli._report(agent.components, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
+
+
+def test_status_names_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path, log_dirs=2)
+    away = world.disk.log_dirs[1]
+    away.rename(tmp_path / "away")
+    with world.agent(read_only=True) as agent:
+        agent.survey()
+        for output in Output:
+            with pytest.raises(typer.Exit):
+                cli._report(agent.components, output)
+    text, answer = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert f"{away} cannot be read: " in text
+    assert f"orders-0: directory waits, for 0 s so far: this broker leads it, and of {world.disk.log_dirs[0]}" in text
+    assert [one["path"] for one in json.loads(answer)["log_dirs"]] == [str(away)]
 
 
 def test_ages_forget_what_is_stored_and_stay_few() -> None:

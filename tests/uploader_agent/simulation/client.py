@@ -47,7 +47,8 @@ class Client:
     def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int | None) -> Any:
         """What ``request``, for offsets, is answered by ``node_id``, or for leaders by anybody."""
         if isinstance(request, MetadataRequest):
-            return self.request("topics", lambda: self._topics([topic.name for topic in request.topics]))
+            names = None if request.topics is None else [topic.name for topic in request.topics]
+            return self.request("topics", lambda: self._topics(names))
         assert node_id is not None
         if isinstance(request, OffsetForLeaderEpochRequest):
             named = [
@@ -108,10 +109,10 @@ class Client:
         lags = self._faults.strike("broker_lags", what)
         return self._cluster.view(self._scheduler.now - (self._faults.within(0.0, 3.0) if lags else 0.0))
 
-    def _topics(self, names: Sequence[str]) -> Any:
+    def _topics(self, names: Sequence[str] | None) -> Any:
         made, found = MetadataResponse.MetadataResponseTopic, dict[str, Any]()
         for at, one in self.view(f"topics {names}").items():
-            if at.topic in names:
+            if names is None or at.topic in names:
                 topic = found.setdefault(at.topic, made(name=at.topic, topic_id=one.topic_id, partitions=[]))
                 said = {"leader_id": one.leader, "leader_epoch": one.leader_epoch, "replica_nodes": list(one.replicas)}
                 topic.partitions.append(made.MetadataResponsePartition(partition_index=at.partition, **said))
@@ -167,9 +168,9 @@ class Questions(Metadata):
         self._own = own
         self._asked = asked
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._asked("leaders")
-        return self._own.leaders(wanted)
+        return self._own.leaders(wanted, everything=everything)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._asked("offsets")

@@ -84,6 +84,19 @@ class DamagedHead(Model):
     made_at: AwareDatetime | None = None
 
 
+class DiskFault(Model):
+    """A part of the broker's disks that its agent cannot read: the log directory ``path``, or a partition's log.
+
+    The broker leads the ``partition`` of ``topic``. ``rule`` is the reason in words.
+    """
+
+    path: str | None = None
+    topic: str | None = None
+    partition: int | None = Field(default=None, ge=0)
+    rule: str
+    found_at: AwareDatetime
+
+
 class WatermarkIndex(StoredObject):
     """The state of the partitions that one broker leads, from its agent.
 
@@ -100,6 +113,7 @@ class WatermarkIndex(StoredObject):
     clock_skew: float = 0.0
     endpoints: str | None = None
     damaged_heads: tuple[DamagedHead, ...] = ()
+    disk_faults: tuple[DiskFault, ...] = ()
     entries: tuple[IndexEntry, ...] = ()
 
 
