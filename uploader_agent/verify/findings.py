@@ -37,8 +37,8 @@ class Severity(StrEnum):
 class VerifyFinding(NamedTuple):
     """A finding about the offsets ``[offset, end)``, or about an object.
 
-    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT object if
-    no other segment has its offsets, or its own manifest vouches for it.
+    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT
+    object if no other segment has its offsets, or its own manifest vouches for it.
     """
 
     word: Severity
