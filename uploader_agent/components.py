@@ -119,6 +119,7 @@ class Components:
         )
         self.disk_faults = DiskFaults(self.leadership, self.metrics, self.repeats, runtime)
         self.health.disk_trouble = self.disk_faults.trouble
+        self.health.other_histories = self.leadership.other_histories
         self.poller = Poller(metadata, watcher.wake, runtime)
         self.health.question_open_for = self.poller.open_for
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(

@@ -44,6 +44,9 @@ class PartitionFolder:
         """The reason for which the last look could not read it. Then nothing is known to have changed."""
         self.overdue = 0
         """New segments at the last look that began more than a second before it: no event reported them."""
+        self.replaced = False
+        """True if the last look found another directory than the one before, or a log that had become shorter."""
+        self._inode: int | None = None
         self._listed: tuple[int, int] | None = None
         self._modified = 0.0
         self._text = str(path)
@@ -51,16 +54,18 @@ class PartitionFolder:
 
     def look(self) -> bool:
         """Look again, and return True if the directory was listed again because its files may have changed."""
-        before = self.tail
+        before, inode = self.tail, self._inode
         try:
             listed = self._look()
         except OSError as error:
-            self._listed, self.error, self.overdue = None, str(error), 0
+            self._listed, self.error, self.overdue, self.replaced = None, str(error), 0, False
             return False
         self.error = None
         tail = self._tail()
         if tail != before:
             self.tail = tail
+        shrunk = before is not None and tail is not None and tail[1:3] < before[1:3]
+        self.replaced = shrunk or (inode is not None and inode != self._inode)
         self.overdue = 0
         if before is not None and self._modified < self._time() - _PROMPT:
             self.overdue = sum(segment.base_offset > before.base_offset for segment in self.listing.segments)
@@ -72,6 +77,7 @@ class PartitionFolder:
         except FileNotFoundError:
             self._listed, self.listing = None, DirectoryListing([])
             return True
+        self._inode = stat.st_ino
         if (stat.st_ino, stat.st_mtime_ns) == self._listed and self._look_at_active():
             return False
         self._list(stat)

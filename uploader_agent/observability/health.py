@@ -52,10 +52,10 @@ class Health:
     """Collects the reports of the loop and the workers, and judges them.
 
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
-    broker has been open for a minute, a disk of the broker cannot be read, or work has waited for ``stuck_after`` and
-    none was finished: jobs of the workers, partitions to pack in a bucket, the watermark index, or questions to the
-    broker. The last two are due each minute, so they show what fails an idle agent; before the agent is ready, a minute
-    of failures is enough.
+    broker has been open for a minute, a disk of the broker cannot be read, a log is not the stored one, or work has
+    waited for ``stuck_after`` and none was finished: jobs of the workers, partitions to pack in a bucket, the watermark
+    index, or questions to the broker. The last two are due each minute, so they show what fails an idle agent; before
+    the agent is ready, a minute of failures is enough.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,6 +70,8 @@ class Health:
         """The failures of what is due each minute, while it fails."""
         self.disk_trouble: Callable[[], str | None] = lambda: None
         """What cannot be read of the broker's disks."""
+        self.other_histories: Callable[[], str | None] = lambda: None
+        """The partitions with a log that is another history than the stored one."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -148,7 +150,8 @@ class Health:
         limit = self.stuck_after.total_seconds()
         patience = limit if self.ready else min(limit, QUESTION_LIMIT)
         failures = (failing() for failing in self.failing)
-        return next((str(failure) for failure in failures if failure and failure.seconds > patience), None)
+        failed = next((str(failure) for failure in failures if failure and failure.seconds > patience), None)
+        return failed or self.other_histories()
 
 
 class HttpServer:

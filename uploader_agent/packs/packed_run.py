@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.last_batch import batch_of
 from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, RangePointer, read_range_bytes, read_range_line
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
@@ -203,6 +204,14 @@ def open_at_end(store: Store, control: ControlKeys, last: RangePointer) -> tuple
         return tuple(opened.unfinished for opened in read_range_line(store, control, last).range.open)
     except NotFound:
         return None
+
+
+def last_batch(store: Store, packed: PackedRange) -> BatchHeader:
+    """The last batch of a range. Its bytes are read only if an earlier version wrote it. Raises as :func:`chain`."""
+    if packed.range.last_batch is not None:
+        return batch_of(packed.range.last_batch)
+    *_, last = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
+    return last
 
 
 def _opened(

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import RangePointer
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log.batch import header_bytes, read_header
 from tidemark.raw.packs import packed_end
 from uploader_agent.packs.chain import KnownRanges, Unsealed
 from uploader_agent.packs.reading import LogPosition
@@ -37,6 +38,7 @@ class _Last(NamedTuple):
     position: int
     length: int
     place: LogPosition
+    header: bytes
     opened: tuple[UnfinishedTransaction, ...]
 
     @property
@@ -52,6 +54,7 @@ class Packed(NamedTuple):
     begins_chain: bool
     pointer: RangePointer
     place: LogPosition
+    last: BatchHeader
     opened: tuple[UnfinishedTransaction, ...]
 
     @property
@@ -79,6 +82,8 @@ class Tail:
         """This leadership's entry as a former process wrote it."""
         self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
         """Tails of former leaders, and their ends on this leader's lineage."""
+        self._former_last: BatchHeader | None = None
+        """The last batch of what a former process or leader has packed, once it was read."""
         self._trusted_end = 0
         """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
@@ -159,7 +164,7 @@ class Tail:
         Without an entry, the tail in a former index was one of former leaders, whose heads are not read yet.
         """
         with self._lock:
-            self._last = self._known = None
+            self._last = self._known = self._former_last = None
             self._former, self._trusted_end = own, 0
             self._is_known = own is not None or self._joined is not None
             self._changes += 1
@@ -168,7 +173,7 @@ class Tail:
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
         """Continue from this leadership's entry in the stored head, and from the tails of former leaders."""
         with self._lock:
-            self._last = self._known = None
+            self._last = self._known = self._former_last = None
             self._former, self._trusted_end = own, 0
             self._inherited = tuple((packed_end(entry, lineage), entry) for entry in inherited)
             self._joined = version
@@ -182,6 +187,28 @@ class Tail:
         """The end of the packed offsets; 0 if there are none."""
         with self._lock:
             return max(self._own_end, self._inherited_end, self._trusted_end)
+
+    @property
+    def last_batch(self) -> BatchHeader | None:
+        """The last packed batch; None if it is not known, or nothing is packed."""
+        with self._lock:
+            if self._last is not None:
+                return read_header(self._last.header, 0, 0)
+            return self._former_last
+
+    @property
+    def last_pointer(self) -> RangePointer | None:
+        """The last range of a former process or leader, at which the tail ends; None if it does not end with one."""
+        with self._lock:
+            end = max(self._own_end, self._inherited_end)
+            if self._last is not None or not end:
+                return None
+            return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
+
+    def note_last(self, last: BatchHeader) -> None:
+        """Note the last batch of the range at :attr:`last_pointer`."""
+        with self._lock:
+            self._former_last = last
 
     def next_range(self, sealed_end: int) -> NextRange:
         """The start of the next range, if the seals end at ``sealed_end``."""
@@ -224,7 +251,8 @@ class Tail:
                     self._former = None
                 self._known.add(range_.part, range_.size)
                 at = range_.pointer
-                self._last = _Last(range_.next, at.pack, at.position, at.length, range_.place, range_.opened)
+                place, header = range_.place, header_bytes(range_.last)
+                self._last = _Last(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
             self._error = None
@@ -233,7 +261,7 @@ class Tail:
     def drop_own(self) -> None:
         """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
-            self._last = self._known = self._former = None
+            self._last = self._known = self._former = self._former_last = None
             self._changes += 1
 
     # -- sealing -------------------------------------------------------------------------------------------------------

@@ -75,6 +75,8 @@ class Leadership:
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
+        self._was_away = False
+        """True if the broker has not answered since it was last asked about leaders."""
 
     def look_at_disks(self) -> bool:
         """Look through the log directories; return True if a partition's directory was added, removed or moved."""
@@ -109,6 +111,7 @@ class Leadership:
             self._metrics.broker_reachable.set(1)
             if answer.everything:
                 self.absent = {tp: self._why_absent(tp) for tp in self.led_elsewhere(answer)}
+            self._may_be_another(answer.asked_at)
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()
             self._judged = answer.leaders, answer.cleanup
@@ -155,6 +158,14 @@ class Leadership:
             away = ", ".join(map(str, self.unreadable))
             return f"this broker leads it, and of {where} those that can be read do not have it: not {away}"
         return f"this broker leads it, and none of {where} has it: see log.dirs in the broker's own file"
+
+    def _may_be_another(self, asked_at: datetime) -> None:
+        """Have all logs compared with what is stored, if the broker answers again: its disks may be restored ones."""
+        for partition in self.partitions.values():
+            if self._was_away and partition.remote.known:
+                partition.uploader.doubt()
+            partition.confirm_parting(asked_at)
+        self._was_away = False
 
     def apply_freshness(self) -> None:
         """Apply changed settings of freshness."""
@@ -227,6 +238,19 @@ class Leadership:
             return None
         seconds = self._context.runtime.monotonic() - self._unreachable_since
         return Failing("the broker has answered nothing but errors", seconds, error)
+
+    def parted(self) -> list[LedPartition]:
+        """The partitions with a log that is certain to be another history than the stored one. For any thread."""
+        return [partition for partition in [*self.partitions.values()] if partition.parting is not None]
+
+    def other_histories(self) -> str | None:
+        """What :meth:`parted` names, in words; None without any. For any thread."""
+        parted = self.parted()
+        if not parted:
+            return None
+        first = min(parted, key=lambda partition: partition.tp)
+        others = f"; and of {len(parted) - 1} more partitions" if len(parted) > 1 else ""
+        return f"nothing is stored of {first.tp}: {first.parting}{others}"
 
     def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
         """The partitions on this broker's disks without a usable leader, and the reason."""
@@ -327,6 +351,7 @@ class Leadership:
         if self.unreachable is None:
             self._unreachable_since = self._context.runtime.monotonic()
         self.unreachable = str(error)
+        self._was_away = True
         self._metrics.broker_reachable.set(0)
         self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
 

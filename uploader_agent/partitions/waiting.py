@@ -18,7 +18,7 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 
-Kind = Literal["rotated", "tail", "gap", "leadership", "directory"]
+Kind = Literal["rotated", "tail", "gap", "leadership", "directory", "other_history"]
 
 
 class Wait(NamedTuple):
@@ -88,6 +88,9 @@ class Waits:
             reason = why_rotated(partition, segment, self._leadership.unreachable)
             yield Wait(tp, "rotated", now - seen, reason, now - seen)
         yield from self._of_tail(partition, tail_after, now, begun)
+        if (parting := partition.parting) is not None:
+            seen = self._begun((tp, "other_history", parting.at, 0), now, begun)
+            yield Wait(tp, "other_history", now - seen, str(parting))
         for gap in partition.remote.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
             where = "only in Kafka's own remote tier" if gap.in_remote_tier else "stored nowhere"

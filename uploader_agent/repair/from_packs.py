@@ -16,6 +16,7 @@ import structlog
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.last_batch import last_batch_of
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
@@ -27,10 +28,11 @@ from tidemark.store import ObjectInfo
 from uploader_agent import __version__
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
-from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
+from uploader_agent.repair.splice import Edit, OtherBatches, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.manifests import may_compact
 from uploader_agent.stored.objects import Summed, find, put_derived, replace
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.upload.validation import ScannedSegment, scan
@@ -128,6 +130,7 @@ class FromPacks:
             changes = edits(self._store, log, manifest.base_offset, wanted, manifest.gone) if log else []
             if log is None or not wanted or not _is_to_change(manifest, log, changes):
                 return None
+            _check_compacted(manifest, near)
             if any(change.batch.header.base_offset in manifest.gone for change in changes):
                 manifest = manifest.model_copy(update={"erased": None})  # it gets back what the next pass must erase
             transactional = any(batch.header.is_transactional for batch in wanted)
@@ -150,7 +153,7 @@ class FromPacks:
                     self._put(stored, whole, log if changes else None, log.etag)
                 size = file.size - manifest.objects[manifest.log_name].size
             return self._row(manifest, size, "would bring" if dry_run else "brought")
-        except (FormatError, NotMadeWhole, Undecided) as error:
+        except (FormatError, NotMadeWhole, OtherBatches, Undecided) as error:
             return self._row(manifest, 0, "left", str(error))
 
     def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:
@@ -188,6 +191,13 @@ def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit
     return bool(changes) or not as_described
 
 
+def _check_compacted(manifest: SegmentManifest, near: list[PackedRange]) -> None:
+    """Raise NotMadeWhole if compaction cannot have removed what the segment lacks."""
+    if not may_compact(manifest.cleanup_policy) and not any(packed.range.compacted for packed in near):
+        rule = "lacks batches of packs, and its topic was not compacted: see why before anything is replaced"
+        raise NotMadeWhole(f"{manifest.log_name}: {rule}")
+
+
 def _described(
     before: SegmentManifest, scanned: ScannedSegment, parts: tuple[PackedPart, ...], *, transactional: bool
 ) -> SegmentManifest:
@@ -217,6 +227,7 @@ def _described(
             "first_timestamp": summary.first_timestamp,
             "max_timestamp": summary.max_timestamp,
             "batch_count": summary.batch_count,
+            "last_batch": last_batch_of(summary.last),
             "magics": summary.magics,
             "codecs": summary.codecs,
             "open_transactions": opened if transactional else before.open_transactions,

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
+from tidemark.errors import TidemarkError
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
+from tidemark.kafka_log.same_batch import described, is_same
 from tidemark.raw.sealed_packs import BatchId, claims, id_of
 from tidemark.raw.stored_bytes import PIECE_BYTES, pieces
 from tidemark.store import ObjectInfo, Store
@@ -27,6 +29,10 @@ class PackBatch(NamedTuple):
     header: BatchHeader
     key: str
     position: int
+
+
+class OtherBatches(TidemarkError):
+    """A pack has other batches at the offsets of the stored ones."""
 
 
 class Edit(NamedTuple):
@@ -63,12 +69,16 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
 
     Raises:
+        OtherBatches: a wanted batch is another one than the log has at its offsets.
         SegmentError: the log is damaged.
         StoreError: the store failed.
     """
     changes: list[Edit] = []
     left = deque(wanted)
     for stored in scan_batches(pieces(store, log), log.key, base):
+        if left and _differs(left[0].header, stored):
+            rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
+            raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
         while left and left[0].header.base_offset < stored.base_offset:
             changes.append(Edit(stored.position, stored.position, left.popleft()))
         if left and id_of(left[0].header) == id_of(stored):
@@ -79,6 +89,11 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
             if not same and ours.header.record_count >= stored.record_count:
                 changes.append(Edit(stored.position, stored.end, ours))
     return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
+
+
+def _differs(packed: BatchHeader, stored: BatchHeader) -> bool:
+    overlaps = packed.base_offset <= stored.last_offset and stored.base_offset <= packed.last_offset
+    return overlaps and is_same(packed, stored) is False
 
 
 @contextmanager

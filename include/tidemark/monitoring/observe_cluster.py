@@ -181,6 +181,7 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             *deployment_conditions.clocks_off(cluster, present, now),
             *deployment_conditions.heads_damaged(cluster, present, now),
             *deployment_conditions.disks_failing(cluster, present),
+            *deployment_conditions.other_histories(cluster, present),
             *(
                 deployment_conditions.unreadable_index(cluster, str(error), now, key)
                 for key, error in cache.failures.items()
@@ -194,7 +195,8 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
                 deployment_conditions.head_key,
                 deployment_conditions.disk_key,
             )
-        ),
+        )
+        + ((Unknown(frozenset({"history"})),) if cache.failures else ()),
         missing=bool(cache.failures),
     )
 

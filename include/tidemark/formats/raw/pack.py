@@ -31,6 +31,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
+from tidemark.formats.raw.last_batch import LastBatch
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart
 from tidemark.formats.table.plan import Aborted
 from tidemark.store import Store, check_size
@@ -108,6 +109,7 @@ class RangeContent(Model):
     is that of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` is true
     if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership; the first one
     has ``open_before`` in its place, the transactions that are open at ``first`` (None in ranges with ``previous``).
+    ``last_batch`` is the range's last batch (None: an earlier version wrote the range).
     """
 
     topic: Topic
@@ -124,6 +126,7 @@ class RangeContent(Model):
     compacted: bool = False
     shipped_at: AwareDatetime
     previous: RangePointer | None = None
+    last_batch: LastBatch | None = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:

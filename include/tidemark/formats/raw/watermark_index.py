@@ -19,7 +19,24 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.last_batch import LastBatch
 from tidemark.store import ObjectInfo, clock
+
+
+class OtherHistory(Model):
+    """Another history than the stored one, which a broker's log has from the offset ``at`` on, as after a restore.
+
+    ``stored_end`` is the end of what is stored, ``log_start`` and ``log_end`` are those of the log: if it begins at
+    ``at``, the two may part below. ``stored`` and ``local`` are the first batches that differ (null: there is none).
+    """
+
+    at: int = Field(ge=0)
+    stored_end: int = Field(ge=0)
+    log_start: int = Field(ge=0)
+    log_end: int = Field(ge=0)
+    stored: LastBatch | None = None
+    local: LastBatch | None = None
+    found_at: AwareDatetime
 
 
 class IndexEntry(Model):
@@ -34,7 +51,9 @@ class IndexEntry(Model):
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
     topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
-    (null: not known, without limit, or read from a disk). ``remote_tier`` is that of ``offset.wm``.
+    (null: not known, without limit, or read from a disk). ``remote_tier`` is that of ``offset.wm``. ``last_batch`` is
+    the last batch that is stored without a hole, in segments and packs (null: not known). ``other_history`` is given
+    while nothing more is stored of the partition, since the log is not the stored one.
     """
 
     topic: str
@@ -58,6 +77,8 @@ class IndexEntry(Model):
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
     remote_tier: tuple[tuple[int, int], ...] = ()
+    last_batch: LastBatch | None = None
+    other_history: OtherHistory | None = None
 
     @property
     def stored_end(self) -> int | None:
