@@ -30,7 +30,7 @@ def gap(start: int, end: int, reason: str) -> Gap:
 def reasons(evidence: Evidence, *known: Gap, damaged: tuple[int, int] = (0, 0)) -> list[tuple[int, int, str]]:
     """What the hole [100, 300) is called."""
     found = find_gaps(Intervals([(100, 300)]) - Intervals([damaged]), Intervals([damaged]), evidence, known, NOW)
-    return [(one.start, one.end, one.reason) for one in found]
+    return [(gap.start, gap.end, gap.reason) for gap in found]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_hole_of_a_running_agent_follows_the_broker(world: World) -> None:
     no_errors(world.once())
     assert gap_reasons(world) == [(100, 200, TIER)]
     assert world.watermark()[1].next_offset == 100, "the partition waits there"
-    assert [one.reason for one in indexed(world).gaps] == [TIER]
+    assert [gap.reason for gap in indexed(world).gaps] == [TIER]
     world.metadata.log_start = 150
     no_errors(world.once())
     assert gap_reasons(world) == [(100, 150, "deleted_before_upload"), (150, 200, TIER)]
