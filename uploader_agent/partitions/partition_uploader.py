@@ -145,7 +145,8 @@ class PartitionUploader:
 
     def lineage(self) -> Lineage:
         """The log's lineage, from its directory. Raises SegmentChanged if the directory is gone."""
-        with PartitionFiles(self._folder, self._led.topic_id) as files:
+        restores = self._route.restores if self._route else ()
+        with PartitionFiles(self._folder, self._led.topic_id, restores) as files:
             return files.lineage()
 
     def holes(self) -> Intervals:
@@ -193,7 +194,10 @@ class PartitionUploader:
         ]
         if not bases and log.stored is None:
             raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
-        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold)
+        restores = log.stored.watermark.restores if log.stored else ()
+        self._route = UploadRoute(
+            self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold, restores
+        )
         self._remote.survey(log, incarnation.number, min(bases, default=0))
 
     def publish(self) -> None:
@@ -278,7 +282,7 @@ class PartitionUploader:
     def _known_lineage(self, lineage: Lineage) -> Lineage:
         """``lineage``, extended below its first start with the lineage in ``offset.wm``."""
         written = self._remote.watermark
-        return lineage.with_history(Lineage(written.lineage)) if written else lineage
+        return lineage.with_history(written.history) if written else lineage
 
     def _seal_packed(
         self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage

@@ -82,7 +82,7 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
     near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
-    lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
+    lineages = [(manifest.history, manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
     policies = {manifest.cleanup_policy for manifest in near}
@@ -184,4 +184,4 @@ def bring_all(
 
 def _has(stored: SegmentManifest, end: int, lineage: Lineage) -> bool:
     """True if the segment has all offsets from its base up to ``end``, on ``lineage``."""
-    return stored.next_offset >= end and Lineage(stored.lineage).divergence(lineage, end) is None
+    return stored.next_offset >= end and stored.history.divergence(lineage, end) is None

@@ -72,6 +72,12 @@ class RemoteState:
         return self._incarnation
 
     @property
+    def restored(self) -> int:
+        """The number of restores in ``offset.wm``, or in the former watermark index."""
+        with self._lock:
+            return self._log.restored
+
+    @property
     def start(self) -> int:
         """The partition's first offset in the store; 0 until it is known."""
         return self._start

@@ -38,7 +38,7 @@ class StoredSegment:
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
         """The part of ``manifest`` that matters to a leader with a log on ``lineage``."""
         end = manifest.damage.offset if manifest.damage else manifest.next_offset
-        own = Lineage(manifest.lineage)
+        own = manifest.history
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
@@ -74,11 +74,19 @@ class StoredLog:
     """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
     bytes_per_offset: float | None = None
     """The bytes per offset of the newest segment that was seen in the store."""
+    trusted_restored: int = 0
+    """The number of restores in a former index."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
         """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
-        return cls(broker, below=Intervals([(0, entry.uploaded_end)]), bytes_per_offset=entry.bytes_per_offset)
+        below = Intervals([(0, entry.uploaded_end)])
+        return cls(broker, below=below, bytes_per_offset=entry.bytes_per_offset, trusted_restored=entry.restored)
+
+    @property
+    def restored(self) -> int:
+        """The number of restores in ``offset.wm``, or in the index that is trusted."""
+        return len(self.stored.watermark.restores) if self.stored else self.trusted_restored
 
     @property
     def has_epochs(self) -> bool:
@@ -160,7 +168,7 @@ class StoredLog:
         if self.agreed is None or not lineage.entries:
             return lineage
         start = lineage.entries[0][1]
-        past = lineage.with_history(Lineage(self.agreed.lineage))
+        past = lineage.with_history(self.agreed.history)
         return past.with_batches(entry for entry in manifest.lineage if entry[1] < start)
 
     def vouched(self, stored: StoredWatermark) -> None:
@@ -193,6 +201,8 @@ def load(
 ) -> StoredLog:
     """Read the state of the store, as the leader with this ``lineage``. Without a watermark, list everything.
 
+    The leader's log has the restores of ``offset.wm``.
+
     Raises:
         Fenced: a later leader has taken over.
         ContinuityError: the lineages contradict each other.
@@ -200,6 +210,8 @@ def load(
         StoreError: the store failed.
     """
     current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    if isinstance(current, StoredWatermark):  # no broker's disk tells them
+        lineage = lineage.restored(current.watermark.restores)
     state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
     first = 0
     if state.stored is not None:

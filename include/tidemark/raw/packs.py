@@ -83,7 +83,7 @@ def live_end(entry: HeadEntry, lineage: Lineage) -> int:
 
     The chain of a tail that leaves the lineage at or below the end of the seals need not be read.
     """
-    at = Lineage(entry.lineage).divergence(lineage, entry.tail_end)
+    at = entry.history.divergence(lineage, entry.tail_end)
     return entry.tail_end if at is None else at
 
 
@@ -132,8 +132,9 @@ def chain(
 def live_part(range_: Range, lineage: Lineage) -> Intervals:
     """The offsets of a range on ``lineage``: up to the first end of the newest epoch that both have (KIP-101).
 
-    So offsets that compaction has emptied between two epochs belong to the range. Below the first start of ``lineage``,
-    only batches without an epoch and the offsets before the first batch do.
+    They end at the restore that parts the two logs, if not before. So offsets that compaction has emptied between two
+    epochs belong to the range. Below the first start of ``lineage``, only batches without an epoch and the offsets
+    before the first batch do.
     """
     first = range_.epochs[0][1]
     known = lineage.entries[0][1] if lineage.entries else range_.next
@@ -144,6 +145,8 @@ def live_part(range_: Range, lineage: Lineage) -> Intervals:
         assert ending is not None
         live.append(Interval(max(first, known), min(end, ending[1])))
     offsets = Intervals(part for part in live if part.size > 0)
+    if (parted := lineage.parted_at(range_.restores)) is not None:
+        offsets = offsets.clip(0, parted)
     return offsets | Intervals([(range_.first, first)]) if first in offsets else offsets
 
 

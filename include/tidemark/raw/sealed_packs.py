@@ -45,10 +45,11 @@ class Lacking(NamedTuple):
 
 
 class BatchId(NamedTuple):
-    """The identity of a batch."""
+    """The identity of a batch. ``restores`` are those of its log up to its offset."""
 
     base_offset: int
     leader_epoch: int
+    restores: tuple[int, ...] = ()
 
 
 class _Wanted(NamedTuple):
@@ -151,9 +152,10 @@ class SealsAround:
                 on_damage(error)
                 continue
             for header in headers:
-                before = wanted.get(id_of(header), _Wanted(0, 0, frozenset()))
+                batch = id_of(header, packed.range.restores)
+                before = wanted.get(batch, _Wanted(0, 0, frozenset()))
                 most = max(before.records, header.record_count)
-                wanted[id_of(header)] = _Wanted(most, header.next_offset, before.packs | {packed.key})
+                wanted[batch] = _Wanted(most, header.next_offset, before.packs | {packed.key})
         return wanted
 
     def _overlaps(self, range_: Range) -> bool:
@@ -183,12 +185,12 @@ class SealsAround:
     def _held(self, name: SegmentName, wanted: dict[BatchId, _Wanted]) -> set[BatchId] | None:
         """The batches of ``wanted`` with all records in the seal; None if its log is damaged or was replaced."""
         log, manifest = self.listed[name].log, self._sound(name)
-        gone = manifest.gone if manifest else {}
+        gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
         try:
             return {
                 batch
                 for header in scan_batches(pieces(self.store, log), log.key, name.base)
-                if (batch := id_of(header)) in wanted
+                if (batch := id_of(header, restores)) in wanted
                 and header.record_count + gone.get(header.base_offset, 0) >= wanted[batch].records
             }
         except (FormatError, NotFound, PreconditionFailed):
@@ -202,13 +204,15 @@ def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_off
     """
     if not manifest.base_offset <= batch.base_offset < next_offset <= manifest.next_offset:
         return False
-    own = Lineage(manifest.lineage).with_history(lineage)
-    return own.divergence(Lineage(((batch.leader_epoch, batch.base_offset),)), batch.base_offset + 1) is None
+    own = manifest.history.with_history(lineage)
+    theirs = Lineage(((batch.leader_epoch, batch.base_offset),), batch.restores)
+    return own.divergence(theirs, batch.base_offset + 1) is None
 
 
-def id_of(header: BatchHeader) -> BatchId:
-    """The identity of the batch."""
-    return BatchId(header.base_offset, header.leader_epoch)
+def id_of(header: BatchHeader, restores: tuple[int, ...]) -> BatchId:
+    """The identity of the batch, in a log with ``restores``."""
+    begun = Lineage(restores=restores).restores_below(header.base_offset)
+    return BatchId(header.base_offset, header.leader_epoch, begun)
 
 
 def bounds(ranges: Iterable[Range]) -> tuple[int, int]:

@@ -169,7 +169,7 @@ class _Partition:
         line_1 = stored.base_offset if stored else 0
         partition = cls(store, part.topic_id, state.key, part.keys, place, state.next_offset, line_1, masks)
         partition._look()
-        partition._name_unsearched(Lineage(stored.watermark.lineage) if stored else Lineage(), Lineage(state.lineage))
+        partition._name_unsearched(stored.lineage if stored else Lineage(), state.history)
         return partition
 
     def _look(self) -> None:

@@ -199,7 +199,7 @@ def _opened(job: Job, key: str, size: int, found: SearchResult, remedy: str) -> 
 
 
 def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
-    lineages = {key: Lineage(common.job.partitions[key].lineage) for key in common.outlived}
+    lineages = {key: common.job.partitions[key].history for key in common.outlived}
     with _opened(common.job, task.key, task.size, found, "rebuild the state by state.py --rebuild") as parquet:
         names = parquet.schema_arrow.names
         paths = {matcher.column: _path_in_state(common.job.topic, matcher.column) for matcher in wanted}
@@ -362,7 +362,7 @@ def _raw_tasks(
     for key, spans in sorted(wanted.items()):
         state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
         part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-        reading = plan_reading(raw, part, Lineage(state.lineage), Intervals(spans), committed=False)
+        reading = plan_reading(raw, part, state.history, Intervals(spans), committed=False)
         gone[key] = reading.gone
         tasks += [RawSearch(task) for task in reading.tasks]
     return tasks, gone

@@ -6,7 +6,6 @@ dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +42,7 @@ _ATTEMPTS: Final = 3
 
 Result = TypeVar("Result")
 
-Observe = Callable[[int, int, int], tuple[int, datetime] | None]
+Observe = Callable[[int, int, tuple[int, int] | None], tuple[int, datetime] | None]
 """(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
 
 
@@ -198,8 +197,8 @@ class RemotePartition:
     def observed_log_end(self) -> tuple[int, datetime] | None:
         """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
         stored = self._view.stored
-        highest = sys.maxsize if stored is None else stored.watermark.leader_epoch  # no leader has a later one yet
-        return self._observe(self.incarnation, self.partition, highest)
+        latest = None if stored is None else stored.watermark.leadership  # no leader has a later one yet
+        return self._observe(self.incarnation, self.partition, latest)
 
     def invalidate(self, segment: Segment) -> None:
         """Have the manifest of ``segment`` read again when needed: a repair made its objects again, or it is gone.
