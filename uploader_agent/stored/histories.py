@@ -1,0 +1,286 @@
+"""Two histories of one partition, the stored one and that of the disk: are they the same, and where do they part?
+
+Lineages tell two branches of one history apart. They prove nothing once brokers or their metadata were restored from a
+backup: Kafka then gives an epoch again, from the same offset on, to other records. Only the batches show that.
+
+Compaction removes records from a batch, or the whole batch. Of a batch that is left, offsets, epoch, producer and base
+sequence stay (``MemoryRecords.filterTo`` of Kafka 4.3.1), and its checksum, times and number of records change. An
+erasure changes the same in a stored batch. So a difference is told only if no rewriting explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from crc32c import crc32c
+
+from tidemark.errors import FormatError, NotFound
+from tidemark.formats.keys import PartitionKeys
+from tidemark.formats.raw.pack import PackedRange, read_range_bytes
+from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
+from tidemark.kafka_log.batch import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL
+from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.raw import objects
+from tidemark.raw.objects import REACH, read_manifest
+from tidemark.raw.packs import live_part
+from tidemark.raw.segments import Segment, live_end, segment_of
+from tidemark.store import Store
+from uploader_agent.disk.batch_headers import headers
+from uploader_agent.disk.offset_index import entry_up_to
+from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name
+
+_KIND: Final = APPEND_TIME | TRANSACTIONAL | CONTROL
+"""The attributes that every rewriting keeps."""
+
+_READ_WHOLE: Final = 64 << 10
+"""The size up to which a segment is read without its index."""
+
+_PIECE: Final = 8 << 20
+"""Bytes of a stored segment that are in memory at a time."""
+
+
+class Parting(NamedTuple):
+    """The offset from which on the stored history and that of the disk are different ones.
+
+    Below ``at`` both have the same batches, as far as the disk goes: if its log begins at ``at`` (``log_start``), they
+    may part below. ``stored`` and ``local`` are the first batches that differ; ``local`` is None if the disk's log ends
+    at ``at``. ``stored_end`` is the end of the offsets in seals and packs, ``log_end`` that of the disk's log.
+    """
+
+    at: int
+    stored_end: int
+    log_start: int
+    log_end: int
+    stored: BatchHeader | None
+    local: BatchHeader | None
+
+    def __str__(self) -> str:
+        begun = ", where the disk's log begins" if self.at == self.log_start and self.at else ""
+        theirs = f"the store has {_described(self.stored)}, and ends at {self.stored_end}"
+        ours = f"the disk has {_described(self.local)}, and ends at {self.log_end}"
+        return f"another history than the stored one from offset {self.at} on{begun}: {theirs}; {ours}"
+
+
+def _described(header: BatchHeader | None) -> str:
+    if header is None:
+        return "nothing there"
+    moment = (
+        "" if header.max_timestamp < 0 else f" of {datetime.fromtimestamp(header.max_timestamp / 1000, UTC):%FT%TZ}"
+    )
+    return f"a batch from {header.base_offset} to {header.last_offset} under epoch {header.leader_epoch}{moment}"
+
+
+def is_same(one: BatchHeader, other: BatchHeader) -> bool | None:
+    """True if two batches that share an offset are one, False if they are not; None if rewriting hides it."""
+    if one.magic != other.magic:
+        return False
+    if one.magic < 2:  # a message of its own, or a wrapper, which compaction makes smaller
+        if one.crc == other.crc and one.base_offset == other.base_offset:
+            return True
+        return None if (one.attributes | other.attributes) & CODEC_MASK else False
+    if _identity(one) != _identity(other):
+        return False
+    if one.crc == other.crc:
+        return True
+    return None if _may_be_rewritten(one) or _may_be_rewritten(other) else False
+
+
+def _identity(header: BatchHeader) -> tuple[int, ...]:
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    return header.base_offset, header.last_offset, header.leader_epoch, header.attributes & _KIND, *producer
+
+
+def _may_be_rewritten(header: BatchHeader) -> bool:
+    """True if records may be missing: a producer's batch has one for each of its offsets."""
+    return header.has_delete_horizon or header.record_count <= header.last_offset_delta
+
+
+class LocalBatch(NamedTuple):
+    """A batch of the disk, whose checksum was not verified."""
+
+    header: BatchHeader
+    log: OpenFile
+
+    @property
+    def is_sound(self) -> bool:
+        """True if the bytes have the checksum that the header states: damage is no other history."""
+        header = self.header
+        data = self.log.pread(header.position, header.size)[CRC_START[header.magic] :]
+        return (crc32c(data) if header.magic == 2 else crc32(data)) == header.crc
+
+
+def local_batches(files: SegmentFiles, start: int) -> Iterator[LocalBatch]:
+    """The batches of the disk that end above ``start``, in order, up to bytes that are no whole batch."""
+    base = files.previous_base(start + 1)
+    base = files.next_base(-1) if base is None else base
+    while base is not None:
+        log = files.open(file_name(base, "log"))
+        if log is None:
+            return  # removed since the listing: nothing is concluded
+        for header in headers(log, _position(files, log, base, start)):
+            if header.next_offset > start:
+                yield LocalBatch(header, log)
+        base = files.next_base(base)
+
+
+def _position(files: SegmentFiles, log: OpenFile, base: int, start: int) -> int:
+    entry = None
+    if start > base:
+        with suppress(FormatError):  # a damaged index only costs a longer walk
+            entry = entry_up_to(files, log, base, start - 1)
+    return entry.position if entry else 0
+
+
+def log_bounds(files: SegmentFiles) -> tuple[int, int] | None:
+    """The first offset of the disk's first segment and the end of its last batch; None without a segment."""
+    first, last = files.next_base(-1), files.previous_base(MAX_OFFSET)
+    log = None if last is None else files.open(file_name(last, "log"))
+    if first is None or last is None or log is None:
+        return None
+    end = last
+    for header in headers(log, _position(files, log, last, MAX_OFFSET)):
+        end = header.next_offset
+    return first, end
+
+
+def local_difference(files: SegmentFiles, stored: BatchHeader) -> BatchHeader | None:
+    """The sound batch of the disk at the offsets of ``stored`` that shows another history; None without one."""
+    found = first_difference([stored], local_batches(files, stored.base_offset))
+    return found[1] if found else None
+
+
+def first_difference(
+    stored: Iterable[BatchHeader], local: Iterable[LocalBatch]
+) -> tuple[BatchHeader, BatchHeader] | None:
+    """The first stored and local batch that share an offset and are not the same; None without such a pair.
+
+    Both are in the order of offsets. A batch that one of them lacks is no difference: compaction may have removed it.
+    """
+    theirs, ours = iter(stored), iter(local)
+    one, other = next(theirs, None), next(ours, None)
+    while one is not None and other is not None:
+        if one.last_offset < other.header.base_offset:
+            one = next(theirs, None)
+        elif other.header.last_offset < one.base_offset:
+            other = next(ours, None)
+        elif is_same(one, other.header) is False and other.is_sound:
+            return one, other.header
+        else:
+            one, other = next(theirs, None), next(ours, None)
+    return None
+
+
+def find_parting(
+    store: Store,
+    keys: PartitionKeys,
+    files: SegmentFiles,
+    lineage: Lineage,
+    ranges: Sequence[PackedRange] = (),
+    *,
+    end: int,
+) -> Parting | None:
+    """The parting of the stored offsets below ``end`` and the disk's log; None if the disk shows none.
+
+    ``lineage`` is the disk's, and what is stored on another branch does not count. ``ranges`` are the packed ranges
+    that no seal has. Newest first, it looks for the last piece with the disk's last batch; from there on it compares
+    batch by batch. Raises StoreError and FormatError.
+    """
+    bounds = log_bounds(files)
+    if bounds is None:
+        return None
+    log_start, log_end = bounds
+    suspects: list[_Piece] = []
+    for piece in _pieces(store, keys, lineage, ranges, log_start, end):
+        suspects.append(piece)
+        last = piece.last()
+        if last is not None and _has(files, last):
+            break
+    for piece in reversed(suspects):
+        found = first_difference(piece.batches(), local_batches(files, piece.start))
+        if found is not None:
+            theirs, ours = found
+            at = max(log_start, min(theirs.base_offset, ours.base_offset))
+            return Parting(at, end, log_start, log_end, theirs, ours)
+    if log_end < end:
+        beyond = (header for piece in reversed(suspects) for header in piece.batches() if header.last_offset >= log_end)
+        return Parting(log_end, end, log_start, log_end, next(beyond, None), None)
+    return None
+
+
+def _has(files: SegmentFiles, stored: BatchHeader) -> bool:
+    """True if the disk has exactly this batch."""
+    ours = next(local_batches(files, stored.base_offset), None)
+    return ours is not None and is_same(stored, ours.header) is True
+
+
+class _Piece:
+    """Stored batches on the lineage: a segment, or a range of a pack, up to the offset ``end``."""
+
+    def __init__(self, store: Store, start: int, end: int, source: Segment | PackedRange) -> None:
+        self.start = start
+        self._store = store
+        self._end = end
+        self._source = source
+
+    def batches(self) -> Iterator[BatchHeader]:
+        """All batches; raises StoreError and FormatError."""
+        source = self._source
+        chunks: Iterable[bytes]
+        if isinstance(source, Segment):
+            key, chunks = source.key, _chunks(self._store, source, 0)
+        else:
+            key, chunks = source.key, [read_range_bytes(self._store, source)]
+        for header in scan_batches(chunks, key, self.start):
+            if header.next_offset > self._end:
+                return
+            yield header
+
+    def last(self) -> BatchHeader | None:
+        """The last batch."""
+        source = self._source
+        if isinstance(source, Segment) and self._end >= source.end:
+            return last_batch(self._store, source)
+        last = None
+        for header in self.batches():
+            last = header
+        return last
+
+
+def _pieces(
+    store: Store, keys: PartitionKeys, lineage: Lineage, ranges: Sequence[PackedRange], log_start: int, end: int
+) -> Iterator[_Piece]:
+    """The stored pieces that reach above ``log_start``, the newest first."""
+    for packed in sorted(ranges, key=lambda packed: packed.range.first, reverse=True):
+        for part in reversed(live_part(packed.range, lineage).clip(log_start, end).parts):
+            yield _Piece(store, packed.range.first, part.end, packed)
+    listed = [*objects.manifests(store, keys, max(0, log_start - REACH), end)]
+    for entry in reversed(listed):
+        stored = read_manifest(store, keys, entry.name)
+        segment = segment_of(stored.manifest, keys.manifest(entry.name), store.url) if stored else None
+        if segment is not None and (stop := min(end, live_end(segment, lineage))) > max(segment.base, log_start):
+            yield _Piece(store, segment.base, stop, segment)
+
+
+def last_batch(store: Store, segment: Segment) -> BatchHeader | None:
+    """The last batch of a segment, found by its index if it has more than a few batches; None without one."""
+    entries = []
+    if segment.has_index and segment.size > _READ_WHOLE:
+        try:
+            body = store.get(key := segment.sibling("index")).body
+        except NotFound:
+            return None
+        entries = parse_offset_index(body, segment.base, segment.size, key)
+    start = entries[-1].position if entries else 0
+    last = None
+    for header in scan_batches(_chunks(store, segment, start), segment.key, segment.base):
+        last = header
+    return last
+
+
+def _chunks(store: Store, segment: Segment, start: int) -> Iterator[bytes]:
+    for at in range(start, segment.size, _PIECE):
+        yield store.get_range(segment.key, at, min(at + _PIECE, segment.size), if_match=segment.etag)
