@@ -93,8 +93,8 @@ class RawTopic:
         """:attr:`entries`, without entries of a leader epoch above that of ``offset.wm``, if there is one.
 
         A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later. Until
-        then an earlier observation of the former leader counts as none: the claim may cut off what has landed. An
-        observation from before a restore counts as none, too.
+        then an earlier observation of the former leader counts as none: the claim may cut off what has landed. Nor does
+        one from before a restore that the ledger has followed.
         """
         states, incarnations = ledger.by_partition, self.incarnations().incarnations
         vouched: dict[tuple[int, int], IndexEntry] = {}
@@ -106,9 +106,10 @@ class RawTopic:
                 limit = (math.inf, 0) if watermark is None else watermark.leadership
                 valid = [entry for entry in reported if entry.leadership <= limit]
                 unclaimed = [entry for entry in reported if entry.leadership > limit]
-                dead = bool(valid) and watermark is not None and valid[0].restored < len(watermark.restores)
-                if valid and (dead or any(entry.observed_at >= valid[0].observed_at for entry in unclaimed)):
+                if valid and any(entry.observed_at >= valid[0].observed_at for entry in unclaimed):
                     valid = [valid[0].model_copy(update={"observed_at": _NEVER})]
+            if valid and state is not None and valid[0].restored < len(state.restores):
+                valid = [valid[0].model_copy(update={"observed_at": _NEVER})]
             if valid:
                 vouched[key] = valid[0]
         return vouched

@@ -508,26 +508,38 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
 
 @pytest.mark.timeout(1800)
 def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, rng: random.Random, full: bool) -> None:
-    branches = 0
+    """With restores of brokers among them, after which epochs are given out again."""
+    branches = restores = 0
     for number in range(200 if full else 6):
         world = World(tmp_path / str(number))
         log: list[tuple[int, int, bytes]] = []  # (base, end, batch) of what the leader holds
+        history: dict[int, int] = {}
         lineage: list[tuple[int, int]] = [(EPOCH, 0)]
+        known, latest = world.raw.partition(), EPOCH
         for _ in range(rng.randint(3, 7)):
             if rng.random() < 0.5 and len(log) > 1:
                 log = log[: rng.randint(1, len(log) - 1)]
                 end = log[-1][1]
-                lineage = [one for one in lineage if one[1] < end] + [(world.raw.partition().leader_epoch + 1, end)]
+                lineage = [one for one in lineage if one[1] < end]
+                if rng.random() < 0.5:
+                    known.restores, latest = (*known.restores, end), lineage[-1][0]
+                if rng.random() < 0.5 or lineage[-1][0] < latest or not known.restores or known.restores[-1] != end:
+                    latest += 1
+                    lineage.append((latest, end))
                 branch(world, *lineage)
             for _ in range(rng.randint(1, 4)):
                 base, count = log[-1][1] if log else 0, rng.randint(1, 3)
                 epoch = lineage[-1][0]
                 made = batch(
                     base,
-                    [Record(i, T0 + rng.randrange(3) * DAY, b"k", b"%d" % epoch) for i in range(count)],
+                    [
+                        Record(i, T0 + rng.randrange(3) * DAY, b"k", b"%d in history %d" % (epoch, len(known.restores)))
+                        for i in range(count)
+                    ],
                     leader_epoch=epoch,
                 )
                 log.append((base, base + count, made))
+                history |= dict.fromkeys(range(base, base + count), len(known.restores))
             cut = rng.randrange(len(log))
             for part in (log[:cut], log[cut:]):
                 if part:
@@ -540,8 +552,11 @@ def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, 
         for row in rows:
             [own] = [epoch for base, end, made in log for epoch in [_epoch(made)] if base <= row["kafka_offset"] < end]
             assert row["kafka_leader_epoch"] == own
+            assert row["kafka_value"] == b"%d in history %d" % (own, history[row["kafka_offset"]])
+        restores += len(known.restores)
         branches += world.ledger.by_partition[0, 0].branch
     assert branches > (2 if full else 0), "the histories had elections"
+    assert restores or not full
 
 
 def _epoch(made: bytes) -> int:
