@@ -113,6 +113,7 @@ class Components:
         self.leadership = Leadership(
             broker.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
         )
+        self.health.other_histories = self.leadership.other_histories
         self.poller = Poller(metadata, watcher.wake, runtime)
         self.health.question_open_for = self.poller.open_for
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(

@@ -24,6 +24,8 @@ class LogSource(Protocol):
     origin: ClassVar[Origin]
     marks_gaps: ClassVar[bool]
     """True if an empty segment before another stands for offsets that the brokers no longer had."""
+    has_whole_log: ClassVar[bool]
+    """True if the directories have everything up to the leader's log end; otherwise they may be behind it."""
     over: Mapping[tuple[TopicPartition, str], int]
     """The ends, by topic id, of deleted topics that the directories still have. It is replaced as a whole."""
 
@@ -64,6 +66,7 @@ class BrokerDisk(LogSource):
 
     origin = "disk"
     marks_gaps = False
+    has_whole_log = True
     over: Mapping[tuple[TopicPartition, str], int] = {}
 
     @override

@@ -27,6 +27,8 @@ class Monitor:
         parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
         stalled = parts.packs.stalled()
         parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
+        if parts.source.has_whole_log:
+            parts.metrics.stopped_partitions.labels("other_log").set(len(parts.leadership.parted()))
         parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
 
     def turn(self) -> None:

@@ -42,6 +42,9 @@ class PartitionFolder:
         self.tail: LogTail | None = None
         self.overdue = 0
         """New segments at the last look that began more than a second before it: no event reported them."""
+        self.replaced = False
+        """True if the last look found another directory than the one before, or a log that had become shorter."""
+        self._inode: int | None = None
         self._listed: tuple[int, int] | None = None
         self._modified = 0.0
         self._text = str(path)
@@ -49,18 +52,21 @@ class PartitionFolder:
 
     def look(self) -> bool:
         """Look again, and return True if the directory was listed again because its files may have changed."""
-        before, listed = self.tail, False
+        before, inode, listed = self.tail, self._inode, False
         try:
             stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
         except FileNotFoundError:
             self._listed, self.listing, listed = None, DirectoryListing([]), True
         else:
+            self._inode = stat.st_ino
             if (stat.st_ino, stat.st_mtime_ns) != self._listed or not self._look_at_active():
                 self._list(stat)
                 listed = True
         tail = self._tail()
         if tail != before:
             self.tail = tail
+        shrunk = before is not None and tail is not None and tail[1:3] < before[1:3]
+        self.replaced = shrunk or (inode is not None and inode != self._inode)
         self.overdue = 0
         if before is not None and self._modified < self._time() - _PROMPT:
             self.overdue = sum(segment.base_offset > before.base_offset for segment in self.listing.segments)

@@ -78,6 +78,7 @@ class SlotReplica(LogSource):
 
     origin = "fetch"
     marks_gaps = True
+    has_whole_log = False
 
     def __init__(
         self,

@@ -42,7 +42,8 @@ class Health:
 
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
     broker has been open for a minute, or work has waited for ``stuck_after`` and none was finished: jobs of the
-    workers, or partitions to pack in a bucket. Without work it is healthy, however long that lasts.
+    workers, or partitions to pack in a bucket; or if a log is not the stored one. Without work it is healthy, however
+    long that lasts.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,6 +54,8 @@ class Health:
         """Seconds for which the broker has not answered."""
         self.packs_stalled: Callable[[], Stalled | None] = lambda: None
         """The bucket in which partitions have waited longest to be packed."""
+        self.other_histories: Callable[[], str | None] = lambda: None
+        """The partitions with a log that is another history than the stored one."""
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -126,7 +129,7 @@ class Health:
         packs = self.packs_stalled()
         if packs is not None and packs.seconds > self.stuck_after.total_seconds():
             return str(packs)
-        return None
+        return self.other_histories()
 
 
 class HttpServer:

@@ -94,7 +94,7 @@ class Packer:
 
     def _may_try(self, partition: LedPartition) -> bool:
         paused = self._paused.get(partition.tp, 0.0)
-        return partition.packs and paused <= self._runtime.monotonic()
+        return partition.packs and not partition.uploader.in_question and paused <= self._runtime.monotonic()
 
     def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
         """Return True if ``step`` succeeded. A failure delays only this partition, for a pause."""
@@ -193,7 +193,7 @@ class Packer:
                 read = self._next(tick)
                 if read is not None:
                     content, batches = read
-                    added = RangeAdded(tick, batches.place, batches.opened, batches.lineage)
+                    added = RangeAdded(tick, batches.place, batches.last, batches.opened, batches.lineage)
                     more += _taken(packs.add(added, content, batches.data))
             ticks = [*more, *_taken(packs.finish())]
 

@@ -8,13 +8,15 @@ from datetime import datetime
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart, compacts
 from tidemark.formats.raw.pack import RangeContent, WrittenRange
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed
-from uploader_agent.packs.packed_run import open_at_end
+from uploader_agent.packs.packed_run import end_of
 from uploader_agent.packs.reading import LogPosition, PackedBatches, WantedRange, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.stored.histories import HistoryDiffers
 from uploader_agent.upload.validation import policy_of
 
 
@@ -24,6 +26,7 @@ class RangeAdded:
 
     tick: PartitionTick
     place: LogPosition
+    last: BatchHeader
     opened: tuple[UnfinishedTransaction, ...]
     lineage: Lineage
 
@@ -80,15 +83,21 @@ class PartitionTick:
             previous=next_range.previous,
             opened=self._opened(head, next_range),
             place=next_range.place,
+            before=None if self.packed else self._before(next_range),
         )
         partition.packed.begin_packing(next_range.start)
-        with partition.uploader.route.files() as files:
-            return read(files, wanted)
+        try:
+            with partition.uploader.route.files() as files:
+                return read(files, wanted)
+        except HistoryDiffers as error:
+            partition.uploader.doubt()
+            raise SegmentChanged(str(error)) from error
 
     def take(self, added: RangeAdded, written: WrittenRange) -> None:
         """Note a range that is stored."""
         part = PackedPart(first=written.first, next=written.next, crc32c=written.crc32c, shipped_at=written.shipped_at)
-        packed = Packed(part, written.size, written.begins_chain, written.pointer, added.place, added.opened)
+        state = added.place, added.last, added.opened
+        packed = Packed(part, written.size, written.begins_chain, written.pointer, *state)
         self.packed.append(packed)
         self.lineage, self.size = added.lineage, self.size + written.size
 
@@ -129,9 +138,17 @@ class PartitionTick:
         opened = next_range.opened
         if opened is None:
             opened = self.partition.remote.open_before(next_range.start)
-        if opened is None and next_range.last is not None:
-            opened = open_at_end(head.store, head.control, next_range.last)
+        if next_range.last is not None and (opened is None or self.partition.packed.last_batch is None):
+            end = end_of(head.store, head.control, next_range.last)
+            if end is not None and end.last is not None:
+                self.partition.packed.note_last(end.last)
+            opened = end.opened if opened is None and end is not None else opened
         return opened
+
+    def _before(self, next_range: NextRange) -> BatchHeader | None:
+        """The last stored batch below the next range, if it is known."""
+        remote, packed = self.partition.remote.last_batch(next_range.start), self.partition.packed.last_batch
+        return packed if packed is not None and packed.next_offset == next_range.start else remote
 
 
 def _rounded(seconds: float | None) -> float | None:

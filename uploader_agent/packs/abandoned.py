@@ -147,7 +147,14 @@ class _AbandonedTail:
     def _survey(self, lineage: Lineage) -> RemoteState:
         epoch = self._stored.watermark.leader_epoch + 1  # as the next leader, with a log on this lineage, would see it
         log = stored_log.load(
-            self._store, self._keys, lineage, epoch, self._entry.topic_id, self._broker, lambda _: False
+            self._store,
+            self._keys,
+            lineage,
+            epoch,
+            self._entry.topic_id,
+            self._broker,
+            lambda _: False,
+            replaced=lineage.restores != self._stored.watermark.restores,
         )
         remote = RemoteState(self._broker)
         remote.survey(log, 0, 0)

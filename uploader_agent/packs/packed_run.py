@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.last_batch import batch_of
 from tidemark.formats.raw.pack import (
     MOST_UNSEALED_BYTES,
     PackedRange,
@@ -219,6 +220,26 @@ def open_at_end(store: Store, control: ControlKeys, last: RangePointer) -> tuple
     """The transactions open at the end of the range ``last``; None if its pack is gone. Raises as ``chain``."""
     try:
         return tuple(opened.unfinished for opened in read_range_line(store, control, last).range.open)
+    except NotFound:
+        return None
+
+
+class RangeEnd(NamedTuple):
+    """The transactions open at the end of a range, and its last batch."""
+
+    opened: tuple[UnfinishedTransaction, ...]
+    last: BatchHeader | None
+
+
+def end_of(store: Store, control: ControlKeys, last: RangePointer) -> RangeEnd | None:
+    """The end of the range ``last``; None if its pack is gone. Reads its bytes only if an earlier version wrote it."""
+    try:
+        packed = read_range_line(store, control, last)
+        opened = tuple(transaction.unfinished for transaction in packed.range.open)
+        if packed.range.last_batch is not None:
+            return RangeEnd(opened, batch_of(packed.range.last_batch))
+        *_, header = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
+        return RangeEnd(opened, header)
     except NotFound:
         return None
 

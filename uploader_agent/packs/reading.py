@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.last_batch import last_batch_of
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
 from tidemark.formats.raw.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
 from tidemark.formats.table.plan import Aborted
@@ -21,6 +22,7 @@ from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, Transaction
 from tidemark.kafka_log.derived_indexes import is_abort
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
+from uploader_agent.stored.histories import HistoryDiffers, local_difference
 from uploader_agent.upload.local_run import LocalRun, begin, open_before
 
 LARGEST_RANGE: Final = 8 << 20
@@ -51,7 +53,7 @@ class WantedRange:
 
     ``end`` is the high watermark that the broker answered under ``leader_epoch``. ``previous`` is the partition's last
     range, which ended at ``place``. ``opened`` are the transactions open at ``start``; None if only the local log has
-    them.
+    them. ``before`` is the last stored batch, which the local log must have; None to take it on trust.
     """
 
     tp: TopicPartition
@@ -66,6 +68,7 @@ class WantedRange:
     previous: RangePointer | None = None
     opened: tuple[UnfinishedTransaction, ...] | None = None
     place: LogPosition | None = None
+    before: BatchHeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class PackedBatches:
     max_timestamp: int | None
     lineage: Lineage
     place: LogPosition
+    last: BatchHeader
 
 
 def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, PackedBatches] | None:
@@ -92,7 +96,10 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
         NotPackable: the first batch fits into no pack, or lies below the first epoch that the log knows.
         SegmentChanged: the disk no longer has the bytes that were read, or the log has not begun the leader's epoch.
         SegmentError: the bytes are damaged.
+        HistoryDiffers: the log is not the one that is stored.
     """
+    if wanted.before is not None and (other := local_difference(files, wanted.before)) is not None:
+        raise HistoryDiffers(files.path(""), wanted.before, other)
     beginning = _find(files, wanted)
     if beginning is None:
         return None
@@ -135,6 +142,7 @@ def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[Unfinish
         compacted=wanted.compacted,
         shipped_at=wanted.shipped_at,
         previous=wanted.previous,
+        last_batch=last_batch_of(batches.last),
     )
 
 
@@ -216,6 +224,7 @@ def _batches(
             raise SegmentChanged(f"{path}: {rule}, which is not on {lineage.entries}")
         verdicts.add(header, data)
     summary = scanner.finish()
+    assert summary.last is not None
     if files.lineage() != lineage:
         raise SegmentChanged(f"{path}: its leader epochs changed while it was read")
     if len(data) != size or segment.has_shrunk():
@@ -230,6 +239,7 @@ def _batches(
         max_timestamp=summary.max_timestamp,
         lineage=lineage,
         place=LogPosition(place.segment, place.position + size),
+        last=summary.last,
     )
 
 

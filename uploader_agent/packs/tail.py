@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import RangePointer
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log.batch import header_bytes, read_header
 from tidemark.raw.packs import packed_end
 from uploader_agent.packs.chain import KnownRanges, Unsealed
 from uploader_agent.packs.reading import LogPosition
@@ -37,6 +38,7 @@ class _Last(NamedTuple):
     position: int
     length: int
     place: LogPosition
+    header: bytes
     opened: tuple[UnfinishedTransaction, ...]
 
     @property
@@ -52,6 +54,7 @@ class Packed(NamedTuple):
     begins_chain: bool
     pointer: RangePointer
     place: LogPosition
+    last: BatchHeader
     opened: tuple[UnfinishedTransaction, ...]
 
     @property
@@ -79,6 +82,8 @@ class Tail:
         """This leadership's entry as a former process wrote it."""
         self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
         """Tails of former leaders, and their ends on this leader's lineage."""
+        self._read_last: BatchHeader | None = None
+        """The last batch of the entry of a former process or leader, once it was read."""
         self._trusted_end = 0
         """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
@@ -175,6 +180,15 @@ class Tail:
             self._is_known = True
             self._changes += 1
 
+    def begin_again(self) -> None:
+        """Forget all packs: they are of another history than the log."""
+        with self._lock:
+            self._last = self._known = self._former = self._joined = self._packing_from = None
+            self._seal_to = self._stuck_at = self._read_last = None
+            self._inherited, self._trusted_end, self._is_known = (), 0, False
+            self._changes += 1
+            self._plan_requests += 1
+
     # -- packing -------------------------------------------------------------------------------------------------------
 
     @property
@@ -182,6 +196,20 @@ class Tail:
         """The end of the packed offsets; 0 if there are none."""
         with self._lock:
             return max(self._own_end, self._inherited_end, self._trusted_end)
+
+    @property
+    def last_batch(self) -> BatchHeader | None:
+        """The last packed batch; None if it is not known, or nothing is packed."""
+        with self._lock:
+            if self._last is not None:
+                return read_header(self._last.header, 0, 0)
+            last = self._read_last
+            return last if last is not None and last.next_offset == max(self._own_end, self._inherited_end) else None
+
+    def note_last(self, last: BatchHeader) -> None:
+        """Note the last batch of the entry that the tail continues from."""
+        with self._lock:
+            self._read_last = last
 
     def next_range(self, sealed_end: int) -> NextRange:
         """The start of the next range, if the seals end at ``sealed_end``."""
@@ -224,7 +252,8 @@ class Tail:
                     self._former = None
                 self._known.add(range_.part, range_.size)
                 at = range_.pointer
-                self._last = _Last(range_.next, at.pack, at.position, at.length, range_.place, range_.opened)
+                place, header = range_.place, header_bytes(range_.last)
+                self._last = _Last(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
             self._error = None

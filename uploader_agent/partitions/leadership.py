@@ -66,6 +66,8 @@ class Leadership:
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
         self._unreadable: set[Path] = set()
+        self._was_away = False
+        """True if the broker has not answered since it was last asked about leaders."""
 
     def look_at_disks(self) -> bool:
         """Look through the log directories; return True if a partition's directory was added, removed or moved."""
@@ -97,6 +99,7 @@ class Leadership:
             self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
+            self._may_be_another(answer.asked_at)
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()
             self._judged = answer.leaders, answer.cleanup
@@ -114,6 +117,14 @@ class Leadership:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
         return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}
+
+    def _may_be_another(self, asked_at: datetime) -> None:
+        """Have all logs compared with what is stored, if the broker answers again: its disks may be restored ones."""
+        for partition in self.partitions.values():
+            if self._was_away and partition.remote.known:
+                partition.uploader.doubt()
+            partition.confirm_parting(asked_at)
+        self._was_away = False
 
     def apply_freshness(self) -> None:
         """Apply changed settings of freshness."""
@@ -178,6 +189,19 @@ class Leadership:
     def silent(self, seconds: float) -> None:
         """Note that the broker has not answered a question for ``seconds``."""
         self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
+
+    def parted(self) -> list[LedPartition]:
+        """The partitions with a log that is certain to be another history than the stored one. For any thread."""
+        return [partition for partition in [*self.partitions.values()] if partition.parting is not None]
+
+    def other_histories(self) -> str | None:
+        """What :meth:`parted` names, in words; None without any. For any thread."""
+        parted = self.parted()
+        if not parted:
+            return None
+        first = min(parted, key=lambda partition: partition.tp)
+        others = f"; and of {len(parted) - 1} more partitions" if len(parted) > 1 else ""
+        return f"nothing is stored of {first.tp}: {first.parting}{others}"
 
     def undecided(self) -> Iterator[tuple[TopicPartition, str]]:
         """The partitions on this broker's disks without a usable leader, and the reason."""
@@ -268,6 +292,7 @@ class Leadership:
         return topic_id == led.topic_id or None in {topic_id, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
+        self._was_away = True
         self._metrics.broker_reachable.set(0)
         self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
 

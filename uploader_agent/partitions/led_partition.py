@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.kafka_log import BatchHeader
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
@@ -25,7 +27,8 @@ from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.observation import Confirmed, Observation, Pace
-from uploader_agent.partitions.partition_uploader import SURVEY, Job, PartitionUploader
+from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
+from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import SealRun
@@ -96,6 +99,10 @@ class LedPartition:
         self._answered = -1  # the number of the newest question that has an answer
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
         self._holding = False  # True if the last look found segments to hold
+        self._short: tuple[LogTail | None, int] | None = None
+        """The tail of the directory and the stored end for which a log that seemed too short was last checked."""
+        self.parting_told = False
+        """True once the broker has said again, after the log had been found to part, that it leads it."""
 
     @property
     def changes(self) -> int:
@@ -136,11 +143,13 @@ class LedPartition:
         """Trust this broker's former watermark index until there is a job.
 
         It counts only if it was written under this same leadership, which knew its packs, so had claimed what there
-        was, and has no gap.
+        was, has no gap, and states the last batch, which the log is checked for.
         """
         same = (entry.topic_id, entry.leader_epoch) == (self.led.topic_id, self.led.leader_epoch)
-        if same and entry.packs_known and not entry.gaps and entry.next_offset == entry.uploaded_end:
+        whole = entry.packs_known and not entry.gaps and entry.next_offset == entry.uploaded_end
+        if same and whole and (entry.last_batch is not None or not entry.least_stored_end):
             self.remote.trust(entry)
+            self.uploader.doubt()
             self.packed.trust(entry.tail_end or 0)
             self._source.stored(self.tp, self.led.topic_id, entry.next_offset)
 
@@ -152,12 +161,16 @@ class LedPartition:
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
         listed = self.disk.look()
+        if self.disk.replaced and self.remote.known:
+            self.uploader.doubt()
         same = not self.follows and not self._has_grown()
         if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
         if listed or self._holding:
             final, written = self.remote.final, self.remote.watermark
+            if (parting := self.uploader.parting) is not None:
+                final = final.clip(0, parting.at)  # above, the store has another history
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
             look = self._hold.look(*owner, self.folder, final, written, self.disk.listing)
             self._gone = look.gone
@@ -361,8 +374,10 @@ class LedPartition:
     def _plan(self, quiet_before: float | None) -> list[Job]:
         if not self.segments:
             return []
-        if not self.remote.known:
+        if not self.remote.known or self.uploader.parting is not None:
             return [SURVEY]
+        if self.uploader.unchecked or self._seems_short():
+            return [CHECK]
         if self.offsets is None:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
@@ -371,6 +386,32 @@ class LedPartition:
         if not self.uploader.claimed:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
+
+    def _seems_short(self) -> bool:
+        """True if the log ends below what is stored of it, at a tail that was not checked for that yet."""
+        log_end, end = self._log_end, self.stored_end
+        if log_end is None or log_end >= end or self._has_grown() or not self._source.has_whole_log:
+            return False
+        before, self._short = self._short, (self.disk.tail, end)
+        return before != self._short
+
+    @property
+    def parting(self) -> Parting | None:
+        """Where the log parts from the stored history, once that is certain."""
+        return self.uploader.parting if self.parting_told else None
+
+    def confirm_parting(self, asked_at: datetime) -> None:
+        """Note that the broker, asked at ``asked_at``, leads the log: a log that it has to leave is not told."""
+        parted_at = self.uploader.parted_at if self.uploader.parting is not None else None
+        self.parting_told = parted_at is not None and (self.parting_told or asked_at > parted_at)
+
+    @property
+    def last_batch(self) -> BatchHeader | None:
+        """The last batch below the end of seals and packs; None if it is not known."""
+        packed, remote = self.packed.last_batch, self.remote.last_batch()
+        if self.packed.end <= self.remote.end:
+            return remote
+        return packed if packed is not None else self.remote.stated_last(self.packed.end)
 
     def work(self, quiet_before: float | None) -> Iterator[SealRun]:
         """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.

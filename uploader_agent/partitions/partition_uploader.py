@@ -1,13 +1,16 @@
 """The jobs of a led partition: survey the store, upload segments, and keep ``offset.wm`` up to date.
 
-A job is either a piece of work (a segment) or a survey: learn the state of the store, search it for data that fills
-holes, and update ``offset.wm``. Several segments of a partition may be uploaded at a time; their ends are written to
-``offset.wm`` together.
+A job is a piece of work (a segment), a survey, or a check. A survey learns the state of the store, searches it for data
+that fills holes, and updates ``offset.wm``. A check compares the log with the last stored batch, without a request,
+after something that may have put another log there. Several segments of a partition may be uploaded at a time; their
+ends are written to ``offset.wm`` together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -19,11 +22,12 @@ from tidemark.formats.raw.acknowledgements import acknowledged, split_acknowledg
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.raw.objects import StoredManifest, StoredWatermark
+from tidemark.raw.packs import packed_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail
@@ -31,6 +35,7 @@ from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.repair.gap_search import Search, SearchInput
 from uploader_agent.stored import gaps, stored_log, watermark
 from uploader_agent.stored.gaps import Evidence
+from uploader_agent.stored.histories import HistoriesPart, Parting, find_parting, local_difference, log_bounds
 from uploader_agent.stored.manifests import Observed, may_compact
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
@@ -43,7 +48,9 @@ logger = structlog.get_logger(__name__)
 
 Survey = Literal["survey"]
 SURVEY: Survey = "survey"
-Job = SealRun | Survey
+Check = Literal["check"]
+CHECK: Check = "check"
+Job = SealRun | Survey | Check
 
 _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
@@ -71,6 +78,11 @@ class PartitionUploader:
         self._unwritten = True
         self.in_doubt = False
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
+        self.unchecked = False
+        """True while it is not known whether the directory still has the log that is stored."""
+        self.parting: Parting | None = None
+        """Where the log parts from the stored history; nothing is stored of it then."""
+        self.parted_at: datetime | None = None
         self._tail_wanted = False  # until offset.wm lists this leadership's tail
 
     @property
@@ -134,6 +146,15 @@ class PartitionUploader:
             self.publish()
 
     @property
+    def in_question(self) -> bool:
+        """True if nothing may be stored of the log before a check or a survey."""
+        return self.unchecked or self.parting is not None
+
+    def doubt(self) -> None:
+        """Have the log compared with the stored history, before more of it is stored. For any thread."""
+        self.unchecked = True
+
+    @property
     def needs_survey(self) -> bool:
         """True if a surveyed partition has a change for ``offset.wm``, or a reason to search the store."""
         due = self._search.is_due(self.holes())
@@ -145,9 +166,11 @@ class PartitionUploader:
 
     def lineage(self) -> Lineage:
         """The log's lineage, from its directory. Raises SegmentChanged if the directory is gone."""
-        restores = self._route.restores if self._route else ()
-        with PartitionFiles(self._folder, self._led.topic_id, restores) as files:
+        with self._files() as files:
             return files.lineage()
+
+    def _files(self) -> PartitionFiles:
+        return PartitionFiles(self._folder, self._led.topic_id, self._route.restores if self._route else ())
 
     def holes(self) -> Intervals:
         """The offsets that neither the store nor the disk has undamaged, and that no person has acknowledged."""
@@ -162,12 +185,16 @@ class PartitionUploader:
 
     def run(self, job: Job) -> StoredManifest | None:
         """Carry out ``job``; return the manifest of an uploaded segment. Raises errors of store, disk and formats."""
+        if job == CHECK:
+            self._check()
+            return None
         if job == SURVEY:
             self.learn()
             self._unwritten = True
             self.publish()
             return None
         assert isinstance(job, SealRun)
+        self._check_before(job.base_offset)
         stored = self._upload(job)
         if stored is not None:
             self._unwritten = True
@@ -175,10 +202,83 @@ class PartitionUploader:
         return stored
 
     def learn(self) -> None:
-        """Survey the partition, unless it is surveyed."""
+        """Survey the partition, unless it is surveyed. Raises HistoriesPart if its log is not the stored one."""
         with self._surveying:
-            if not self._remote.surveyed:
+            if not self._remote.surveyed or self.parting is not None:
                 self._survey()
+
+    def _check(self) -> None:
+        """Compare the log with the stored history as far as that is known, and survey the partition if they differ."""
+        self.unchecked = False
+        try:
+            remote, packed = self._remote, self._packed
+            with self._files() as files:
+                lasts = remote.last_batch(), packed.last_batch
+                differs = self._differs(files, max(remote.end, packed.end), lasts)
+            if differs:
+                with self._surveying:
+                    self._survey()
+        except BaseException:
+            self.unchecked = True
+            raise
+
+    def _check_before(self, base_offset: int) -> None:
+        """Raise SegmentChanged if the log is not known to have the last stored batch below ``base_offset``."""
+        last = self._remote.last_batch(base_offset)
+        with self._files() as files:
+            if last is not None and local_difference(files, last) is not None:
+                self.doubt()
+        if self.in_question:
+            raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
+
+    def _differs(self, files: SegmentFiles, end: int, lasts: Iterable[BatchHeader | None]) -> bool:
+        """True if the log ends below ``end``, the end of what is stored, or has another batch than one of ``lasts``."""
+        bounds = log_bounds(files)
+        if bounds is None:
+            return False
+        short = self._context.source.has_whole_log and bounds[1] < end
+        return short or any(last is not None and local_difference(files, last) is not None for last in lasts)
+
+    def _judge_history(self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage) -> None:
+        """Find out whether the directory has the log that is stored, up to where ``lineage`` leaves it."""
+        with self._files() as files:
+            lasts = log.last_batch(), self._packed.last_batch
+            known = self.parting is not None or self._differs(files, max(log.end, self._packed.end), lasts)
+            parting = self._find_parting(store, keys, log, lineage, files) if known else None
+            if files.lineage() != lineage:
+                raise SegmentChanged(f"{self._folder}: its leader epochs changed while it was read")
+        self._part(parting)
+
+    def _part(self, parting: Parting | None) -> None:
+        if parting is not None and self.parting is None:
+            self.parted_at = self._context.runtime.utc_now()
+        self.parting = parting
+
+    def _check_packs(self, lineage: Lineage, base_offset: int) -> None:
+        """Raise HistoriesPart if the log is not the one of which packs have the offsets from ``base_offset`` on."""
+        store, keys = self.where
+        lineage, entries = self._known_lineage(lineage), self._packed_entries()
+        ranges = self._sources.ranges(self.route, entries, lineage, base_offset)
+        end = max((packed_end(entry, lineage) for entry in entries), default=0)
+        with self._files() as files:
+            parting = find_parting(store, keys, files, lineage, ranges, end=end)
+        if parting is not None and parting.local is not None:
+            self._part(parting)
+            raise self._parted(parting)
+
+    def _find_parting(
+        self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, files: SegmentFiles
+    ) -> Parting | None:
+        """The parting of the log from what is sealed, or else from what is packed, as the store has it now."""
+        lineage, whole = log.history(lineage), self._context.source.has_whole_log
+        parting = find_parting(store, keys, files, lineage, end=log.end)
+        if parting is None:
+            brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
+            entries = self._sources.entries(self.route, {self._context.broker, *brokers})
+            ranges = self._sources.ranges(self.route, entries, lineage, log.end)
+            end = max([log.end, *(packed_end(entry, lineage) for entry in entries)])
+            parting = find_parting(store, keys, files, lineage, ranges, end=end) if ranges else None
+        return parting if parting is not None and (whole or parting.local is not None) else None
 
     def _survey(self) -> None:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
@@ -194,11 +294,20 @@ class PartitionUploader:
         ]
         if not bases and log.stored is None:
             raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
-        restores = log.stored.watermark.restores if log.stored else ()
-        self._route = UploadRoute(
-            self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold, restores
-        )
+        restores, broker = log.stored.watermark.restores if log.stored else (), self._context.broker
+        if restores != (self._route.restores if self._route else ()):
+            self._packed.begin_again()
+        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, restores)
+        self._judge_history(store, keys, log, lineage.restored(restores))
         self._remote.survey(log, incarnation.number, min(bases, default=0))
+        if self.parting is not None:
+            raise self._parted(self.parting)
+
+    def _parted(self, parting: Parting) -> HistoriesPart:
+        restored = "the broker or the cluster's metadata was restored from a backup, or another log has this topic's id"
+        go_on = f"tidemark-agent branch {self._tp.topic} {self._tp.partition}"
+        remedy = f"nothing more of it is stored: look at both, then go on with the disk's by `{go_on}`"
+        return HistoriesPart(f"{self._folder}: {parting}: {restored}; {remedy}")
 
     def publish(self) -> None:
         """Write ``offset.wm`` if its content has changed. One write has the results of several workers."""
@@ -216,6 +325,14 @@ class PartitionUploader:
         epoch, topic_id = self._led.leader_epoch, self._led.topic_id
         return stored_log.load(store, keys, lineage, epoch, topic_id, self._context.broker, self._is_foreign)
 
+    def _reload(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> None:
+        """Read the store again. Raises SegmentChanged if its history is another one now: a survey must come first."""
+        log = self._load(store, keys, lineage)
+        if log.stored is not None and log.stored.watermark.restores != self.route.restores:
+            self._remote.forget()
+            raise SegmentChanged(f"{keys.watermark}: a person has gone on with another history: it is surveyed first")
+        self._remote.reload(log)
+
     def _is_foreign(self, stored: StoredWatermark) -> bool:
         return self._context.is_foreign(self._tp, self._led, stored)
 
@@ -232,14 +349,18 @@ class PartitionUploader:
             same = self._settled_head(seen) == head and self._packed.packed_below(work.end) == packed_end
             if seen.may_compact and (packed_end is None or not same):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
-            return self._judge(scanned, known)
+            return self._judge_run(scanned, known)
 
         rules = Rules(judge)
         try:
             stored = upload(self.route, work, seen, rules, before)
         except PacksDiffer as error:
             logger.info("packs_differ", partition=str(self._tp), error=str(error))
-            stored = self._seal_fuller(work, seen, rules, before)
+            self._check_packs(lineage, base)
+            if seen.may_compact:
+                stored = self._seal_fuller(work, seen, rules, before)
+            else:  # what differs is of another branch, or damaged
+                stored = upload(self.route, work, seen, replace(rules, compare_packs=False), before)
         if stored is not None:
             remote.add(stored, self.lineage())
         return stored
@@ -306,7 +427,7 @@ class PartitionUploader:
             except SegmentChanged as error:
                 logger.warning("packs_not_sealed", partition=str(self._tp), error=str(error))
 
-    def _judge(self, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
+    def _judge_run(self, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         """Return ``lineage``, or raise SegmentChanged if undamaged batches are of a later leader.
 
         A leader's own log is right, and its damaged bytes are kept. But a broker that was deposed without knowing may
@@ -356,7 +477,7 @@ class PartitionUploader:
         self._check_begun(lineage)
         if self.in_doubt:
             self.in_doubt = False
-            self._remote.reload(self._load(store, keys, lineage))
+            self._reload(store, keys, lineage)
         self._search_store(lineage)
         while True:
             before, foreign = self._remote.stored, self._remote.foreign
@@ -373,7 +494,7 @@ class PartitionUploader:
             try:
                 written = watermark.write(store, keys, base, new, foreign or before)
             except PreconditionFailed:
-                self._remote.reload(self._load(store, keys, lineage))
+                self._reload(store, keys, lineage)
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise  # the store reports conflicts without a change: leave it to the back-off

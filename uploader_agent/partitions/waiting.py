@@ -18,7 +18,7 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 
-Kind = Literal["rotated", "tail", "gap", "leadership"]
+Kind = Literal["rotated", "tail", "gap", "leadership", "other_history"]
 
 
 class Wait(NamedTuple):
@@ -82,6 +82,9 @@ class Waits:
             seen = self._begun((tp, "rotated", segment.base_offset, end), now, begun, appended)
             yield Wait(tp, "rotated", now - seen, why_rotated(partition, segment), now - seen)
         yield from self._of_tail(partition, tail_after, now, begun)
+        if (parting := partition.parting) is not None:
+            seen = self._begun((tp, "other_history", parting.at, 0), now, begun)
+            yield Wait(tp, "other_history", now - seen, str(parting))
         for gap in partition.remote.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
             yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are stored nowhere: {gap.reason}")

@@ -16,6 +16,7 @@ import structlog
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.last_batch import last_batch_of
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, read_footer
 from tidemark.kafka_log import Lineage
@@ -217,6 +218,7 @@ def _described(
             "first_timestamp": summary.first_timestamp,
             "max_timestamp": summary.max_timestamp,
             "batch_count": summary.batch_count,
+            "last_batch": last_batch_of(summary.last),
             "magics": summary.magics,
             "codecs": summary.codecs,
             "open_transactions": opened if transactional else before.open_transactions,

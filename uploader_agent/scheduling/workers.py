@@ -13,7 +13,7 @@ from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.partition_uploader import SURVEY, Job
+from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
@@ -31,7 +31,7 @@ class PartitionJob(NamedTuple):
 
     @property
     def target(self) -> int | str:
-        """The objects that the job writes, as their base offset; for a survey, the job itself."""
+        """The objects that the job writes, as their base offset; for a survey or check, the job itself."""
         return self.job.base_offset if isinstance(self.job, SealRun) else self.job
 
 
@@ -111,7 +111,7 @@ class UploadWorkers:
         started = self._runtime.monotonic()
         stored = task.partition.uploader.run(task.job)
         if stored is None or not isinstance(task.job, SealRun):
-            return task.job == SURVEY
+            return not isinstance(task.job, SealRun)
         manifest, seconds = stored.manifest, self._runtime.monotonic() - started
         size = manifest.objects[manifest.log_name].size
         self._metrics.segments.labels(manifest.state).inc()

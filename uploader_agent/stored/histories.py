@@ -18,7 +18,7 @@ from zlib import crc32
 
 from crc32c import crc32c
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
@@ -41,6 +41,17 @@ _READ_WHOLE: Final = 64 << 10
 
 _PIECE: Final = 8 << 20
 """Bytes of a stored segment that are in memory at a time."""
+
+
+class HistoryDiffers(TidemarkError):
+    """A batch of the disk is not the stored one at its offsets: the whole histories have to be compared."""
+
+    def __init__(self, name: str, stored: BatchHeader, local: BatchHeader) -> None:
+        super().__init__(f"{name}: the store has {_described(stored)}, and the disk {_described(local)}")
+
+
+class HistoriesPart(ContinuityError):
+    """The log is another history than the stored one: nothing more of it is stored until a person has decided."""
 
 
 class Parting(NamedTuple):
@@ -231,7 +242,7 @@ class _Piece:
         source = self._source
         chunks: Iterable[bytes]
         if isinstance(source, Segment):
-            key, chunks = source.key, _chunks(self._store, source, 0)
+            key, chunks = source.key, _chunks(self._store, source, 0, source.size)
         else:
             key, chunks = source.key, [read_range_bytes(self._store, source)]
         for header in scan_batches(chunks, key, self.start):
@@ -241,9 +252,8 @@ class _Piece:
 
     def last(self) -> BatchHeader | None:
         """The last batch."""
-        source = self._source
-        if isinstance(source, Segment) and self._end >= source.end:
-            return last_batch(self._store, source)
+        if isinstance(self._source, Segment):
+            return last_batch(self._store, self._source, self._end)
         last = None
         for header in self.batches():
             last = header
@@ -265,8 +275,11 @@ def _pieces(
             yield _Piece(store, segment.base, stop, segment)
 
 
-def last_batch(store: Store, segment: Segment) -> BatchHeader | None:
-    """The last batch of a segment, found by its index if it has more than a few batches; None without one."""
+def last_batch(store: Store, segment: Segment, end: int) -> BatchHeader | None:
+    """The last batch of a segment below the offset ``end``; None without one.
+
+    If the segment has more than a few batches, it is found by the index.
+    """
     entries = []
     if segment.has_index and segment.size > _READ_WHOLE:
         try:
@@ -274,13 +287,16 @@ def last_batch(store: Store, segment: Segment) -> BatchHeader | None:
         except NotFound:
             return None
         entries = parse_offset_index(body, segment.base, segment.size, key)
-    start = entries[-1].position if entries else 0
+    start = max((entry.position for entry in entries if entry.last_offset < end), default=0)
+    stop = min((entry.position for entry in entries if entry.last_offset >= end), default=segment.size)
     last = None
-    for header in scan_batches(_chunks(store, segment, start), segment.key, segment.base):
+    for header in scan_batches(_chunks(store, segment, start, stop), segment.key, segment.base):
+        if header.next_offset > end:
+            break
         last = header
     return last
 
 
-def _chunks(store: Store, segment: Segment, start: int) -> Iterator[bytes]:
-    for at in range(start, segment.size, _PIECE):
-        yield store.get_range(segment.key, at, min(at + _PIECE, segment.size), if_match=segment.etag)
+def _chunks(store: Store, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
+    for at in range(start, stop, _PIECE):
+        yield store.get_range(segment.key, at, min(at + _PIECE, stop), if_match=segment.etag)

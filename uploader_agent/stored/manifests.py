@@ -7,6 +7,7 @@ from datetime import datetime
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.last_batch import last_batch_of
 from tidemark.formats.raw.manifest import (
     ObjectSum,
     OpenTransaction,
@@ -98,6 +99,7 @@ def build(
         damage=facts.damage,
         objects=facts.objects,
         parts=facts.parts,
+        last_batch=last_batch_of(summary.last),
     )
 
 

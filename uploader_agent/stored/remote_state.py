@@ -14,7 +14,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest, StoredWatermark
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import ForeignWatermark
@@ -179,6 +179,17 @@ class RemoteState:
             bare = self._log.logs - self._log.segments.keys()
             return any(name.base == base_offset for name in bare)
 
+    def last_batch(self, end: int | None = None) -> BatchHeader | None:
+        """See :meth:`StoredLog.last_batch`. From a former index, it may be packed."""
+        with self._lock:
+            return self._log.last_batch(end)
+
+    def stated_last(self, end: int) -> BatchHeader | None:
+        """The last batch below ``end`` in the former index, while that is trusted."""
+        with self._lock:
+            last = self._log.stated_last
+            return last if last is not None and last.next_offset <= end else None
+
     def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
         """See :meth:`StoredLog.open_before`."""
         with self._lock:
@@ -201,6 +212,12 @@ class RemoteState:
                 return
             self._trusted, self._incarnation = entry.next_offset, entry.incarnation
             self._log = StoredLog.of_index(entry, self._broker)
+            self._changes += 1
+
+    def forget(self) -> None:
+        """Forget everything, until the next survey."""
+        with self._lock:
+            self._log, self._trusted, self._surveyed, self._gaps = StoredLog(self._broker), None, False, ()
             self._changes += 1
 
     def survey(self, log: StoredLog, incarnation: int, start: int) -> None:

@@ -5,25 +5,31 @@ Only segments at or above the watermark's last one are listed and kept, so memor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.raw.last_batch import batch_of
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
+from tidemark.raw.segments import segment_of
 from tidemark.store import Store
-from uploader_agent.stored import listing, watermark
+from uploader_agent.stored import histories, listing, watermark
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """The part of a manifest that uploads need. ``readable_end`` is the start of damage or of another lineage."""
+    """The part of a manifest that uploads need. ``readable_end`` is the start of damage or of another lineage.
+
+    ``last`` is the last batch below it; None if it is not known, or there is none.
+    """
 
     name: SegmentName
     base_offset: int
@@ -33,6 +39,7 @@ class StoredSegment:
     broker: int
     open_transactions: tuple[UnfinishedTransaction, ...]
     lineage: Lineage
+    last: BatchHeader | None = None
 
     @classmethod
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
@@ -51,6 +58,7 @@ class StoredSegment:
             broker=manifest.broker,
             open_transactions=opened,
             lineage=own,
+            last=batch_of(manifest.last_batch) if manifest.last_batch and readable == manifest.next_offset else None,
         )
 
 
@@ -76,12 +84,19 @@ class StoredLog:
     """The bytes per offset of the newest segment that was seen in the store."""
     trusted_restored: int = 0
     """The number of restores in a former index."""
+    stated_last: BatchHeader | None = None
+    """The last stored batch in a former index."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
         """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
-        below = Intervals([(0, entry.uploaded_end)])
-        return cls(broker, below=below, bytes_per_offset=entry.bytes_per_offset, trusted_restored=entry.restored)
+        return cls(
+            broker,
+            below=Intervals([(0, entry.uploaded_end)]),
+            bytes_per_offset=entry.bytes_per_offset,
+            trusted_restored=entry.restored,
+            stated_last=batch_of(entry.last_batch) if entry.last_batch else None,
+        )
 
     @property
     def restored(self) -> int:
@@ -130,6 +145,13 @@ class StoredLog:
             segment.readable_end for segment in self.segments.values() if segment.readable_end > segment.base_offset
         )
         return max([*(part.end for part in self.below), *readable], default=0)
+
+    def last_batch(self, end: int | None = None) -> BatchHeader | None:
+        """The last batch that is known to be stored on this lineage below ``end``; None if none is known."""
+        known = [segment.last for segment in self.segments.values() if segment.last is not None]
+        known += [self.stated_last] if self.stated_last else []
+        below = [last for last in known if end is None or last.next_offset <= end]
+        return max(below, key=lambda last: last.base_offset, default=None)
 
     def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
         """The transactions open at ``base_offset``, if a known segment on this lineage ends there; else None."""
@@ -198,10 +220,12 @@ def load(
     topic_id: str | None,
     broker: int,
     is_foreign: IsForeign,
+    *,
+    replaced: bool = False,
 ) -> StoredLog:
     """Read the state of the store, as the leader with this ``lineage``. Without a watermark, list everything.
 
-    The leader's log has the restores of ``offset.wm``.
+    A leader's log has the restores of ``offset.wm``; one that a restore has ``replaced`` has those of ``lineage``.
 
     Raises:
         Fenced: a later leader has taken over.
@@ -210,7 +234,7 @@ def load(
         StoreError: the store failed.
     """
     current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
-    if isinstance(current, StoredWatermark):  # no broker's disk tells them
+    if isinstance(current, StoredWatermark) and not replaced:  # no broker's disk tells them
         lineage = lineage.restored(current.watermark.restores)
     state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
     first = 0
@@ -228,7 +252,24 @@ def load(
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
+    _find_last(store, keys, state)
     return state
+
+
+def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
+    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere."""
+    live = (segment for segment in state.segments.values() if segment.readable_end > segment.base_offset)
+    newest = max(live, key=lambda segment: segment.readable_end, default=None)
+    if newest is None or newest.last is not None or newest.state != "whole":
+        return
+    stored = read_manifest(store, keys, newest.name)
+    if stored is None or (stored.manifest.batch_count == 0):
+        return
+    # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
+    with suppress(NotFound, PreconditionFailed, FormatError):
+        segment = segment_of(stored.manifest, keys.manifest(newest.name), store.url)
+        last = histories.last_batch(store, segment, newest.readable_end)
+        state.segments[newest.name] = replace(newest, last=last)
 
 
 def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:

@@ -39,6 +39,11 @@ class PartsOfRun:
         """
         return [part for part in self._near if part.first < end and not self._is_equal(part, log)]
 
+    def contradicting(self, log: OpenFile) -> list[PackedPart]:
+        """The ranges that begin and end with batches of the run, which have other bytes."""
+        inside = [part for part in self._near if part.first in self._starts and part.next in self._ends]
+        return [part for part in inside if not self._is_equal(part, log)]
+
     def _is_equal(self, part: PackedPart, log: OpenFile) -> bool:
         if part not in self._checksums:
             self._checksums[part] = self._checksum(part, log)

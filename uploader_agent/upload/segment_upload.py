@@ -75,7 +75,7 @@ class Rules:
     publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
     put: PutDerived = create_derived
     compare_packs: bool = True
-    """True if the run may lack records that packs hold, since compaction has removed them from the local log."""
+    """True if the run is refused where packs have other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class StoredBefore:
 
 
 class PacksDiffer(TidemarkError):
-    """Packs have other bytes than the run: compaction may have removed some of their records from it."""
+    """Packs have other bytes than the run: compaction may have removed records from it, or it is of another history."""
 
 
 class Diverged(TidemarkError):
@@ -170,8 +170,9 @@ class _SegmentUpload:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._rules.judge(scanned, lineage)
         next_offset = scanned.summary.next_offset if self._work.is_tail else self._work.end
-        if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:
-            for part in parts.differing(self._run.log, next_offset):
+        if self._rules.compare_packs and not scanned.damage:
+            compacted, log = self._seen.may_compact, self._run.log
+            for part in parts.differing(log, next_offset) if compacted else parts.contradicting(log):
                 raise PacksDiffer(f"{self._path}: a pack has other batches from {part.first} to {part.next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry
+from tidemark.formats.raw.last_batch import last_batch_of
+from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, OtherHistory
 from tidemark.store import Store
 from uploader_agent.clock import NEVER
 from uploader_agent.partitions.led_partition import LedPartition
@@ -40,6 +41,7 @@ class _Known(NamedTuple):
             and self.observation.says_the_same(observation)
             and not says["oldest_unstored"]
             and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)
+            and (says["other_history"] is None) == (partition.parting is None)
         )
 
 
@@ -186,11 +188,25 @@ class IndexPublisher:
             retention_left=partition.retention_left,
             observed_at=NEVER,
             gaps=remote.gaps,
+            last_batch=last_batch_of(partition.last_batch),
+            other_history=other_history_of(partition),
         )
         statement = IndexRow.of(entry)
         if known is not None and known.statement.values == statement.values:
             statement = known.statement
         return _Known(partition, changes, observation, statement)
+
+
+def other_history_of(partition: LedPartition) -> OtherHistory | None:
+    """Where the log of ``partition`` parts from the stored history, in the form of an index."""
+    parting, found_at = partition.parting, partition.uploader.parted_at
+    if parting is None or found_at is None:
+        return None
+    stored, local = last_batch_of(parting.stored), last_batch_of(parting.local)
+    bounds = {"log_start": parting.log_start, "log_end": parting.log_end}
+    return OtherHistory(
+        at=parting.at, stored_end=parting.stored_end, **bounds, stored=stored, local=local, found_at=found_at
+    )
 
 
 def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:

@@ -40,6 +40,7 @@ _PATIENT = {
     "active_first_timestamp",
     "active_max_timestamp",
     "tail_end",
+    "last_batch",
     "oldest_unstored",
     "retention_left",
     "observed_at",

@@ -200,6 +200,15 @@ def read_header(buffer: Buffer, at: int, position: int) -> BatchHeader:
     )
 
 
+def header_bytes(header: BatchHeader) -> bytes:
+    """The bytes from which :func:`read_header` reads ``header``."""
+    length = header.size - LOG_OVERHEAD
+    if header.magic == 2:
+        return _V2.pack(header.base_offset, length, *header[3:])
+    old = header.base_offset, length, header.crc, header.magic, header.attributes
+    return _V1.pack(*old, header.max_timestamp) if header.magic == 1 else _V0.pack(*old)
+
+
 def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken | None:
     """Check every rule that the header alone can break.
 

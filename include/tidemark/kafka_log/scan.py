@@ -59,6 +59,7 @@ class SegmentSummary:
     """(leader epoch, base offset) at the first batch and wherever the epoch changes, as found; v0 and v1 have none."""
     open_transactions: tuple[UnfinishedTransaction, ...]
     """Open at the end, by first offset."""
+    last: BatchHeader | None
 
 
 class SegmentScanner:
@@ -90,6 +91,7 @@ class SegmentScanner:
         self._max_timestamp: int | None = None
         self._kinds: set[tuple[int, int]] = set()
         self._epochs: list[tuple[int, int]] = []
+        self._last: BatchHeader | None = None
         # The batch being read: the bytes of a header cut by a chunk's end, then the header and the rest of its body.
         self._partial = bytearray()
         self._header: BatchHeader | None = None
@@ -147,6 +149,7 @@ class SegmentScanner:
             codecs=tuple(sorted({CODECS[codec] for _, codec in self._kinds})),
             epochs=tuple(self._epochs),
             open_transactions=self._transactions.open,
+            last=self._last,
         )
 
     def _take_header(self, view: memoryview, at: int) -> int:
@@ -191,6 +194,7 @@ class SegmentScanner:
         self._end = header.end
         self._next_offset = header.next_offset
         self._batch_count += 1
+        self._last = header
         self._kinds.add((header.magic, header.attributes & CODEC_MASK))
         if header.leader_epoch >= 0 and (not self._epochs or self._epochs[-1][0] != header.leader_epoch):
             self._epochs.append((header.leader_epoch, header.base_offset))

@@ -65,6 +65,7 @@ def test_a_summary_says_all_that_a_manifest_needs() -> None:
         codecs=("gzip", "lz4", "none", "zstd"),
         epochs=((4, 106), (3, 109), (6, 111)),
         open_transactions=(UnfinishedTransaction(7, 1, 109),),
+        last=[*scan_batches([data], "log", 100)][-1],
     )
 
 

@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, Field, model_validator
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.last_batch import LastBatch
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 
 LineagePairs = tuple[tuple[int, int], ...]
@@ -96,7 +97,8 @@ class SegmentManifest(StoredObject):
     without such a batch). ``delete_retention_ms`` is the topic's ``delete.retention.ms``; None if it is unknown.
     ``rotated_at`` is None for a segment that was sealed from an active one. ``objects`` is keyed by file name.
     ``suffix`` is that of the segment's :attr:`name`. ``parts`` are the ranges of packs that lie in the
-    segment as a whole, by their offsets: they prove that the packs are not needed for these ranges.
+    segment as a whole, by their offsets: they prove that the packs are not needed for these ranges. ``last_batch`` is
+    the last batch as the log had it (None: not stated, or no batch).
 
     A segment that was rewritten without ``erased`` records has all else from the manifest before: times are judged by
     ``uploaded_at`` and ``parts``, although the bytes are younger and lack records of these parts.
@@ -136,6 +138,7 @@ class SegmentManifest(StoredObject):
     objects: dict[str, ObjectSum]
     parts: tuple[PackedPart, ...] = ()
     erased: ErasedRecords | None = None
+    last_batch: LastBatch | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -31,6 +31,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
+from tidemark.formats.raw.last_batch import LastBatch
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart, Restores
 from tidemark.formats.table.plan import Aborted
 from tidemark.store import Store, check_size
@@ -109,6 +110,7 @@ class RangeContent(Model):
     if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership; the first one
     has ``open_before`` in its place, the transactions that are open at ``first`` (None in ranges with ``previous``).
     ``restores`` are those in ``offset.wm`` by then.
+    ``last_batch`` is the range's last batch (None: an earlier version wrote the range).
     """
 
     topic: Topic
@@ -126,6 +128,7 @@ class RangeContent(Model):
     compacted: bool = False
     shipped_at: AwareDatetime
     previous: RangePointer | None = None
+    last_batch: LastBatch | None = None
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:

@@ -20,7 +20,24 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.last_batch import LastBatch
 from tidemark.store import ObjectInfo, clock
+
+
+class OtherHistory(Model):
+    """Another history than the stored one, which a broker's log has from the offset ``at`` on, as after a restore.
+
+    ``stored_end`` is the end of what is stored, ``log_start`` and ``log_end`` are those of the log: if it begins at
+    ``at``, the two may part below. ``stored`` and ``local`` are the first batches that differ (null: there is none).
+    """
+
+    at: int = Field(ge=0)
+    stored_end: int = Field(ge=0)
+    log_start: int = Field(ge=0)
+    log_end: int = Field(ge=0)
+    stored: LastBatch | None = None
+    local: LastBatch | None = None
+    found_at: AwareDatetime
 
 
 class IndexEntry(Model):
@@ -36,6 +53,8 @@ class IndexEntry(Model):
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
     topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
     (null: not known, without limit, or read from a disk). ``restored`` is the number of restores in ``offset.wm``.
+    ``last_batch`` is the last batch that is stored without a hole, in segments and packs (null: not known).
+    ``other_history`` is given while nothing more is stored of the partition, since the log is not the stored one.
     """
 
     topic: str
@@ -59,6 +78,8 @@ class IndexEntry(Model):
     retention_left: float | None = Field(default=None, ge=0, le=1)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
+    last_batch: LastBatch | None = None
+    other_history: OtherHistory | None = None
 
     @property
     def leadership(self) -> tuple[int, int]:
