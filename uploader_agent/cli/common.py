@@ -128,7 +128,7 @@ def built(
             metadata,
             open_unleased if lease is None else partial(_leased, open_unleased, lease),
             watcher,
-            authority=None if read_only else _authority(settings, broker),
+            authority=None if read_only else authority_of(settings, broker),
             notifier=notifier,
             traffic=traffic,
             source=source,
@@ -167,7 +167,7 @@ def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
     return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
 
 
-def _authority(settings: AgentSettings, broker: Broker) -> Authority:
+def authority_of(settings: AgentSettings, broker: Broker) -> Authority:
     """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, broker))

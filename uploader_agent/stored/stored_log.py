@@ -244,7 +244,7 @@ def load(
         # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
         state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
-            first = _last_base_below(store, keys, agreed.next_offset)
+            first = last_base_below(store, keys, agreed.next_offset)
     listed = listing.list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:
@@ -272,5 +272,6 @@ def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
         state.segments[newest.name] = replace(newest, last=last)
 
 
-def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+    """The highest base offset below ``offset`` of a stored segment; 0 without one."""
     return max((entry.name.base for entry in objects.manifests(store, keys, max(0, offset - REACH), offset)), default=0)

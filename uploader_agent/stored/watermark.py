@@ -125,12 +125,12 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
             "ranges_above": (),
             "lineage": Lineage(previous.lineage).truncated(at).entries,
             "gaps": (),
-            "acknowledged_gaps": tuple(_below(previous.acknowledged_gaps, at)),
+            "acknowledged_gaps": tuple(below(previous.acknowledged_gaps, at)),
         }
     )
 
 
-def _below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
+def below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
     """The parts of ``gaps`` below ``offset``: gaps acknowledged on one branch do not count on the next."""
     return (gap.model_copy(update={"end": min(gap.end, offset)}) for gap in gaps if gap.start < offset)
 

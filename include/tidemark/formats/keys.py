@@ -316,6 +316,14 @@ class ControlKeys:
         """The folder of the versions of ``offset.wm`` with leader epochs that the cluster never gave."""
         return f"{self._under('_foreign')}{place}-{partition}/"
 
+    def restores(self, place: str, partition: int) -> str:
+        """The folder of the restores of a partition, beside its segments."""
+        return f"{self._under('_restores')}{place}-{partition}/"
+
+    def restore(self, place: str, partition: int, number: int) -> str:
+        """A partition's restore with this ``number``."""
+        return f"{self.restores(place, partition)}{number}.json"
+
     def tombstones(self, place: str, partition: int) -> str:
         """The folder of the tombstones of a partition's segments; it lies in the partition's own store and prefix."""
         return f"{self._under('_tombstones')}{place}-{partition}/"

@@ -521,9 +521,9 @@ def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, 
                 log = log[: rng.randint(1, len(log) - 1)]
                 end = log[-1][1]
                 lineage = [one for one in lineage if one[1] < end]
-                if rng.random() < 0.5:
+                if restored := rng.random() < 0.5:
                     known.restores, latest = (*known.restores, end), lineage[-1][0]
-                if rng.random() < 0.5 or lineage[-1][0] < latest or not known.restores or known.restores[-1] != end:
+                if not restored or rng.random() < 0.5:
                     latest += 1
                     lineage.append((latest, end))
                 branch(world, *lineage)
