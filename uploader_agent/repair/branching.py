@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, TopicPartition
+from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.restore import Restore
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
@@ -203,7 +204,7 @@ class Branching:
         )
 
     def _state(self, found: _Found, at: int, said: Statement) -> None:
-        """Store the statement; it replaces one that was followed by a crash, so that ``offset.wm`` lacks its restore."""
+        """Store the statement, in place of one that was followed by a crash: ``offset.wm`` lacks its restore."""
         before, keys = found.stored.watermark, self._keys
         number = len(before.restores) + 1
         statement = Restore.model_validate(
@@ -229,7 +230,7 @@ class Branching:
         content = Bytes("restore.json", statement.to_bytes())
         summed = Summed(content, checksum(content))
         created = create(self._store, key, summed)
-        if not hasattr(created, "modified"):
+        if isinstance(created, ObjectSum):
             return
         again = watermark.read(self._store, keys)
         if again is None or again.etag != found.stored.etag:

@@ -132,10 +132,13 @@ class Lineage:
 
         Below its first start a lineage states one fact: the epochs there are not newer than its first one.
 
-        Epochs prove nothing about what followed a restore: from there on the logs part, whatever epochs they have.
+        Where a restore parts the two, their epochs prove nothing any more: each may be given out twice.
         """
-        cuts = [at for at in (self._left_at(other), self.parted_at(other.restores)) if at is not None]
-        at = min(cuts, default=None)
+        at = parted = self.parted_at(other.restores)
+        if parted is None:
+            at = self._left_at(other)
+        elif (left := self.truncated(parted)._left_at(other.truncated(parted))) is not None:
+            at = min(left, parted)
         return None if at is None or (end is not None and at >= end) else at
 
     def _left_at(self, other: Lineage) -> int | None:

@@ -136,17 +136,18 @@ def live_part(range_: Range, lineage: Lineage) -> Intervals:
     epochs belong to the range. Below the first start of ``lineage``, only batches without an epoch and the offsets
     before the first batch do.
     """
-    first = range_.epochs[0][1]
-    known = lineage.entries[0][1] if lineage.entries else range_.next
-    spans = [(epoch, start, end) for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)])]
+    first, after, epochs = range_.epochs[0][1], range_.next, range_.epochs
+    if (parted := lineage.parted_at(range_.restores)) is not None:
+        lineage, after = lineage.truncated(parted), min(after, parted)
+        epochs = tuple(entry for entry in epochs if entry[1] < parted)
+    known = lineage.entries[0][1] if lineage.entries else after
+    spans = [(epoch, start, end) for (epoch, start), (_, end) in pairwise([*epochs, (-1, after)])]
     live = [Interval(start, min(end, known)) for epoch, start, end in spans if epoch < 0]
     for epoch, _, end in [span for span in spans if span[0] in lineage.epochs][-1:]:
         ending = lineage.end_offset(epoch, end)
         assert ending is not None
         live.append(Interval(max(first, known), min(end, ending[1])))
     offsets = Intervals(part for part in live if part.size > 0)
-    if (parted := lineage.parted_at(range_.restores)) is not None:
-        offsets = offsets.clip(0, parted)
     return offsets | Intervals([(range_.first, first)]) if first in offsets else offsets
 
 
