@@ -196,6 +196,8 @@ def test_metadata_restored_alone_gives_an_earlier_epoch(world: World) -> None:
     world.once()
     with pytest.raises(BranchRefused, match="the newest leader epoch of its log is 5, and this broker leads under 3"):
         branching(world, 3).look()
+    for path in partition.folder.glob("*200.*"):
+        path.unlink()
     partition.segment(150, records(150, 240, epoch=4)).roll(240).lineage([(3, 0), (4, 150)])
     world.metadata.leads = {T: Led(4, ID)}
     assert "Fenced" in str(errors(world.once()))
