@@ -16,7 +16,7 @@ def wait_until(
     probe: Callable[[], bool],
     *,
     what: str,
-    timeout: float = HUNG,
+    timeout: float = 8.0,
     interval: float = 0.1,
     check: Callable[[], None] | None = None,
 ) -> float:

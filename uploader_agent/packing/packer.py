@@ -7,10 +7,12 @@ If-Match. Ranges that a failed tick packed are ignored, and the next tick packs 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import partial
 
 import structlog
 
+from tidemark.errors import NotFound
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
 from tidemark.formats.raw.pack import (
@@ -21,7 +23,7 @@ from tidemark.formats.raw.pack import (
     WrittenRange,
 )
 from tidemark.formats.raw.watermark import MOST_TAILS
-from tidemark.raw.packs import MOST_CHAIN
+from tidemark.raw.packs import MOST_CHAIN, PackLines
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.backlog import Backlog
 from uploader_agent.packing.joining import join, read_heads
@@ -29,6 +31,7 @@ from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.pack_writer import Packs
+from uploader_agent.packs.packed_run import last_batch
 from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches
 from uploader_agent.packs.slots import run_all
 from uploader_agent.partitions.led_partition import LedPartition
@@ -94,7 +97,7 @@ class Packer:
 
     def _may_try(self, partition: LedPartition) -> bool:
         paused = self._paused.get(partition.tp, 0.0)
-        return partition.packs and not partition.uploader.in_question and paused <= self._runtime.monotonic()
+        return partition.packs and partition.uploader.parting is None and paused <= self._runtime.monotonic()
 
     def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
         """Return True if ``step`` succeeded. A failure delays only this partition, for a pause."""
@@ -125,6 +128,16 @@ class Packer:
         if message:
             partition.packed.failed(message)
         return pause
+
+    def _compare_tail(self, lines: PackLines, partition: LedPartition) -> None:
+        """Compare the last batch that a former process or leader has packed with the partition's log."""
+        head, pointer = self.head, partition.packed.last_pointer
+        assert pointer is not None
+        with suppress(NotFound):  # retention has removed the pack: seals hold it
+            last = last_batch(head.store, lines.read(head.store, head.control, pointer))
+            partition.packed.note_last(last)
+            if partition.uploader.lacks(last):
+                self._revisit(partition)
 
     def _list_tail(self, partition: LedPartition) -> None:
         """Add this leadership's tail to ``offset.wm``; without room for it, have the partition sealed."""
@@ -182,6 +195,8 @@ class Packer:
         new = [partition for partition in members if partition.packed.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
         failed = {led.tp for led in new if not self._try(led, partial(join, led, head, self._broker, theirs))}
+        joined = [partition for partition in new if partition.tp not in failed]
+        self._try_all([led for led in joined if led.packed.last_pointer], partial(self._compare_tail, PackLines()))
         return [partition for partition in members if partition.tp not in failed]
 
     def _write_packs(self, ticks: list[PartitionTick]) -> None:

@@ -12,7 +12,7 @@ from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.chain import Unsealed
-from uploader_agent.packs.packed_run import end_of
+from uploader_agent.packs.packed_run import open_at_end
 from uploader_agent.packs.reading import LogPosition, PackedBatches, WantedRange, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
@@ -138,11 +138,8 @@ class PartitionTick:
         opened = next_range.opened
         if opened is None:
             opened = self.partition.remote.open_before(next_range.start)
-        if next_range.last is not None and (opened is None or self.partition.packed.last_batch is None):
-            end = end_of(head.store, head.control, next_range.last)
-            if end is not None and end.last is not None:
-                self.partition.packed.note_last(end.last)
-            opened = end.opened if opened is None and end is not None else opened
+        if opened is None and next_range.last is not None:
+            opened = open_at_end(head.store, head.control, next_range.last)
         return opened
 
     def _before(self, next_range: NextRange) -> BatchHeader | None:

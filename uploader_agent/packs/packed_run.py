@@ -224,24 +224,12 @@ def open_at_end(store: Store, control: ControlKeys, last: RangePointer) -> tuple
         return None
 
 
-class RangeEnd(NamedTuple):
-    """The transactions open at the end of a range, and its last batch."""
-
-    opened: tuple[UnfinishedTransaction, ...]
-    last: BatchHeader | None
-
-
-def end_of(store: Store, control: ControlKeys, last: RangePointer) -> RangeEnd | None:
-    """The end of the range ``last``; None if its pack is gone. Reads its bytes only if an earlier version wrote it."""
-    try:
-        packed = read_range_line(store, control, last)
-        opened = tuple(transaction.unfinished for transaction in packed.range.open)
-        if packed.range.last_batch is not None:
-            return RangeEnd(opened, batch_of(packed.range.last_batch))
-        *_, header = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
-        return RangeEnd(opened, header)
-    except NotFound:
-        return None
+def last_batch(store: Store, packed: PackedRange) -> BatchHeader:
+    """The last batch of a range. Its bytes are read only if an earlier version wrote it. Raises as :func:`chain`."""
+    if packed.range.last_batch is not None:
+        return batch_of(packed.range.last_batch)
+    *_, last = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
+    return last
 
 
 def _opened(

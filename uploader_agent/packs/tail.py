@@ -82,8 +82,8 @@ class Tail:
         """This leadership's entry as a former process wrote it."""
         self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
         """Tails of former leaders, and their ends on this leader's lineage."""
-        self._read_last: BatchHeader | None = None
-        """The last batch of the entry of a former process or leader, once it was read."""
+        self._former_last: BatchHeader | None = None
+        """The last batch of what a former process or leader has packed, once it was read."""
         self._trusted_end = 0
         """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
 
@@ -164,7 +164,7 @@ class Tail:
         Without an entry, the tail in a former index was one of former leaders, whose heads are not read yet.
         """
         with self._lock:
-            self._last = self._known = None
+            self._last = self._known = self._former_last = None
             self._former, self._trusted_end = own, 0
             self._is_known = own is not None or self._joined is not None
             self._changes += 1
@@ -173,7 +173,7 @@ class Tail:
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
         """Continue from this leadership's entry in the stored head, and from the tails of former leaders."""
         with self._lock:
-            self._last = self._known = None
+            self._last = self._known = self._former_last = None
             self._former, self._trusted_end = own, 0
             self._inherited = tuple((packed_end(entry, lineage), entry) for entry in inherited)
             self._joined = version
@@ -203,13 +203,21 @@ class Tail:
         with self._lock:
             if self._last is not None:
                 return read_header(self._last.header, 0, 0)
-            last = self._read_last
-            return last if last is not None and last.next_offset == max(self._own_end, self._inherited_end) else None
+            return self._former_last
+
+    @property
+    def last_pointer(self) -> RangePointer | None:
+        """The last range of a former process or leader, at which the tail ends; None if it does not end with one."""
+        with self._lock:
+            end = max(self._own_end, self._inherited_end)
+            if self._last is not None or not end:
+                return None
+            return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
 
     def note_last(self, last: BatchHeader) -> None:
-        """Note the last batch of the entry that the tail continues from."""
+        """Note the last batch of the range at :attr:`last_pointer`."""
         with self._lock:
-            self._read_last = last
+            self._former_last = last
 
     def next_range(self, sealed_end: int) -> NextRange:
         """The start of the next range, if the seals end at ``sealed_end``."""
@@ -262,7 +270,7 @@ class Tail:
     def drop_own(self) -> None:
         """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
-            self._last = self._known = self._former = None
+            self._last = self._known = self._former = self._former_last = None
             self._changes += 1
 
     # -- sealing -------------------------------------------------------------------------------------------------------

@@ -145,14 +145,16 @@ class PartitionUploader:
             self._tail_wanted = self._unwritten = True
             self.publish()
 
-    @property
-    def in_question(self) -> bool:
-        """True if nothing may be stored of the log before a check or a survey."""
-        return self.unchecked or self.parting is not None
-
     def doubt(self) -> None:
-        """Have the log compared with the stored history, before more of it is stored. For any thread."""
+        """Have the log compared with the stored history, before more of it is sealed. For any thread."""
         self.unchecked = True
+
+    def lacks(self, stored: BatchHeader) -> bool:
+        """True if the log has another batch than ``stored``: then it is compared as a whole. For any thread."""
+        with self._files() as files:
+            differs = local_difference(files, stored) is not None
+        self.unchecked |= differs
+        return differs
 
     @property
     def needs_survey(self) -> bool:
@@ -217,7 +219,7 @@ class PartitionUploader:
                 differs = self._differs(files, max(remote.end, packed.end), lasts)
             if differs:
                 with self._surveying:
-                    self._survey()
+                    self._survey(differs=True)
         except BaseException:
             self.unchecked = True
             raise
@@ -225,10 +227,7 @@ class PartitionUploader:
     def _check_before(self, base_offset: int) -> None:
         """Raise SegmentChanged if the log is not known to have the last stored batch below ``base_offset``."""
         last = self._remote.last_batch(base_offset)
-        with self._files() as files:
-            if last is not None and local_difference(files, last) is not None:
-                self.doubt()
-        if self.in_question:
+        if (last is not None and self.lacks(last)) or self.unchecked or self.parting is not None:
             raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
 
     def _differs(self, files: SegmentFiles, end: int, lasts: Iterable[BatchHeader | None]) -> bool:
@@ -239,12 +238,17 @@ class PartitionUploader:
         short = self._context.source.has_whole_log and bounds[1] < end
         return short or any(last is not None and local_difference(files, last) is not None for last in lasts)
 
-    def _judge_history(self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage) -> None:
-        """Find out whether the directory has the log that is stored, up to where ``lineage`` leaves it."""
+    def _judge_history(
+        self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, *, differs: bool
+    ) -> None:
+        """Find out whether the directory has the log that is stored, up to where ``lineage`` leaves it.
+
+        Objects are read only if it ``differs`` from what was known before, or now.
+        """
         with self._files() as files:
             lasts = log.last_batch(), self._packed.last_batch
-            known = self.parting is not None or self._differs(files, max(log.end, self._packed.end), lasts)
-            parting = self._find_parting(store, keys, log, lineage, files) if known else None
+            differs = differs or self.parting is not None or self._differs(files, log.end, lasts)
+            parting = self._find_parting(store, keys, log, lineage, files) if differs else None
             if files.lineage() != lineage:
                 raise SegmentChanged(f"{self._folder}: its leader epochs changed while it was read")
         self._part(parting)
@@ -280,7 +284,7 @@ class PartitionUploader:
             parting = find_parting(store, keys, files, lineage, ranges, end=end) if ranges else None
         return parting if parting is not None and (whole or parting.local is not None) else None
 
-    def _survey(self) -> None:
+    def _survey(self, *, differs: bool = False) -> None:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
         lineage = self.lineage()
         log = self._load(store, keys, lineage)
@@ -298,7 +302,7 @@ class PartitionUploader:
         if restores != (self._route.restores if self._route else ()):
             self._packed.begin_again()
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, restores)
-        self._judge_history(store, keys, log, lineage.restored(restores))
+        self._judge_history(store, keys, log, lineage.restored(restores), differs=differs)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
         if self.parting is not None:
             raise self._parted(self.parting)

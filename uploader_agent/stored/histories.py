@@ -2,10 +2,6 @@
 
 Lineages tell two branches of one history apart. They prove nothing once brokers or their metadata were restored from a
 backup: Kafka then gives an epoch again, from the same offset on, to other records. Only the batches show that.
-
-Compaction removes records from a batch, or the whole batch. Of a batch that is left, offsets, epoch, producer and base
-sequence stay (``MemoryRecords.filterTo`` of Kafka 4.3.1), and its checksum, times and number of records change. An
-erasure changes the same in a stored batch. So a difference is told only if no rewriting explains it.
 """
 
 from __future__ import annotations
@@ -18,12 +14,13 @@ from zlib import crc32
 
 from crc32c import crc32c
 
-from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError
+from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
-from tidemark.kafka_log.batch import APPEND_TIME, CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL
+from tidemark.kafka_log.batch import CRC_START
 from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.same_batch import is_same, overlapping
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, read_manifest
 from tidemark.raw.packs import live_part
@@ -33,11 +30,10 @@ from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name
 
-_KIND: Final = APPEND_TIME | TRANSACTIONAL | CONTROL
-"""The attributes that every rewriting keeps."""
-
 _READ_WHOLE: Final = 64 << 10
 """The size up to which a segment is read without its index."""
+
+_UNREADABLE: Final = (NotFound, PreconditionFailed, FormatError)
 
 _PIECE: Final = 8 << 20
 """Bytes of a stored segment that are in memory at a time."""
@@ -83,31 +79,6 @@ def _described(header: BatchHeader | None) -> str:
         "" if header.max_timestamp < 0 else f" of {datetime.fromtimestamp(header.max_timestamp / 1000, UTC):%FT%TZ}"
     )
     return f"a batch from {header.base_offset} to {header.last_offset} under epoch {header.leader_epoch}{moment}"
-
-
-def is_same(one: BatchHeader, other: BatchHeader) -> bool | None:
-    """True if two batches that share an offset are one, False if they are not; None if rewriting hides it."""
-    if one.magic != other.magic:
-        return False
-    if one.magic < 2:  # a message of its own, or a wrapper, which compaction makes smaller
-        if one.crc == other.crc and one.base_offset == other.base_offset:
-            return True
-        return None if (one.attributes | other.attributes) & CODEC_MASK else False
-    if _identity(one) != _identity(other):
-        return False
-    if one.crc == other.crc:
-        return True
-    return None if _may_be_rewritten(one) or _may_be_rewritten(other) else False
-
-
-def _identity(header: BatchHeader) -> tuple[int, ...]:
-    producer = header.producer_id, header.producer_epoch, header.base_sequence
-    return header.base_offset, header.last_offset, header.leader_epoch, header.attributes & _KIND, *producer
-
-
-def _may_be_rewritten(header: BatchHeader) -> bool:
-    """True if records may be missing: a producer's batch has one for each of its offsets."""
-    return header.has_delete_horizon or header.record_count <= header.last_offset_delta
 
 
 class LocalBatch(NamedTuple):
@@ -171,18 +142,9 @@ def first_difference(
 
     Both are in the order of offsets. A batch that one of them lacks is no difference: compaction may have removed it.
     """
-    theirs, ours = iter(stored), iter(local)
-    one, other = next(theirs, None), next(ours, None)
-    while one is not None and other is not None:
-        if one.last_offset < other.header.base_offset:
-            one = next(theirs, None)
-        elif other.header.last_offset < one.base_offset:
-            other = next(ours, None)
-        elif is_same(one, other.header) is False and other.is_sound:
-            return one, other.header
-        else:
-            one, other = next(theirs, None), next(ours, None)
-    return None
+    pairs = overlapping(stored, local, lambda header: header, lambda batch: batch.header)
+    others = ((one, batch) for one, batch in pairs if is_same(one, batch.header) is False and batch.is_sound)
+    return next(((one, batch.header) for one, batch in others), None)
 
 
 def find_parting(
@@ -193,12 +155,14 @@ def find_parting(
     ranges: Sequence[PackedRange] = (),
     *,
     end: int,
+    thorough: bool = False,
 ) -> Parting | None:
     """The parting of the stored offsets below ``end`` and the disk's log; None if the disk shows none.
 
     ``lineage`` is the disk's, and what is stored on another branch does not count. ``ranges`` are the packed ranges
     that no seal has. Newest first, it looks for the last piece with the disk's last batch; from there on it compares
-    batch by batch. Raises StoreError and FormatError.
+    batch by batch. With ``thorough`` it compares everything: an agent of an earlier version may have gone on with the
+    disk's history. What cannot be read, since it is lost or damaged, tells nothing. Raises StoreError and FormatError.
     """
     bounds = log_bounds(files)
     if bounds is None:
@@ -207,8 +171,7 @@ def find_parting(
     suspects: list[_Piece] = []
     for piece in _pieces(store, keys, lineage, ranges, log_start, end):
         suspects.append(piece)
-        last = piece.last()
-        if last is not None and _has(files, last):
+        if not thorough and (last := piece.last()) is not None and _has(files, last):
             break
     for piece in reversed(suspects):
         found = first_difference(piece.batches(), local_batches(files, piece.start))
@@ -238,22 +201,24 @@ class _Piece:
         self._source = source
 
     def batches(self) -> Iterator[BatchHeader]:
-        """All batches; raises StoreError and FormatError."""
-        source = self._source
-        chunks: Iterable[bytes]
-        if isinstance(source, Segment):
-            key, chunks = source.key, _chunks(self._store, source, 0, source.size)
-        else:
-            key, chunks = source.key, [read_range_bytes(self._store, source)]
-        for header in scan_batches(chunks, key, self.start):
-            if header.next_offset > self._end:
-                return
-            yield header
+        """All batches, up to lost or damaged bytes. Raises StoreError."""
+        with suppress(*_UNREADABLE):
+            for header in scan_batches(self._chunks(), self._source.key, self.start):
+                if header.next_offset > self._end:
+                    return
+                yield header
+
+    def _chunks(self) -> Iterable[bytes]:
+        if isinstance(self._source, Segment):
+            return _chunks(self._store, self._source, 0, self._source.size)
+        return [read_range_bytes(self._store, self._source)]
 
     def last(self) -> BatchHeader | None:
-        """The last batch."""
+        """The last batch; None if it cannot be read."""
         if isinstance(self._source, Segment):
-            return last_batch(self._store, self._source, self._end)
+            with suppress(*_UNREADABLE):
+                return last_batch(self._store, self._source, self._end)
+            return None
         last = None
         for header in self.batches():
             last = header

@@ -1,0 +1,64 @@
+"""Whether two batches at the same offsets are one.
+
+Compaction removes records from a batch, or the whole batch. Of a batch that is left, offsets, epoch, producer and base
+sequence stay (``MemoryRecords.filterTo`` of Kafka 4.3.1), and its checksum, times and number of records change. An
+erasure changes the same in a stored batch. So a difference is told only if no rewriting explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
+
+from tidemark.kafka_log.batch import APPEND_TIME, CODEC_MASK, CONTROL, TRANSACTIONAL, BatchHeader
+
+_KIND: Final = APPEND_TIME | TRANSACTIONAL | CONTROL
+"""The attributes that every rewriting keeps."""
+
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+
+def is_same(one: BatchHeader, other: BatchHeader) -> bool | None:
+    """True if two batches that share an offset are one, False if they are not; None if rewriting hides it."""
+    if one.magic != other.magic:
+        return False
+    if one.magic < 2:  # a message of its own, or a wrapper, which compaction makes smaller
+        if one.crc == other.crc and one.base_offset == other.base_offset:
+            return True
+        return None if (one.attributes | other.attributes) & CODEC_MASK else False
+    if _identity(one) != _identity(other):
+        return False
+    if one.crc == other.crc:
+        return True
+    return None if _may_be_rewritten(one) or _may_be_rewritten(other) else False
+
+
+def overlapping(
+    ones: Iterable[One],
+    others: Iterable[Other],
+    header_of_one: Callable[[One], BatchHeader],
+    header_of_other: Callable[[Other], BatchHeader],
+) -> Iterator[tuple[One, Other]]:
+    """The pairs that share an offset, of two logs in the order of offsets. A batch may be in several pairs."""
+    ours, theirs = iter(ones), iter(others)
+    one, other = next(ours, None), next(theirs, None)
+    while one is not None and other is not None:
+        left, right = header_of_one(one), header_of_other(other)
+        if left.base_offset <= right.last_offset and right.base_offset <= left.last_offset:
+            yield one, other
+        ends = left.last_offset, right.last_offset
+        if ends[0] <= ends[1]:
+            one = next(ours, None)
+        if ends[1] <= ends[0]:
+            other = next(theirs, None)
+
+
+def _identity(header: BatchHeader) -> tuple[int, ...]:
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    return header.base_offset, header.last_offset, header.leader_epoch, header.attributes & _KIND, *producer
+
+
+def _may_be_rewritten(header: BatchHeader) -> bool:
+    """True if records may be missing: a producer's batch has one for each of its offsets."""
+    return header.has_delete_horizon or header.record_count <= header.last_offset_delta

@@ -1,0 +1,201 @@
+"""A log that is not the stored one, as after a restore of brokers: nothing more is stored of it, and it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
+from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from uploader_agent.broker.admin import Led
+from uploader_agent.monitor import Monitor
+
+FRESH = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
+
+
+def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> FakePartition:
+    """The disk with segments at ``bases``, the last one active up to ``end``, with other batches from ``at`` on."""
+    partition = world.disk.partition()
+    for path in partition.folder.glob("0*"):
+        path.unlink()
+    for base, following in zip(bases, [*bases[1:], end], strict=True):
+        split = min(max(base, at), following)
+        data = records(base, split, epoch=epoch) + records(split, following, value="other", epoch=epoch)
+        partition.segment(base, data)
+        partition.snapshot(following)
+    world.metadata.high[T] = end
+    return partition
+
+
+def objects(world: World) -> dict[str, bytes]:
+    return {name: world.store.inner.get(world.keys().file(name)).body for name in world.names()}
+
+
+def entry(world: World) -> IndexEntry:
+    key = world.control.index(1)
+    [found] = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key).entries
+    return found
+
+
+@contextmanager
+def told(world: World, **settings: object) -> Iterator[TestedAgent]:
+    """A running agent that has told of another history."""
+    with world.agent(**{**FRESH, **settings}) as agent, agent.running():  # type: ignore[arg-type]
+        wait_until(lambda: bool(agent.leadership.parted()), what="another history to be certain")
+        wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
+        yield agent
+
+
+@pytest.mark.parametrize(
+    ("bases", "at", "end"),
+    [
+        ((0, 100, 250), 120, 400),  # it has gone beyond the store's end
+        ((0, 100), 120, 150),  # it ends below that
+        ((0, 100), 200, 180),  # and has nothing else yet
+        ((0, 100, 200), 120, 200),  # it ends where the store does
+        ((0, 150), 120, 200),
+    ],
+)
+def test_a_restored_disk_stops_the_partition_and_says_where_it_parts(
+    world: World, bases: tuple[int, ...], at: int, end: int
+) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    before = objects(world)
+    restored(world, *bases, at=at, end=end)
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+        trouble, waits = agent.health.trouble(), agent.waits()
+        Monitor(agent.components).measure()
+        stopped = agent.metrics.registry.get_sample_value("tidemark_agent_stopped_partitions", {"reason": "other_log"})
+    assert parting is not None
+    assert (parting.at, parting.stored_end, parting.log_end) == (min(at, end), 200, end)
+    assert stopped == 1
+    assert trouble is not None
+    assert f"another history than the stored one from offset {parting.at} on" in trouble
+    assert "other_history" in {wait.kind for wait in waits}
+    assert objects(world) == before, "nothing of the other log is stored"
+    said = entry(world).other_history
+    assert said is not None
+    assert (said.at, said.stored_end, said.log_end) == (parting.at, 200, end)
+
+
+def test_a_disk_that_is_restored_under_a_running_agent_is_told(world: World) -> None:
+    partition = world.disk.partition().fill(0, 100, end=200)
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: bool(world.names()) and world.watermark()[1].next_offset == 200, what="the segments")
+        before = objects(world)
+        restored(world, 0, 100, 300, at=120, end=400)
+        wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
+        assert agent.leadership.parted()
+    assert objects(world) == before
+    assert partition.log(100).exists()
+
+
+def test_what_was_only_packed_is_compared_as_well(world: World) -> None:
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    world.metadata.high[T] = 160
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    for up_to in (180, 160, 140):
+        restored(world, 0, 100, at=120, end=up_to)
+        with told(world):
+            pass
+        said = entry(world).other_history
+        assert said is not None
+        assert (said.at, said.stored_end, said.log_end) == (120, 160, up_to)
+
+
+def test_a_packed_range_that_another_log_seals_is_told(world: World) -> None:
+    """The seals agree, and the roll comes before any other pack."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    world.metadata.high[T] = 160
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    restored(world, 0, 100, 200, at=120, end=200)
+    agent = world.once()
+    assert "another history" in (agent.leadership.partitions[T].error or "")
+    assert world.watermark()[1].next_offset == 100
+
+
+def test_it_goes_on_by_itself_once_the_histories_agree(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    restored(world, 0, 100, 250, at=120, end=300)
+    with told(world, scan_interval="20ms", upload={"retry_initial": "1ms", "retry_cap": "5ms"}) as agent:
+        restored(world, 0, 100, 250, at=1000, end=300)
+        wait_until(lambda: world.watermark()[1].next_offset == 250, what="the rest")
+        wait_until(lambda: entry(world).other_history is None, what="the index to say so")
+        assert agent.leadership.parted() == []
+
+
+def test_segments_of_the_other_history_are_held(world: World) -> None:
+    """They are the only copy."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    restored(world, 0, 100, 250, at=120, end=300)
+    with told(world, scan_interval="20ms") as agent:
+        wait_until(lambda: [one.base_offset for one in agent.hold.segments(T, ID)] == [100], what="the hold")
+
+
+def test_a_leader_that_is_deposed_tells_of_no_other_history(world: World) -> None:
+    """Its log may be cut before it hears of that."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    restored(world, 0, 100, at=1000, end=150)
+    with world.agent() as agent:
+        agent.refresh()
+        agent.survey()
+        assert "another history" in (agent.leadership.partitions[T].error or "")
+        assert agent.leadership.parted() == []
+        world.metadata.leads = {T: Led(4, ID)}
+        agent.refresh()
+        assert agent.leadership.parted() == []
+
+
+def test_an_index_that_states_no_last_batch_is_not_trusted(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    key = world.control.index(1)
+    index = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key)
+    old = tuple(one.model_copy(update={"last_batch": None}) for one in index.entries)
+    world.store.inner.put(key, index.model_copy(update={"entries": old}).to_bytes())
+    restored(world, 0, 100, at=120, end=200)
+    with told(world):
+        pass
+
+
+def test_a_check_of_an_unchanged_log_asks_the_store_for_nothing(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.metadata.high[T] = 200
+    world.once()
+    asked: list[str] = []
+    world.store.before = lambda _, key: asked.append(key) if world.keys().folder in key else None
+    with world.agent(**FRESH) as agent, agent.running():
+
+        def states() -> list[tuple[bool, bool, bool]]:
+            led = agent.leadership.partitions.values()
+            return [(one.remote.known, one.remote.surveyed, one.uploader.unchecked) for one in led]
+
+        wait_until(lambda: states() == [(True, False, False)], what="a log that was checked, and not surveyed")
+    assert asked == []
+
+
+@pytest.mark.parametrize("version", ["today's", "earlier"])
+def test_the_last_batch_of_a_segment_that_was_stored_by_an_earlier_version_is_read(world: World, version: str) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    if version == "earlier":
+        for base in (0, 100):
+            old = world.manifest(base).model_copy(update={"last_batch": None})
+            world.store.inner.put(world.keys().file(f"{base:020d}.manifest.json"), old.to_bytes())
+    world.metadata.leads = {T: Led(4, ID)}
+    restored(world, 0, 100, at=190, end=200).lineage([(3, 0), (4, 200)])
+    with told(world):
+        pass
