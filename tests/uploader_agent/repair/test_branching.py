@@ -6,14 +6,29 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
+from tests.uploader_agent.packs import reader
+from tests.uploader_agent.packs.packing import (
+    FRESHNESS,
+    append,
+    care,
+    entries,
+    error,
+    pack_once,
+    packs,
+    seals,
+    tick,
+)
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.raw.restore import Restore
 from tidemark.formats.raw.watermark import render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
+from tidemark.planning.maintenance.pack_proof import SETTLED, SealsOfPartition
 from tidemark.raw.objects import find_watermark, manifests, read_segment
+from tidemark.raw.sealed_packs import SealsAround
 from tidemark.raw.segments import cover
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.broker.authority import MetadataMark
@@ -60,6 +75,11 @@ def stored_log(world: World, start: int = 0) -> bytes:
             if first <= header.base_offset < after:
                 log += body[header.position : header.end]
     return log
+
+
+def read_now(world: World) -> bytes:
+    """What readers of heads and ``offset.wm`` read."""
+    return reader.content(world.store, reader.pieces(world.store, world.control, world.keys()), 1 << 40)
 
 
 def errors(agent: TestedAgent) -> dict[str, str]:
@@ -288,3 +308,82 @@ def test_a_cluster_that_never_confirms_ends_the_wait() -> None:
     quorum = Quorum(Leader(1, Led(3, ID)))
     quorum.answers = []
     assert confirmed(quorum, T, 1, Led(3, ID), lambda _: None) is False
+
+
+@pytest.mark.parametrize(("at", "up_to"), [(100, 130), (120, 200), (130, 130), (150, 140), (160, 160)])
+def test_packs_of_the_former_history_are_sealed_in_it_and_the_agent_packs_on(world: World, at: int, up_to: int) -> None:
+    """Under the same epoch of the same broker, so that the head has an entry for each history."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    pack_once(world, 160)
+    assert world.watermark()[1].next_offset == 0
+    former = partition.log(0).read_bytes() + partition.log(100).read_bytes()
+    partition = restored(world, at, 0, 100, end=up_to)
+    partition.log(up_to).unlink()
+    world.metadata.default_high = up_to
+    same = at >= min(up_to, 160)
+    if same and up_to >= 160:
+        assert branching(world).look().outcome == "one history"
+        return
+    row = go_on(world)
+    assert (row.at, row.stored_end) == (min(at, up_to), 160)
+    assert world.watermark()[1].tails == ()
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        assert error(agent) is None
+        assert read_now(world) == disk_log(partition)
+        care(agent, 3)
+    assert read_now(world) == disk_log(partition)
+    assert [one.restores for one in entries(world)] == [world.watermark()[1].restores]
+    dead = [one for one in seals(world) if not one.lineage.restores]
+    assert max(one.end for one in dead) == 160
+    assert former.endswith(world.store.get(max(dead, key=lambda one: one.base).key).body)
+    append(partition, 100, records(up_to, up_to + 30, value="later"))
+    partition.roll(up_to + 30)
+    world.metadata.default_high = up_to + 30
+    assert errors(world.once(freshness=FRESHNESS)) == {}
+    assert world.watermark()[1].next_offset == up_to + 30
+    assert stored_log(world) == read_now(world) == disk_log(partition)
+
+
+def test_packs_of_a_dead_history_are_claimed_by_no_seal_of_the_live_one(world: World) -> None:
+    """Else they would be put into segments that seem to lack them, or be kept for ever."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    pack_once(world, 160)
+    partition = restored(world, 120, 0, 100, end=160)
+    go_on(world)
+    world.once()
+    ranges = packs(world)
+    around = SealsAround(world.store, world.keys(), world.watermark()[1].history)
+    around.look(0, 400)
+    assert around.lacking(ranges, pytest.fail) == []
+    proof = SealsOfPartition(world.store, world.keys(), world.store.now() + 2 * SETTLED)
+    proof.look(0, 400)
+    whys = [proof.why_needed(packed, compare=True) for packed in ranges]
+    assert [why for why in whys if why is not None] != [], "the former history is not sealed yet"
+    with world.agent(freshness=FRESHNESS) as agent:
+        agent.survey()
+        care(agent, 3)
+    proof = SealsOfPartition(world.store, world.keys(), world.store.now() + 2 * SETTLED)
+    proof.look(0, 400)
+    assert [proof.why_needed(packed, compare=True) for packed in ranges] == [None] * len(ranges)
+
+
+def test_a_running_agent_goes_on_by_itself(world: World) -> None:
+    partition = world.disk.partition().fill(0, 100, end=200)
+    settings: dict[str, object] = {
+        "scan_interval": "20ms",
+        "metadata_interval": "10ms",
+        "index": {"min_interval": "1ms"},
+    }
+    world.metadata.default_high = 200
+    with world.agent(**settings) as agent, agent.running():
+        wait_until(lambda: bool(world.names()) and world.watermark()[1].next_offset == 200, what="the segments")
+        partition = restored(world, 100, 0, 100, 230, end=260)
+        world.metadata.default_high = 260
+        wait_until(lambda: bool(agent.leadership.parted()), what="the agent to find another history")
+        go_on(world)
+        wait_until(lambda: world.watermark()[1].next_offset == 260, what="the disk's log")
+        wait_until(lambda: not agent.leadership.parted(), what="the end of the stop")
+    assert stored_log(world) == disk_log(partition)
