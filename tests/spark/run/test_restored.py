@@ -10,9 +10,11 @@ from deltalake import DeltaTable
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
+from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.formats.raw.masks import Mask, MaskIndex
 from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.raw.topic import RawTopic
 from tidemark.table.delta_table import live_files
@@ -195,3 +197,23 @@ def test_an_observation_from_before_the_restore_closes_no_date(world: World) -> 
     world.raw.store.put(key, index.body)
     [entry] = RawTopic(world.table).vouched(world.ledger).values()
     assert (entry.restored, entry.observed_at) == (0, datetime.fromtimestamp(0, UTC))
+
+
+def test_a_mask_is_of_one_history(world: World) -> None:
+    """The record of a person has an offset and an epoch that another record has after the restore."""
+    ten(world)
+    branch(world, 6)
+    world.raw.segment([written(6, 5, b"after")])
+    of_before = Mask.of("east", "orders", 0, {EPOCH: [2, 7]}, ["a" * 64])
+    of_now = Mask.of("east", "orders", 0, {EPOCH: [3, 8]}, ["b" * 64], (6,))
+    control = ControlKeys("", "east")
+    for mask in (of_before, of_now):
+        world.raw.store.put(mask.key(control), mask.to_bytes())
+    index = MaskIndex(cluster="east", place="orders").also([of_before, of_now])
+    world.raw.store.put(control.mask_index("orders"), index.to_bytes())
+    world.land()
+    assert 7 in world.offsets()
+    assert 8 not in world.offsets()
+    assert world.classes()["erased"] == 1
+    assert OffsetMask([of_before, of_now], restores=(6,)).of_epoch(EPOCH, 0, 10).tolist() == [2, 3, 8]
+    assert OffsetMask([of_before, of_now], restores=()).of_epoch(EPOCH, 0, 10).tolist() == [2, 3, 7]

@@ -72,7 +72,8 @@ class RemotePartition:
         self._indexes, self._observe = indexes, observe
         self._heads = heads.of(part.keys.endpoint)
         self._masks = masks.of(part.keys.place)
-        self._mask: tuple[tuple[MaskName, ...], OffsetMask] = (), OffsetMask()  # those of the last stretch
+        self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
+        """The masks of the last stretch, in a log with these restores."""
         self._tail = PackedTail(self._store, part.keys, self._heads.line)
         self._segments = StoredSegments(self._store, part.keys)
         self._sources = Sources(self._segments)
@@ -258,11 +259,11 @@ class RemotePartition:
     def _mask_of(self, view: WatermarkView, start: int, end: int) -> OffsetMask:
         """The erased offsets of the masks around ``[start, end)``."""
         assert view.masks is not None
-        masks = _overlapping(view.masks, start, end)
-        known, mask = self._mask
-        if masks != known:
-            mask = self._masks.read(masks)
-            self._mask = masks, mask
+        masks, restores = _overlapping(view.masks, start, end), view.lineage.restores
+        *known, mask = self._mask
+        if [masks, restores] != known:
+            mask = self._masks.read(masks, restores)
+            self._mask = masks, restores, mask
         return mask
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
