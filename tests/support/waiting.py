@@ -16,7 +16,7 @@ def wait_until(
     probe: Callable[[], bool],
     *,
     what: str,
-    timeout: float = 8.0,
+    timeout: float = HUNG,
     interval: float = 0.1,
     check: Callable[[], None] | None = None,
 ) -> float:

@@ -28,10 +28,11 @@ from tidemark.store import ObjectInfo
 from uploader_agent import __version__
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
-from uploader_agent.repair.splice import Edit, batches_of, edits, spliced
+from uploader_agent.repair.splice import Edit, OtherHistory, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.manifests import may_compact
 from uploader_agent.stored.objects import Summed, find, put_derived, replace
 from uploader_agent.upload.packed_parts import PartsOfRun
 from uploader_agent.upload.validation import ScannedSegment, scan
@@ -129,6 +130,7 @@ class FromPacks:
             changes = edits(self._store, log, manifest.base_offset, wanted, manifest.gone) if log else []
             if log is None or not wanted or not _is_to_change(manifest, log, changes):
                 return None
+            _check_compacted(manifest, near)
             if any(change.batch.header.base_offset in manifest.gone for change in changes):
                 manifest = manifest.model_copy(update={"erased": None})  # it gets back what the next pass must erase
             transactional = any(batch.header.is_transactional for batch in wanted)
@@ -151,7 +153,7 @@ class FromPacks:
                     self._put(stored, whole, log if changes else None, log.etag)
                 size = file.size - manifest.objects[manifest.log_name].size
             return self._row(manifest, size, "would bring" if dry_run else "brought")
-        except (FormatError, NotMadeWhole, Undecided) as error:
+        except (FormatError, NotMadeWhole, OtherHistory, Undecided) as error:
             return self._row(manifest, 0, "left", str(error))
 
     def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:
@@ -187,6 +189,13 @@ def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit
     if changes and not as_described:
         raise NotMadeWhole(f"{log.key}: is not what its manifest describes: see `tidemark-agent verify --deep`")
     return bool(changes) or not as_described
+
+
+def _check_compacted(manifest: SegmentManifest, near: list[PackedRange]) -> None:
+    """Raise NotMadeWhole if compaction cannot have removed what the segment lacks."""
+    if not may_compact(manifest.cleanup_policy) and not any(packed.range.compacted for packed in near):
+        rule = "lacks batches of packs, and its topic was not compacted: see why before anything is replaced"
+        raise NotMadeWhole(f"{manifest.log_name}: {rule}")
 
 
 def _described(

@@ -17,9 +17,10 @@ import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.raw.last_batch import batch_of
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
@@ -28,6 +29,7 @@ from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.stored import manifests, watermark
+from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import put_derived
@@ -52,11 +54,15 @@ class ReplicaRefused(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The state of the store around some offsets. ``lineages`` are pairs of a lineage and its end."""
+    """The state of the store around some offsets. ``lineages`` are pairs of a lineage and its end.
+
+    ``lasts`` are the last batches of the nearest segments, which a replica's log has as well.
+    """
 
     stored: StoredWatermark | None
     lineages: tuple[tuple[Lineage, int], ...]
     cleanup_policy: str
+    lasts: tuple[BatchHeader, ...] = ()
 
     @property
     def lineage(self) -> Lineage:
@@ -86,7 +92,8 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
     policies = {manifest.cleanup_policy for manifest in near}
-    return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY)
+    lasts = tuple(batch_of(manifest.last_batch) for manifest in near if manifest.last_batch)
+    return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY, lasts)
 
 
 def _lineage(stored: StoredWatermark | None) -> Lineage:
@@ -155,6 +162,10 @@ class Replica:
             )
         whole = lineage_of(path, scanned.summary, surroundings.known_lineages(lineage))
         surroundings.check(whole, work.end, path)
+        with self.route.files() as files:
+            for last in surroundings.lasts:
+                if whole.is_live(last.base_offset, last.leader_epoch) and local_difference(files, last) is not None:
+                    raise ReplicaRefused(f"{path}: is another history than what is stored beside it: see `verify`")
         return whole
 
     @staticmethod

@@ -23,8 +23,9 @@ from tidemark.raw.objects import ListedObject, StoredManifest, read_manifest
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.stored import listing, manifests
+from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.histories import HistoriesPart, find_parting
 from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import find, put_derived
@@ -79,8 +80,9 @@ class Reupload:
 
         The segments must be rotated, and end at or below the high watermark.
 
-        Raises StoreError: the store failed; earlier rows are done.
+        Raises StoreError: the store failed; earlier rows are done. HistoriesPart: the log is not the stored one.
         """
+        self._check_history()
         touched = {work.segment for work in self._works(Intervals([(start, end)]))}
         wanted = Intervals((work.base_offset, work.end) for work in self._works(ALL_OFFSETS) if work.segment in touched)
         if not wanted:
@@ -101,6 +103,18 @@ class Reupload:
                 yield self._row(work, "left", str(outcome))
             else:
                 yield self._row(work, "brought")
+
+    def _check_history(self) -> None:
+        route = self._route
+        stored = watermark.read(route.store, route.keys)
+        if stored is None:
+            return
+        with route.files() as files:
+            lineage = files.lineage().with_history(stored.lineage)
+            parting = find_parting(route.store, route.keys, files, lineage, end=stored.watermark.next_offset)
+        if parting is not None and parting.local is not None:  # a replica may be behind
+            go_on = f"tidemark-agent branch {route.tp.topic} {route.tp.partition}"
+            raise HistoriesPart(f"{route.folder}: {parting}: nothing of it is uploaded again: see `{go_on}`")
 
     @property
     def _route(self) -> UploadRoute:

@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
+from tidemark.errors import TidemarkError
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
+from tidemark.kafka_log.same_batch import described, is_same
 from tidemark.raw.sealed_packs import BatchId, claims, id_of
 from tidemark.raw.stored_bytes import PIECE_BYTES, pieces
 from tidemark.store import ObjectInfo, Store
@@ -27,6 +29,10 @@ class PackBatch(NamedTuple):
     header: BatchHeader
     key: str
     position: int
+
+
+class OtherHistory(TidemarkError):
+    """A pack has other batches at the offsets of the stored ones."""
 
 
 class Edit(NamedTuple):
@@ -64,15 +70,19 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
 
     Raises:
+        OtherHistory: a wanted batch is another one than the log has at its offsets.
         SegmentError: the log is damaged.
         StoreError: the store failed.
     """
     changes: list[Edit] = []
     left = deque(wanted)
     for stored in scan_batches(pieces(store, log), log.key, base):
+        if left and _differs(left[0].header, stored):
+            rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
+            raise OtherHistory(f"{log.key}: {rule}: of another history, which must not replace it")
         while left and left[0].header.base_offset < stored.base_offset:
             changes.append(Edit(stored.position, stored.position, left.popleft()))
-        if left and _is_same(left[0].header, stored):
+        if left and _is_copy(left[0].header, stored):
             ours = left.popleft()
             same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
             erased = gone.get(stored.base_offset, 0)
@@ -82,9 +92,14 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
 
 
-def _is_same(one: BatchHeader, other: BatchHeader) -> bool:
+def _is_copy(one: BatchHeader, other: BatchHeader) -> bool:
     """True if both are copies of one batch: the segment claims the first, so that they are of one log."""
     return (one.base_offset, one.leader_epoch) == (other.base_offset, other.leader_epoch)
+
+
+def _differs(packed: BatchHeader, stored: BatchHeader) -> bool:
+    overlaps = packed.base_offset <= stored.last_offset and stored.base_offset <= packed.last_offset
+    return overlaps and is_same(packed, stored) is False
 
 
 @contextmanager

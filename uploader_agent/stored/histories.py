@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -20,7 +19,7 @@ from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
 from tidemark.kafka_log.batch import CRC_START
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.kafka_log.same_batch import is_same, overlapping
+from tidemark.kafka_log.same_batch import described, is_same, overlapping
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, read_manifest
 from tidemark.raw.packs import live_part
@@ -43,7 +42,7 @@ class HistoryDiffers(TidemarkError):
     """A batch of the disk is not the stored one at its offsets: the whole histories have to be compared."""
 
     def __init__(self, name: str, stored: BatchHeader, local: BatchHeader) -> None:
-        super().__init__(f"{name}: the store has {_described(stored)}, and the disk {_described(local)}")
+        super().__init__(f"{name}: the store has {described(stored)}, and the disk {described(local)}")
 
 
 class HistoriesPart(ContinuityError):
@@ -67,18 +66,9 @@ class Parting(NamedTuple):
 
     def __str__(self) -> str:
         begun = ", where the disk's log begins" if self.at == self.log_start and self.at else ""
-        theirs = f"the store has {_described(self.stored)}, and ends at {self.stored_end}"
-        ours = f"the disk has {_described(self.local)}, and ends at {self.log_end}"
+        theirs = f"the store has {described(self.stored)}, and ends at {self.stored_end}"
+        ours = f"the disk has {described(self.local)}, and ends at {self.log_end}"
         return f"another history than the stored one from offset {self.at} on{begun}: {theirs}; {ours}"
-
-
-def _described(header: BatchHeader | None) -> str:
-    if header is None:
-        return "nothing there"
-    moment = (
-        "" if header.max_timestamp < 0 else f" of {datetime.fromtimestamp(header.max_timestamp / 1000, UTC):%FT%TZ}"
-    )
-    return f"a batch from {header.base_offset} to {header.last_offset} under epoch {header.leader_epoch}{moment}"
 
 
 class LocalBatch(NamedTuple):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from tidemark.formats.keys import TopicPartition
+
 
 class Severity(StrEnum):
     """The words, ascending by severity."""
@@ -22,10 +24,12 @@ class Severity(StrEnum):
     """Two segments hold the same offsets of one log, as after a change of leader; readers take each offset once."""
     TRUNCATED = "TRUNCATED"
     """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
+    PARTED = "PARTED"
+    """Bytes of another history than the disk's, or than another object's: Kafka gave the same offsets twice."""
     GAP = "GAP"
     """Offsets that no readable segment has."""
     LACKING = "LACKING"
-    """A segment lacks records that packs of the same offsets have: compaction had removed them before it was sealed."""
+    """A segment lacks records that packs of the same offsets have, for example since compaction had removed them."""
     CORRUPT = "CORRUPT"
     """An object that differs from its manifest, or bytes that break the format."""
 
@@ -33,8 +37,8 @@ class Severity(StrEnum):
 class VerifyFinding(NamedTuple):
     """A finding about the offsets ``[offset, end)``, or about an object.
 
-    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING segment, or a CORRUPT object if no
-    other segment has its offsets, or its own manifest vouches for it.
+    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT object if
+    no other segment has its offsets, or its own manifest vouches for it.
     """
 
     word: Severity
@@ -43,3 +47,9 @@ class VerifyFinding(NamedTuple):
     object: str | None
     detail: str
     wrong: bool = False
+
+
+def other_history(tp: TopicPartition) -> str:
+    """The cause and the remedy of a PARTED finding."""
+    cause = "another history, as after a restore of brokers or their metadata from a backup"
+    return f"{cause}: `tidemark-agent branch {tp.topic} {tp.partition}` shows both, and goes on with the disk's"

@@ -18,7 +18,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.verify.findings import Severity, VerifyFinding
+from uploader_agent.verify.findings import Severity, VerifyFinding, other_history
 
 _AT_A_TIME = 16
 """Footers that are read at the same time: each may have thousands of ranges, and few of them are wanted."""
@@ -119,7 +119,13 @@ def _finding(partition: LedPartition, lacking: Lacking) -> VerifyFinding:
     tp, keys = partition.tp, partition.uploader.where[1]
     first, *others = lacking.packs
     have = f"{first} and {len(others)} more packs have" if others else f"{first} has"
-    cure = f"`tidemark-agent reupload {tp.topic} {tp.partition} --from-packs` adds them"
-    detail = f"lacks {lacking.batches} batches that {have}, removed by compaction before it was sealed: {cure}"
-    key = keys.segment(lacking.name, "log")
-    return VerifyFinding(Severity.LACKING, lacking.start, lacking.end, key, detail, wrong=True)
+    key, span = keys.segment(lacking.name, "log"), (lacking.start, lacking.end)
+    if lacking.other:
+        detail = f"has other batches than {first}, at {lacking.batches} of them: {other_history(tp)}"
+        return VerifyFinding(Severity.PARTED, *span, key, detail, wrong=True)
+    cure = "see what has become of them before anything is replaced: the topic was not compacted"
+    if lacking.compacted:
+        add = f"`tidemark-agent reupload {tp.topic} {tp.partition} --from-packs` adds them"
+        cure = f"removed by compaction before it was sealed: {add}"
+    detail = f"lacks {lacking.batches} batches that {have}: {cure}"
+    return VerifyFinding(Severity.LACKING, *span, key, detail, wrong=True)

@@ -14,6 +14,7 @@ from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
+from tidemark.kafka_log.same_batch import described
 from tidemark.raw import objects
 from tidemark.raw.heads import Heads, PartitionLook
 from tidemark.raw.objects import StoredWatermark
@@ -24,10 +25,11 @@ from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.stored import watermark
+from uploader_agent.stored.histories import first_difference, local_batches
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_run
 from uploader_agent.verify.erased import difference
-from uploader_agent.verify.findings import Severity, VerifyFinding
+from uploader_agent.verify.findings import Severity, VerifyFinding, other_history
 from uploader_agent.verify.segment import Checked, check
 from uploader_agent.verify.tails import CheckedTail, check_tail
 
@@ -123,6 +125,10 @@ class _Verification:
         for checked in self._check_segments(store, keys, live):
             self._take(checked)
         self._take_removed(store, keys)
+        if (parting := self._partition.uploader.parting) is not None:
+            detail = f"{parting}: {other_history(self._partition.tp)}"
+            end = max(parting.stored_end, parting.log_end)
+            self.say(VerifyFinding(Severity.PARTED, parting.at, end, None, detail, wrong=True))
         if look is not None:
             tail = self._check_tail(look, store, keys, live)
             self._check_holes(look.stored, keys)
@@ -220,8 +226,28 @@ class _Verification:
             if run is None or run.base_offset != base:
                 return
             rule = self._difference(checked, log, run.log, path)
-        if rule is not None:
+            other = self._other_history(checked, files) if rule is not None else None
+        if other is not None:
+            self.say(other)
+        elif rule is not None:
             self.say(VerifyFinding(Severity.CORRUPT, base, end, checked.key, rule, wrong=True))
+
+    def _other_history(self, checked: Checked, files: PartitionFiles) -> VerifyFinding | None:
+        """That the stored segment is of another history than the disk's, if a batch of the disk shows that."""
+        assert checked.log is not None
+        log = ObjectInfo(checked.key, checked.log.size, checked.log.etag, utc_now())
+        stored = scan_batches(pieces(self._partition.uploader.where[0], log), checked.key, checked.base_offset)
+        try:
+            found = first_difference(stored, local_batches(files, checked.base_offset))
+        except (NotFound, PreconditionFailed, SegmentError):
+            return None
+        if found is None:
+            return None
+        theirs, ours = found
+        at = min(theirs.base_offset, ours.base_offset)
+        differ = f"has {described(theirs)}, and the disk {described(ours)}"
+        detail = f"{differ}: {other_history(self._partition.tp)}"
+        return VerifyFinding(Severity.PARTED, at, checked.next_offset, checked.key, detail, wrong=True)
 
     def _difference(self, checked: Checked, log: ObjectSum, local: OpenFile, path: str) -> str | None:
         """The difference of the stored ``log`` from the broker's file, apart from erased records."""

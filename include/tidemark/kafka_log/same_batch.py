@@ -8,12 +8,16 @@ erasure changes the same in a stored batch. So a difference is told only if no r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from tidemark.kafka_log.batch import APPEND_TIME, CODEC_MASK, CONTROL, TRANSACTIONAL, BatchHeader
 
 _KIND: Final = APPEND_TIME | TRANSACTIONAL | CONTROL
 """The attributes that every rewriting keeps."""
+
+_END_OF_TIME: Final = 253_402_300_800_000
+"""The year 10,000, in milliseconds since 1970: producers state any time."""
 
 One = TypeVar("One")
 Other = TypeVar("Other")
@@ -52,6 +56,15 @@ def overlapping(
             one = next(ours, None)
         if ends[1] <= ends[0]:
             other = next(theirs, None)
+
+
+def described(header: BatchHeader | None) -> str:
+    """What a log has at some offsets, in words."""
+    if header is None:
+        return "nothing there"
+    sane = 0 <= header.max_timestamp < _END_OF_TIME
+    moment = f" of {datetime.fromtimestamp(header.max_timestamp / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if sane else ""
+    return f"a batch from {header.base_offset} to {header.last_offset} under epoch {header.leader_epoch}{moment}"
 
 
 def _identity(header: BatchHeader) -> tuple[int, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
+from tidemark.formats.raw.last_batch import batch_of
 from tidemark.formats.raw.slots import of_broker
-from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, WatermarkIndex
+from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.mirror_status import MirrorStatus
+from tidemark.kafka_log.same_batch import described
 from tidemark.monitoring.incidents import Condition, in_utc
 from tidemark.store import clock
 from tidemark.words import plural
@@ -125,6 +127,52 @@ def _damage(head: DamagedHead) -> str:
 def head_key(cluster: str, broker: str) -> str:
     """The key of the incident that heads of ``broker`` were damaged."""
     return f"head/{cluster}/{broker}"
+
+
+def other_histories(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[Condition]:
+    """Conditions of topics with partitions whose leader's log is not the stored one: one a topic.
+
+    Of several entries the last observed one counts: the epochs of a restored cluster may lie below those of before.
+    """
+    latest: dict[tuple[str, int], LeaderEntry] = {}
+    for index in indexes:
+        for entry in index.entries:
+            known = latest.get(at := (entry.topic, entry.partition))
+            if known is None or entry.observed_at > known.entry.observed_at:
+                latest[at] = LeaderEntry(index.broker, entry)
+    parted: dict[str, list[tuple[LeaderEntry, OtherHistory]]] = {}
+    for (topic, _), leader in sorted(latest.items()):
+        if leader.entry.other_history is not None:
+            parted.setdefault(topic, []).append((leader, leader.entry.other_history))
+    for topic, found in parted.items():
+        (first, history), only = found[0], len(found) == 1
+        more = (
+            "" if only else f"; and of partitions {', '.join(str(leader.entry.partition) for leader, _ in found[1:6])}"
+        )
+        more += f" and {len(found) - 6} more" if len(found) > 6 else ""
+        place = f"on {of_broker(first.broker)}"
+        yield Condition(
+            kind="history",
+            key=f"history/{cluster}/{topic}",
+            cluster=cluster,
+            topic=topic,
+            partition=first.entry.partition if only else None,
+            start=history.at if only else None,
+            end=history.stored_end if only else None,
+            since=min(other.found_at for _, other in found),
+            title=f"{cluster}/{topic}: a broker has another history than the store",
+            text=f"partition {first.entry.partition} {place}: {_parting(history)}{more}; nothing more of it is stored",
+            likely="brokers or the cluster's metadata were restored from a backup, and Kafka gave offsets again",
+            mend=f"{place}: tidemark-agent branch {topic} {first.entry.partition} shows both, and what goes on",
+            fact=" ".join(f"{leader.entry.partition}:{other.at}" for leader, other in found),
+        )
+
+
+def _parting(history: OtherHistory) -> str:
+    """Where two histories part, and the first batch of each that differs."""
+    stored, local = (described(batch_of(text) if text else None) for text in (history.stored, history.local))
+    ours = f"the disk has {local}, and ends at {history.log_end}"
+    return f"from offset {history.at} on, the store has {stored}, and ends at {history.stored_end}; {ours}"
 
 
 def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:

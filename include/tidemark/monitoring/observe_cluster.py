@@ -179,6 +179,7 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             *silent,
             *deployment_conditions.clocks_off(cluster, present, now),
             *deployment_conditions.heads_damaged(cluster, present, now),
+            *deployment_conditions.other_histories(cluster, present),
             *(
                 deployment_conditions.unreadable_index(cluster, str(error), now, key)
                 for key, error in cache.failures.items()
@@ -188,7 +189,8 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             Unknown(found_by("agents"), key=of(cluster, key.rpartition("/")[2].removesuffix(".json")))
             for key in cache.failures
             for of in (deployment_conditions.agent_gone_key, deployment_conditions.head_key)
-        ),
+        )
+        + ((Unknown(frozenset({"history"})),) if cache.failures else ()),
         missing=bool(cache.failures),
     )
 

@@ -2,7 +2,8 @@
 
 A seal *claims* a packed batch if it has the batch's offsets, on its own branch of the log. It may claim a batch and not
 hold it: compaction had removed records from the log that was sealed. An offset and an epoch identify one batch, and
-compaction only takes records out of it, so headers show which copy has more.
+compaction only takes records out of it, so headers show which copy has more. That does not hold if brokers were
+restored from a backup: then a pack may have batches of another history than the seal.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage
+from tidemark.kafka_log.same_batch import is_same, overlapping
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import LOOK_BACK
@@ -35,13 +37,19 @@ class ListedSeal(NamedTuple):
 
 
 class Lacking(NamedTuple):
-    """Number of ``batches`` in ``[start, end)`` that the seal ``name`` claims, ``packs`` have, and no seal holds."""
+    """Number of ``batches`` in ``[start, end)`` that the seal ``name`` claims, ``packs`` have, and no seal holds.
+
+    With ``other`` the seal has other batches at their offsets: it is of another history. ``compacted`` is true if
+    compaction may have removed them.
+    """
 
     name: SegmentName
     batches: int
     start: int
     end: int
     packs: tuple[str, ...]
+    other: bool = False
+    compacted: bool = True
 
 
 class BatchId(NamedTuple):
@@ -53,11 +61,23 @@ class BatchId(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The most records of a batch in any pack, the end of the batch, and the packs that have it."""
+    """A batch with the most records of any pack, the packs that have it, and whether compaction may take some."""
 
-    records: int
-    next_offset: int
+    header: BatchHeader
     packs: frozenset[str]
+    compacted: bool
+
+    @property
+    def next_offset(self) -> int:
+        """The end of the batch."""
+        return self.header.next_offset
+
+
+class _Seal(NamedTuple):
+    """The batches that a seal has with all records, and those at whose offsets it has others."""
+
+    complete: set[BatchId]
+    others: set[BatchId]
 
 
 @dataclass
@@ -104,6 +124,11 @@ class SealsAround:
             self._manifests[name] = whole if log is not None and log.etag == self.listed[name].log.etag else None
         return self._manifests[name]
 
+    def compacted(self, name: SegmentName) -> bool:
+        """True if the broker's cleaner may have removed records from the seal ``name``, or its policy is unknown."""
+        manifest = self._sound(name)
+        return manifest is None or manifest.compacted or manifest.cleanup_policy == "unknown"
+
     def listing(self, range_: Range) -> SegmentName | None:
         """The seal that lists the range, with its very bytes, or None. Raises errors of :meth:`manifest`."""
         part = range_.first, range_.next, range_.crc32c
@@ -128,13 +153,19 @@ class SealsAround:
         """
         wanted = self._wanted(ranges, on_damage)
         held: set[BatchId] = set()
+        others: set[BatchId] = set()
         claims: dict[BatchId, SegmentName] = {}
         for name in self.names:
             claimed = [batch for batch, most in wanted.items() if self._claims(name, batch, most.next_offset)]
-            if claimed and (complete := self._held(name, wanted)) is not None:
-                held |= complete
+            if claimed and (seal := self._held(name, claimed, wanted)) is not None:
+                held |= seal.complete
+                others |= seal.others
                 claims = dict.fromkeys(claimed, name) | claims
-        return _by_seal(claims.keys() - held, claims, wanted)
+        lost = claims.keys() - held
+        return [
+            *_by_seal(lost - others, claims, wanted, self),
+            *_by_seal(lost & others, claims, wanted, self, other=True),
+        ]
 
     def _wanted(
         self, ranges: Iterable[PackedRange], on_damage: Callable[[FormatError], None]
@@ -153,9 +184,10 @@ class SealsAround:
                 continue
             for header in headers:
                 batch = id_of(header, packed.range.restores)
-                before = wanted.get(batch, _Wanted(0, 0, frozenset()))
-                most = max(before.records, header.record_count)
-                wanted[batch] = _Wanted(most, header.next_offset, before.packs | {packed.key})
+                before = wanted.get(batch, _Wanted(header, frozenset(), False))
+                most = max(before.header, header, key=lambda one: one.record_count)
+                compacted = before.compacted or packed.range.compacted
+                wanted[batch] = _Wanted(most, before.packs | {packed.key}, compacted)
         return wanted
 
     def _overlaps(self, range_: Range) -> bool:
@@ -182,19 +214,29 @@ class SealsAround:
         manifest = self._sound(name) if name.base <= batch.base_offset else None
         return manifest is not None and claims(manifest, self.lineage, batch, next_offset)
 
-    def _held(self, name: SegmentName, wanted: dict[BatchId, _Wanted]) -> set[BatchId] | None:
-        """The batches of ``wanted`` with all records in the seal; None if its log is damaged or was replaced."""
+    def _held(self, name: SegmentName, claimed: Iterable[BatchId], wanted: dict[BatchId, _Wanted]) -> _Seal | None:
+        """The batches of ``wanted`` that the seal has; None if its log is damaged or was replaced."""
         log, manifest = self.listed[name].log, self._sound(name)
         gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
+        complete: set[BatchId] = set()
+
+        def note(header: BatchHeader) -> BatchHeader:
+            batch = id_of(header, restores)
+            most, erased = wanted.get(batch), gone.get(header.base_offset, 0)
+            whole = most is not None and header.record_count + erased >= most.header.record_count
+            if most is not None and whole and is_same(header, most.header) is not False:
+                complete.add(batch)
+            return header
+
         try:
-            return {
-                batch
-                for header in scan_batches(pieces(self.store, log), log.key, name.base)
-                if (batch := id_of(header, restores)) in wanted
-                and header.record_count + gone.get(header.base_offset, 0) >= wanted[batch].records
-            }
+            headers = map(note, scan_batches(pieces(self.store, log), log.key, name.base))
+            packed = [wanted[batch].header for batch in sorted(claimed)]
+            pairs = [*overlapping(headers, packed, lambda one: one, lambda one: one)]
+            for _ in headers:
+                pass  # those after the last packed one
         except (FormatError, NotFound, PreconditionFailed):
             return None
+        return _Seal(complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False})
 
 
 def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:
@@ -222,7 +264,12 @@ def bounds(ranges: Iterable[Range]) -> tuple[int, int]:
 
 
 def _by_seal(
-    lacking: Iterable[BatchId], claims: dict[BatchId, SegmentName], wanted: dict[BatchId, _Wanted]
+    lacking: Iterable[BatchId],
+    claims: dict[BatchId, SegmentName],
+    wanted: dict[BatchId, _Wanted],
+    seals: SealsAround,
+    *,
+    other: bool = False,
 ) -> list[Lacking]:
     by_seal: dict[SegmentName, list[BatchId]] = {}
     for batch in sorted(lacking):
@@ -234,6 +281,8 @@ def _by_seal(
             batches[0].base_offset,
             max(wanted[batch].next_offset for batch in batches),
             tuple(sorted({pack for batch in batches for pack in wanted[batch].packs})),
+            other,
+            seals.compacted(name) or any(wanted[batch].compacted for batch in batches),
         )
         for name, batches in sorted(by_seal.items())
     ]

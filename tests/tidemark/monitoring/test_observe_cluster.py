@@ -15,14 +15,17 @@ import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
 from tests.tidemark.erasure.asked import approve, asked, tell
+from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
-from tidemark.formats.raw.watermark_index import DamagedHead
+from tidemark.formats.raw.last_batch import last_batch_of
+from tidemark.formats.raw.watermark_index import DamagedHead, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.kafka_log import scan_batches
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observe_cluster import ClusterLook, look
@@ -273,6 +276,27 @@ def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_a
     world.put_index(served, broker=4, damaged_heads=[made])
     assert keys(world, 14) == ["head/kafka-1/4"]
     assert keys(world, 15) == []
+
+
+def test_another_history_on_a_broker_names_both_and_what_to_do(world: World) -> None:
+    """The index of a former leader, under a later epoch, is from before the restore."""
+    landed(world)
+    batches = [last_batch_of(header) for header in scan_batches([simple(40, 5) + simple(45, 5)], "log", 40)]
+    other = OtherHistory(
+        at=40, stored_end=100, log_start=0, log_end=70, stored=batches[0], local=batches[1], found_at=NOW - MINUTE
+    )
+    world.put_index(entry("orders", 0, 100, epoch=7), broker=5)
+    parted = entry("orders", 0, 100).model_copy(update={"other_history": other, "observed_at": NOW + MINUTE})
+    world.put_index(parted, broker=4)
+    [found] = looked(world)
+    assert (found.key, found.partition, found.start, found.end) == ("history/kafka-1/orders", 0, 40, 100)
+    assert "the store has a batch from 40 to 44 under epoch 3 of 2026-" in found.text
+    assert "and ends at 100; the disk has a batch from 45 to 49 under epoch 3" in found.text
+    assert "tidemark-agent branch orders 0" in found.mend
+    world.raw.put(world.control.index(4), b"not an index")
+    assert "history/kafka-1/orders" in keys(world, 1), "nobody knows"
+    world.put_index(parted.model_copy(update={"other_history": None}), broker=4)
+    assert keys(world, 2) == []
 
 
 def test_nothing_is_told_of_a_broker_that_was_removed(world: World) -> None:

@@ -57,6 +57,7 @@ def main() -> int:
     parser.add_argument("--events", action="store_true", help="print the last events of those that do not fail, too")
     parser.add_argument("--compacted", action="store_true", help="compact the topics of all schedules")
     parser.add_argument("--fetching", action="store_true", help="let agents fetch, without brokers' disks")
+    parser.add_argument("--restored", action="store_true", help="restore brokers from a backup")
     parser.add_argument("--plant", choices=[*FAULTS, *LOSSES], help="a fault or loss to plant in the agent")
     parser.add_argument(
         "--plant-each",
@@ -76,10 +77,13 @@ def main() -> int:
         return _plant_each(seeds, options.plant_each or [*FAULTS, *LOSSES])
     totals = Totals()
     for seed in seeds:
-        result = _run(seed, options.plant, compacted=options.compacted, fetching=options.fetching)
+        result = _run(
+            seed, options.plant, compacted=options.compacted, fetching=options.fetching, restored=options.restored
+        )
         totals.add(result)
         if result.failed:
-            _say(*_failure(result, options.plant, compacted=options.compacted, fetching=options.fetching))
+            restored = ["  with --restored"] if options.restored else []
+            _say(*_failure(result, options.plant, compacted=options.compacted, fetching=options.fetching), *restored)
         if options.events or (result.failed and not options.keep_going):
             _say(str(result.schedule), "the last events:", *result.told)
         if result.failed and not options.keep_going:
@@ -89,10 +93,12 @@ def main() -> int:
     return 1 if totals.failed else 0
 
 
-def _run(seed: int, name: str | None, *, compacted: bool = False, fetching: bool = False) -> Result:
+def _run(
+    seed: int, name: str | None, *, compacted: bool = False, fetching: bool = False, restored: bool = False
+) -> Result:
     with planted(name) as mutant:
         if mutant is None:
-            return run(seed, compacted=compacted, fetching=fetching)
+            return run(seed, compacted=compacted, fetching=fetching, restored=restored)
         return run(
             seed,
             replicated=mutant.replicated,
@@ -100,6 +106,7 @@ def _run(seed: int, name: str | None, *, compacted: bool = False, fetching: bool
             fetching=fetching or mutant.fetching,
             unclean=mutant.unclean,
             careless=mutant.careless,
+            restored=restored or mutant.restored,
         )
 
 

@@ -147,6 +147,27 @@ class Replica:
         base = max(base for base in self.disk.bases if base <= end)
         self.disk.truncate(base, len(self.content(base, end)))
 
+    def save(self) -> SavedLog:
+        """A copy of the log."""
+        log = tuple(self.batches), self.epochs, self.log_start, self.high_watermark, dict(self.left)
+        return SavedLog(*log, tuple(self.disk.bases))
+
+    def restore(self, saved: SavedLog) -> None:
+        """Put a copy in place of the log."""
+        self.batches, self.epochs, self.log_start = list(saved.batches), saved.epochs, saved.log_start
+        self.high_watermark, self.left = saved.high_watermark, dict(saved.left)
+        ends = [*saved.bases[1:], self.end]
+        self.disk.replace({base: self.content(base, end) for base, end in zip(saved.bases, ends, strict=True)})
+
+    def lead_again(self, epoch: int) -> None:
+        """Begin an epoch that the log may have seen (``LeaderEpochFileCache.assign``): later ones are forgotten."""
+        entries = list(self.epochs.entries)
+        if entries and entries[-1][0] == epoch:
+            return
+        while entries and (entries[-1][0] >= epoch or entries[-1][1] >= self.end):
+            entries.pop()
+        self.epochs = Lineage((*entries, (epoch, self.end)))
+
     def begin_at(self, start: int) -> None:
         """Drop the whole log, and begin an empty one."""
         self.log_start = start
@@ -160,6 +181,26 @@ class Replica:
     def write_epochs(self) -> None:
         """Write ``leader-epoch-checkpoint``."""
         self.disk.epochs([*self.kept_epochs.entries])
+
+
+class SavedLog(NamedTuple):
+    """A replica's log in a backup."""
+
+    batches: tuple[Batch, ...]
+    epochs: Lineage
+    log_start: int
+    high_watermark: int
+    left: dict[int, bytes]
+    bases: tuple[int, ...]
+
+
+class SavedPartition(NamedTuple):
+    """What the controller had decided about a partition at the time of a backup, and its replicas' logs."""
+
+    leader: int
+    leader_epoch: int
+    in_sync: frozenset[int]
+    logs: dict[int, SavedLog]
 
 
 @dataclass
@@ -275,6 +316,8 @@ class Cluster:
     ) -> None:
         self.compacted = compacted
         """Whether ``cleanup.policy`` of all topics is ``compact``."""
+        self.restored = False
+        """Whether anything was restored from a backup."""
         self.keeps_last = False
         """Whether compaction leaves a record of a log's last batch, as it does unless that is a tombstone."""
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -427,6 +470,38 @@ class Cluster:
             else:
                 self._learn_soon(partition, broker)
 
+    def back_up(self) -> dict[TopicPartition, SavedPartition]:
+        """A copy of all disks and metadata."""
+        return {
+            at: SavedPartition(
+                one.leader,
+                one.leader_epoch,
+                frozenset(one.in_sync),
+                {broker: replica.save() for broker, replica in one.replicas.items()},
+            )
+            for at, one in self.partitions.items()
+        }
+
+    def restore(
+        self, saved: dict[TopicPartition, SavedPartition], brokers: Iterable[int], *, disks: bool, metadata: bool
+    ) -> None:
+        """Restore disks, the metadata, or both. All brokers start again; without the metadata, in a new epoch."""
+        for at, before in saved.items():
+            partition = self.partitions[at]
+            for broker in partition.replicas.keys() & set(brokers) if disks else ():
+                partition.replicas[broker].restore(before.logs[broker])
+            if metadata:
+                partition.leader, partition.leader_epoch = before.leader, before.leader_epoch
+                partition.in_sync = set(before.in_sync)
+            else:
+                partition.leader_epoch += 1
+            for replica in partition.replicas.values():
+                replica.leads, replica.leader_epoch = False, -1
+                replica.write_epochs()
+                self._learn_soon(partition, replica.broker)
+        self.restored = True
+        self._tell()
+
     def settle(self, partition: Partition) -> None:
         """All brokers know who leads, and the follower has caught up, or does so soon."""
         for broker in partition.replicas:
@@ -484,6 +559,8 @@ class Cluster:
             return
         replica.leader_epoch, replica.leads = partition.leader_epoch, partition.leader == broker
         if replica.leads:
+            if self.restored:
+                replica.lead_again(partition.leader_epoch)
             replica.assign(partition.leader_epoch, replica.end)
             replica.write_epochs()
             replica.in_sync, replica.fetched = set(partition.in_sync), 0

@@ -216,6 +216,16 @@ class PartitionDir:
         self.bases = [base]
         self._begin(base)
 
+    def replace(self, logs: Mapping[int, bytes]) -> None:
+        """Put other segments in place of all, as from a backup: the last one is active."""
+        for path in self.folder.glob("0*"):
+            path.unlink()
+        self.bases = []
+        for base, content in logs.items():
+            self.bases.append(base)
+            self._begin(base)
+            self.append(content)
+
     def clean(self, base: int, content: bytes) -> None:
         """The cleaner replaces the segment at ``base`` (``LocalLog.replaceSegments``); its time stays."""
         modified = self.log(base).stat().st_mtime

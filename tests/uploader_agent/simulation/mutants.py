@@ -12,6 +12,7 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.disk import SimulatedWatcher, Watches
 from tests.uploader_agent.simulation.fetch_mutants import FETCH_FAULTS, FETCH_LOSSES
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
+from tests.uploader_agent.simulation.restore_mutants import RESTORES
 from tests.uploader_agent.simulation.rule_mutants import RULES
 from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
@@ -232,6 +233,7 @@ FAULTS = {
     "all that is on the disk is packed": Mutant(_all_that_is_on_the_disk_is_packed, replicated=True),
     **RULES,
     **FETCH_FAULTS,
+    **RESTORES,
 }
 """What must be seen."""
 

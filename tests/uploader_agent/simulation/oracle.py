@@ -65,12 +65,16 @@ class Oracle:
         """The batches that heads have named, by topic id, partition, offset and epoch: they may have landed."""
         self._cluster = cluster
         self._scheduler = scheduler
+        self.silent = False
+        """Whether brokers were restored: an offset and an epoch no longer name one batch."""
         self.lies: list[str] = []
         """What indexes have said that was not true."""
         self._lied = lied
 
     def written(self, key: str, body: bytes) -> None:
         """An object is written: neither an index nor a head must say what is not true."""
+        if self.silent:
+            return
         if key in HEADS:
             self._read_head(HEADS[key], Head.from_bytes(body, key))
         if key.endswith("/offset.wm"):

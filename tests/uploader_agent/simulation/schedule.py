@@ -27,6 +27,8 @@ Kind = Literal[
     "delete_records",
     "double",
     "lose_spool",
+    "back_up",
+    "restore",
 ]
 
 _WEIGHTS: dict[Kind, int] = {
@@ -49,6 +51,10 @@ _UNCLEAN: dict[Kind, int] = {"elect_unclean": 4, "shrink": 6, "diverge": 8, "los
 
 _FETCHING: dict[Kind, int] = {"delete_records": 3, "double": 2, "lose_spool": 2}
 """What is added where agents fetch."""
+
+
+_REMOVING: frozenset[Kind] = frozenset({"retire", "delete", "create"})
+"""What is left out where brokers are restored: whatever a log has then must be stored, or told."""
 
 
 class Fetching(NamedTuple):
@@ -98,6 +104,8 @@ class Schedule:
     """Which damage the head gets once all is stored, a number in [0, 1); None for none."""
     meanwhile: Literal["runs", "is down", "is down, and retention empties the disk"]
     """What the agent does then."""
+    restored: bool = False
+    """Whether brokers are restored from a backup: then Kafka gives an offset and an epoch to two batches."""
 
     def __str__(self) -> str:
         happens = "\n".join(f"    {action}" for action in self.actions)
@@ -122,6 +130,7 @@ def draw(
     replicated: bool | None = None,
     unclean: bool = False,
     careless: bool = False,
+    restored: bool = False,
 ) -> Schedule:
     """The schedule of ``seed``; ``replicated`` overrides its own, the other options have it so in any case."""
     rng = random.Random(f"schedule {seed}")
@@ -145,6 +154,8 @@ def draw(
         replicas.random() < 0.5 or unclean
     ) and not compacted  # a cleaned log may not tell where an election cut it
     weights = _WEIGHTS | (_UNCLEAN if unclean else {})
+    if restored:
+        compacted, weights = False, {kind: weights[kind] for kind in weights if kind not in _REMOVING}
     careful, transactional = replicas.random() < 0.5 and not careless, replicas.random() < 0.4
     cleanings = _cleanings(compaction, quiet) if compacted else ()
     slots = random.Random(f"fetching {seed}")
@@ -152,7 +163,10 @@ def draw(
     if fetched:
         weights = weights | _FETCHING
     actions = sorted([*_actions(rng, weights, quiet), *cleanings])
-    actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
+    if restored:
+        actions = sorted([*actions, *_restores(random.Random(f"restores {seed}"), quiet)])
+    else:
+        actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
     if not replicated:
         actions = [action._replace(broker=1) for action in actions]
     unsealed = random.Random(f"unsealed {seed}").choice(
@@ -174,6 +188,7 @@ def draw(
         unsealed,
         late.choice([None, late.random()]),
         late.choice(["runs", "runs", "is down", "is down, and retention empties the disk"]),
+        restored,
     )
 
 
@@ -196,6 +211,20 @@ def _cleanings(rng: random.Random, quiet: float) -> Iterator[Action]:
 def _fetching(rng: random.Random) -> Fetching:
     spool_max = rng.choice([1 << 20, 1 << 20, 1 << 20, 2000])
     return Fetching(rng.choice([1, 2]), rng.choice([150, 400, 2000]), spool_max, rng.choice([200, 1000, 5000]))
+
+
+def _restores(rng: random.Random, quiet: float) -> Iterator[Action]:
+    """A backup, and a restore of it after some more batches, once or twice; appends follow at once, or later."""
+    for _ in range(rng.choice([1, 1, 2])):
+        saved = rng.uniform(0.0, 0.6 * quiet)
+        back = rng.uniform(saved, 0.9 * quiet)
+        broker = rng.choice([1, 2])
+        yield Action(saved, "back_up", (rng.random(), rng.random()), broker)
+        yield Action(back, "restore", (rng.random(), rng.random()), broker)
+        for kind, count in (("append", rng.randint(0, 12)), ("roll", rng.randint(0, 3))):
+            for _ in range(count):
+                moment = rng.choice([rng.uniform(saved, back), back + rng.expovariate(0.3), rng.uniform(back, quiet)])
+                yield Action(min(moment, quiet), kind, (rng.random(), rng.random()), broker)  # type: ignore[arg-type]
 
 
 def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:

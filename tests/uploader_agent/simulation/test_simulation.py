@@ -40,6 +40,20 @@ def test_everything_is_fetched_stored_and_told(tried: Callable[[str, int], None]
     tried("schedules of the simulation", 6)
 
 
+def test_what_restored_brokers_have_is_stored_or_told(tried: Callable[[str, int], None]) -> None:
+    check("--count", 30, "--restored")
+    tried("schedules of the simulation", 30)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("share", range(40))
+def test_what_restored_brokers_have_is_stored_or_told_in_ten_thousand_schedules(
+    share: int, seed: int, tried: Callable[[str, int], None]
+) -> None:
+    check("--first", (seed + 101 + share) * SHARE, "--count", SHARE, "--restored")
+    tried("schedules of the simulation", SHARE)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("share", range(20))
 def test_everything_is_fetched_stored_and_told_in_two_thousand_schedules(

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.actions import ClusterActions
-from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster, Partition
+from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster, Partition, SavedPartition
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir
 from tests.uploader_agent.simulation.faults import KINDS, Faults
@@ -24,6 +24,7 @@ from tests.uploader_agent.simulation.landing import Landings, VirtualRetry, one_
 from tests.uploader_agent.simulation.oracle import CLUSTER, CONTROL, Oracle
 from tests.uploader_agent.simulation.pack_retention import PackRetention
 from tests.uploader_agent.simulation.process import AgentProcess, of_broker
+from tests.uploader_agent.simulation.restore_oracle import RestoreOracle
 from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pick
 from tests.uploader_agent.simulation.store import DeletingStore, PackReader, SimulatedStore
 from tests.uploader_agent.simulation.table_oracle import TableOracle
@@ -121,6 +122,8 @@ class World:
         self._hidden_before: set[tuple[int, TopicPartition]] = set()
         self._late = schedule.late
         self._ended = 0.0
+        self._saved: dict[TopicPartition, SavedPartition] = {}
+        self._restorations = RestoreOracle(cluster, self._store)
 
     def run(self) -> Result:
         """Run the schedule to its end."""
@@ -143,10 +146,11 @@ class World:
             ):
                 for process in self._agents.values():
                     process.start()
-                self._readers.thread("landings", self._landings.run).start()
-                self._readers.thread("retention of packs", self._retention.run).start()
+                if not schedule.restored:
+                    self._readers.thread("landings", self._landings.run).start()
+                    self._readers.thread("retention of packs", self._retention.run).start()
                 scheduler.run(float("inf"))
-            wrong += self._missing or self._oracle.differing(self._store)
+            wrong += self._missing or ([] if schedule.restored else self._oracle.differing(self._store))
         except Exception as error:  # noqa: BLE001 - whatever was found out is the schedule's result
             wrong.append(f"{type(error).__name__}: {error}")
         finally:
@@ -247,7 +251,23 @@ class World:
             process.start()
         for partition in self._cluster.partitions.values():
             self._cluster.settle(partition)
-        self._watch()
+        if self._schedule.restored:
+            self._scheduler.call_later(self._promised + self._tidied, self._judge_restored)
+        else:
+            self._watch()
+
+    def _judge_restored(self) -> None:
+        """Whatever the brokers have is stored, or told; and nothing else is told."""
+        told = {at for process in self._agents.values() for at, _ in process.waits()[1]}
+        certain = {
+            partition.tp
+            for process in self._agents.values()
+            if process.components is not None
+            for partition in process.components.leadership.parted()
+        }
+        self._missing = [*self._restorations.untold(told | certain), *self._restorations.false(certain)]
+        self._done["told of another history"] += len(certain)
+        self._scheduler.stop()
 
     def _watch(self) -> None:
         """End the run soon after everything is stored and told, or when it ought to be."""
@@ -341,6 +361,22 @@ class World:
         """Ask an agent to end; another one starts later, when it must be gone."""
         self._agents[self._number(broker)].restart(down, 2 * self._settings.drain.total_seconds() * number)
 
+    def _back_up(self, _which: float, _number: float, _broker: int) -> None:
+        self._saved = self._cluster.back_up()
+
+    def _restore(self, which: float, number: float, broker: int) -> None:
+        """Restore one broker or all, their disks, the metadata or both, with the agents up or down."""
+        if not self._saved:
+            return
+        if number < 0.5:
+            for process in self._agents.values():
+                process.crash(number)
+        brokers = [broker] if number * 10 % 1 < 0.3 else [*BROKERS]
+        what = pick(which, ["disks", "metadata", "both", "both", "both"])
+        self._done[f"restored {what} of {len(brokers)}"] += 1
+        self._oracle.silent = True
+        self._cluster.restore(self._saved, brokers, disks=what != "metadata", metadata=what != "disks")
+
     def _lose_power(self, down: float, number: float, broker: int) -> None:
         """A broker's machine goes down, with the ends of its logs and its agent."""
         if broker in self._agents:
@@ -403,12 +439,19 @@ def run(
     fetching: bool = False,
     unclean: bool = False,
     careless: bool = False,
+    restored: bool = False,
 ) -> Result:
     """Run the schedule of ``seed``, in a directory in memory where there is one; options are those of ``draw``."""
     memory = Path("/dev/shm")  # noqa: S108 - a directory of our own is made in it
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="tidemark-simulation-") as folder:
         schedule = draw(
-            seed, compacted=compacted, fetching=fetching, replicated=replicated, unclean=unclean, careless=careless
+            seed,
+            replicated=replicated,
+            compacted=compacted,
+            fetching=fetching,
+            unclean=unclean,
+            careless=careless,
+            restored=restored,
         )
         result = World(schedule, Path(folder)).run()
     gc.unfreeze()  # the agent freezes what it has at its start, which would keep every schedule's for good

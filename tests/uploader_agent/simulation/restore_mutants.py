@@ -1,0 +1,50 @@
+"""Faults to plant in how the agent compares its log with what is stored, seen where brokers are restored."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+from tests.uploader_agent.simulation.mutant import Mutant, Patches
+from uploader_agent.disk.segment_files import SegmentFiles
+from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.partition_uploader import PartitionUploader
+from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.upload.packed_parts import PartsOfRun
+
+
+def _histories_are_not_compared() -> Patches:
+    """Lineages are all that counts."""
+    yield patch.object(PartitionUploader, "_differs", lambda *_: False)
+    yield patch.object(PartitionUploader, "lacks", lambda *_: False)
+    yield patch.object(PartsOfRun, "contradicting", lambda *_: [])
+
+
+def _last_batches_are_not_compared() -> Patches:
+    """Only a log that ends below the stored end is another one."""
+
+    def short(self: PartitionUploader, files: SegmentFiles, end: int, _lasts: object) -> bool:
+        return differs(self, files, end, ())
+
+    differs = PartitionUploader._differs
+    yield patch.object(PartitionUploader, "_differs", short)
+    yield patch.object(PartitionUploader, "lacks", lambda *_: False)
+    yield patch.object(PartsOfRun, "contradicting", lambda *_: [])
+
+
+def _an_index_is_trusted_without_a_check() -> Patches:
+    """What a former process has written is as it was."""
+
+    def trust(self: LedPartition, entry: object) -> None:
+        trusts(self, entry)  # type: ignore[arg-type]
+        self.uploader.unchecked = False
+
+    trusts = LedPartition.trust_index
+    yield patch.object(LedPartition, "trust_index", trust)
+    yield patch.object(RemoteState, "stated_last", lambda *_: None)
+
+
+RESTORES = {
+    "histories are not compared": Mutant(_histories_are_not_compared, restored=True),
+    "last batches are not compared": Mutant(_last_batches_are_not_compared, restored=True),
+    "an index is trusted without a check": Mutant(_an_index_is_trusted_without_a_check, restored=True),
+}
