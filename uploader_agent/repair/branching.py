@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.formats.raw.restore import Restore
+from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -69,7 +69,7 @@ class Statement(NamedTuple):
     reason: str
 
 
-class _Found(NamedTuple):
+class _Histories(NamedTuple):
     """The state of a partition in the store and on the disk. ``at`` is where the two part; None if nowhere."""
 
     stored: StoredWatermark
@@ -136,7 +136,7 @@ class Branching:
         watermark.write(self._store, self._keys, first, new, found.stored)
         return self._row(found, "branched")
 
-    def _find(self) -> _Found:
+    def _find(self) -> _Histories:
         stored = watermark.read(self._store, self._keys)
         if stored is None or stored.watermark.topic_id != self._led.topic_id:
             raise BranchRefused(f"{self._keys.watermark}: the store has nothing of this topic id yet: the agent begins")
@@ -162,7 +162,7 @@ class Branching:
                 raise BranchRefused(f"{self._folder}: its leader epochs changed while it was read: try again")
         stored_end = max(end, before.next_offset)
         at, difference = self._judge(before, lineage, parting, end)
-        return _Found(stored, lineage, at, stored_end, *bounds, difference)
+        return _Histories(stored, lineage, at, stored_end, *bounds, difference)
 
     def _judge(self, before: Watermark, lineage: Lineage, parting: Parting | None, end: int) -> tuple[int | None, str]:
         """Where the histories part, and in which way they differ.
@@ -183,7 +183,7 @@ class Branching:
         at = end if cut is None else cut
         return at, f"another history than the stored one from offset {at} on: {theirs}; {ours}"
 
-    def _watermark(self, found: _Found, at: int) -> Watermark:
+    def _watermark(self, found: _Histories, at: int) -> Watermark:
         """``offset.wm`` with the restore, as if only what lies below ``at`` had been stored."""
         before = found.stored.watermark
         lineage = Lineage(found.lineage.entries, (*before.restores, at)).with_history(before.history)
@@ -203,11 +203,11 @@ class Branching:
             }
         )
 
-    def _state(self, found: _Found, at: int, said: Statement) -> None:
+    def _state(self, found: _Histories, at: int, said: Statement) -> None:
         """Store the statement, in place of one that was followed by a crash: ``offset.wm`` lacks its restore."""
         before, keys = found.stored.watermark, self._keys
         number = len(before.restores) + 1
-        statement = Restore.model_validate(
+        statement = LogRestore.model_validate(
             {
                 "cluster": keys.cluster,
                 "place": keys.place,
@@ -237,7 +237,7 @@ class Branching:
             raise PreconditionFailed(keys.watermark, "was written in the meantime: start again")
         replace(self._store, key, summed, created)
 
-    def _row(self, found: _Found, outcome: Outcome) -> BranchRow:
+    def _row(self, found: _Histories, outcome: Outcome) -> BranchRow:
         outcome = "one history" if found.at is None else outcome
         return BranchRow(str(self._tp), found.at, found.stored_end, found.log_end, outcome, found.difference)
 

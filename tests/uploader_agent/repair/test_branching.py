@@ -22,7 +22,7 @@ from tests.uploader_agent.packs.packing import (
 )
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.raw.restore import Restore
+from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.watermark import render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
@@ -126,7 +126,7 @@ def test_the_statement_says_who_went_on_and_from_what(world: World) -> None:
     before = world.watermark()[1]
     restored(world, 100, 0, 100, end=250)
     go_on(world)
-    said = Restore.load(world.store, world.control.restore(T.topic, T.partition, 1))
+    said = LogRestore.load(world.store, world.control.restore(T.topic, T.partition, 1))
     assert (said.number, said.start, said.stored_end, said.log_end, said.broker) == (1, 100, 200, 250, 1)
     assert (said.by, said.written_as, said.reason, said.replaced) == (*SAID, before)
     assert "from offset 100 on" in said.difference

@@ -15,7 +15,7 @@ from tidemark.formats.raw.manifest import LineagePairs
 from tidemark.formats.raw.watermark import Watermark
 
 
-class Restore(StoredObject):
+class LogRestore(StoredObject):
     """The ``number``-th restore of a partition, counted from 1: from the offset ``start`` on, its log is another one.
 
     ``stored_end`` is the end of what had been stored, in segments and packs, and ``log_end`` the end of the log with
