@@ -13,7 +13,8 @@ Patches = Iterable[Any]
 class Mutant:
     """``patches`` plant it, in topics that are ``replicated`` or not, or where that is None, as the schedule has it.
 
-    ``compacted``, ``fetching``, ``unclean``, ``careless`` and ``restored`` have all schedules so; see :class:`~.schedule.Schedule`.
+    ``compacted``, ``fetching``, ``unclean``, ``careless`` and ``restored`` have all schedules so; see
+    :class:`~.schedule.Schedule`.
     """
 
     patches: Callable[[], Patches]
