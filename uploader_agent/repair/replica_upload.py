@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -146,8 +146,9 @@ class Replica:
         return self._bring(work, surroundings, high_watermark)
 
     def _bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
-        route, judge = self.route, partial(self._judge, work, surroundings)
-        stored = read_manifest(route.store, route.keys, SegmentName(work.base_offset))
+        restores = surroundings.lineage.restores  # the disk's log has them if its batches are those stored beside it
+        route, judge = replace(self.route, restores=restores), partial(self._judge, work, surroundings)
+        stored = read_manifest(route.store, route.keys, SegmentName.of_history(work.base_offset, len(restores)))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)

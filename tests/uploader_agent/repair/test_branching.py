@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
+from tests.uploader_agent.fakes import CLUSTER, ID, FakePartition, T, World, records
 from tests.uploader_agent.packs import reader
 from tests.uploader_agent.packs.packing import (
     FRESHNESS,
@@ -21,7 +21,9 @@ from tests.uploader_agent.packs.packing import (
     tick,
 )
 from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.endpoints import resolver_of
 from tidemark.errors import PreconditionFailed
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.watermark import render
 from tidemark.intervals import Intervals
@@ -33,6 +35,8 @@ from tidemark.raw.segments import cover
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.broker.authority import MetadataMark
 from uploader_agent.repair.branching import Branching, BranchRefused, BranchRow, Statement, confirmed
+from uploader_agent.repair.reupload import Reupload
+from uploader_agent.stored.destinations import Destinations
 
 SAID = Statement("ada", "ada@host", "restored a backup")
 
@@ -387,3 +391,40 @@ def test_a_running_agent_goes_on_by_itself(world: World) -> None:
         wait_until(lambda: world.watermark()[1].next_offset == 260, what="the disk's log")
         wait_until(lambda: not agent.leadership.parted(), what="the end of the stop")
     assert stored_log(world) == disk_log(partition)
+
+
+@pytest.mark.parametrize("extension", ["log", "index", "manifest.json"])
+def test_what_the_store_loses_of_the_present_history_is_uploaded_again(world: World, extension: str) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    partition = restored(world, 100, 0, 100, end=250)
+    go_on(world)
+    world.once()
+    (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 250\n")
+    former = world.stored(100)
+    world.store.inner.delete(world.keys().segment(SegmentName(100, "r1"), extension))
+    destinations = Destinations(CLUSTER, resolver_of(world.settings().raw), lambda _: world.store, record=True)
+    rows = [*Reupload(destinations, 1, world.disk.log_dirs, T, lambda _seconds: None).run()]
+    assert [(row.base_offset, row.next_offset) for row in rows if row.outcome in {"brought", "rebuilt"}] == [(100, 250)]
+    assert stored_log(world) == disk_log(partition)
+    assert world.stored(100) == former
+
+
+def test_a_replica_fills_a_gap_of_the_present_history(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    partition = restored(world, 100, 0, 100, 150, end=250)
+    follower = world.another(2, leads={}, others={T: Leader(1, Led(3, ID), (1, 2))})
+    copy = restored(follower, 100, 0, 100, 150, end=250)
+    (follower.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 250\n")
+    go_on(world)
+    lost = partition.log(100).read_bytes()
+    for path in partition.folder.glob("*100.*"):
+        path.unlink()
+    world.metadata.log_start = 150
+    world.once()
+    assert [(gap.start, gap.end) for gap in world.watermark()[1].gaps] == [(100, 150)]
+    follower.once()
+    world.once()
+    assert world.watermark()[1].gaps == ()
+    assert world.stored(100, suffix="r1") == lost == copy.log(100).read_bytes()
