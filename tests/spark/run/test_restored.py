@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -10,9 +11,11 @@ from deltalake import DeltaTable
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
+from tests.uploader_agent.fakes import ID
+from tests.uploader_agent.fakes import World as AgentWorld
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import ContinuityError
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.masks import Mask, MaskIndex
 from tidemark.planning import plan_ingest, plan_rebuild
@@ -22,6 +25,8 @@ from tidemark_spark.model import Job
 from tidemark_spark.run.accounting import account
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
+from uploader_agent.broker.admin import Led
+from uploader_agent.repair.branching import Branching, Statement
 
 DAY = 86_400_000
 
@@ -217,3 +222,43 @@ def test_a_mask_is_of_one_history(world: World) -> None:
     assert world.classes()["erased"] == 1
     assert OffsetMask([of_before, of_now], restores=(6,)).of_epoch(EPOCH, 0, 10).tolist() == [2, 3, 8]
     assert OffsetMask([of_before, of_now], restores=()).of_epoch(EPOCH, 0, 10).tolist() == [2, 3, 7]
+
+
+def test_runs_before_and_after_the_command_leave_the_disks_log(tmp_path: Path) -> None:
+    """With a real agent over a disk that is restored, and both histories in the store at the end."""
+    agent = AgentWorld(tmp_path / "agent")
+    world = World(tmp_path / "lake", raw=agent.store.url)
+    keys = PartitionKeys(Endpoint(agent.store.url), "east", "orders", 0)
+    partition = agent.disk.partition()
+
+    def roll(base: int, end: int, value: bytes) -> None:
+        partition.segment(base, b"".join(written(at, 10, value) for at in range(base, end, 10))).roll(end)
+
+    def land() -> list[tuple[int, bytes]]:
+        run(world.table, world.plan(), in_process)
+        world.check()
+        return [(row["kafka_offset"], row["kafka_value"]) for row in world.rows()]
+
+    before = [(offset, b"before") for offset in range(200)]
+    roll(0, 100, b"before")
+    roll(100, 200, b"before")
+    agent.once(cluster="east")
+    assert land() == before
+    roll(100, 150, b"before")
+    roll(150, 230, b"after")
+    partition.log(200).unlink()
+    agent.once(cluster="east")
+    assert land() == before, "the agent has stopped the partition"
+    folder = agent.disk.log_dirs[0] / "orders-0"
+    branching = Branching(TopicPartition("orders", 0), Led(3, ID), folder, agent.store, keys, 1, ())
+    assert branching.go_on(Statement("ada", "ada@host", "a backup"), lambda: True).at == 150
+    assert land() == before, "of the present history nothing is stored yet"
+    agent.once(cluster="east")
+    assert land() == before[:150] + [(offset, b"after") for offset in range(150, 230)]
+    state = world.ledger.by_partition[0, 0]
+    assert (state.next_offset, state.restores, state.branch, state.gaps) == (230, (150,), 1, ())
+    [cut] = [row for row in world.evidence() if row["class"] == "truncated"]
+    assert (cut["first"], cut["next"]) == (150, 200)
+    logs = [info.key.rpartition("/")[2] for info in agent.store.list(keys.folder) if ".log" in info.key]
+    assert logs == [f"{0:020d}.log", f"{100:020d}.log", f"{150:020d}.log-r1"]
+    assert plan_ingest(world.table, close_dates=False).empty
