@@ -29,6 +29,7 @@ from tidemark.formats.raw.erasure import KEY_COLUMN, Approved, ErasureRequest, N
 from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
+from tidemark.kafka_log import Lineage
 from tidemark.parsers.base import column_at, no_rows
 from tidemark.planning import write_plan
 from tidemark.planning.common import Key, following
@@ -246,10 +247,10 @@ def _through(hits: Sequence[Hit], requests: Mapping[str, ErasureRequest], topic:
         for name, request in requests.items()
         for end in request.through[topic]
     }
-    chosen: dict[str, dict[tuple[int, int, int, int], Hit]] = {}
+    chosen: dict[str, dict[tuple[int, int, tuple[int, ...], int, int], Hit]] = {}
     for hit in sorted(hits, key=lambda hit: hit.where):  # raw before table
         if hit.offset < ends.get((hit.request, hit.incarnation, hit.partition), 0):
-            at = hit.incarnation, hit.partition, hit.epoch, hit.offset
+            at = hit.incarnation, hit.partition, hit.log, hit.epoch, hit.offset
             chosen.setdefault(hit.request, {})[at] = hit
     return {request: list(found.values()) for request, found in chosen.items()}
 
@@ -281,19 +282,21 @@ def _job(table: TopicTable, ledger: Ledger) -> Job:
 
 def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> int:
     """Write masks of ``hits`` and add them to the indexes; returns the number of newly masked offsets."""
-    by_partition: dict[Key, set[tuple[int, int]]] = {}
+    by_log: dict[tuple[Key, tuple[int, ...]], set[tuple[int, int]]] = {}
     for hit in hits:
-        by_partition.setdefault((hit.incarnation, hit.partition), set()).add((hit.epoch, hit.offset))
+        at = (hit.incarnation, hit.partition), hit.log
+        by_log.setdefault(at, set()).add((hit.epoch, hit.offset))
     folder, raw = work.folder, RawTopic(work.table)
     fresh: dict[str, list[Mask]] = {}
-    for key, pairs in sorted(by_partition.items()):
+    for (key, restores), pairs in sorted(by_log.items()):
         place = raw.incarnations().incarnations[key[0]].place
-        left = sorted(pairs - _masked(folder, raw.masks(place), key[1]))
+        left = sorted(pairs - _masked(folder, raw.masks(place), key[1], restores))
         for start in range(0, len(left), MOST_OFFSETS):
             by_epoch: dict[int, list[int]] = {}
             for epoch, offset in left[start : start + MOST_OFFSETS]:
                 by_epoch.setdefault(epoch, []).append(offset)
-            fresh.setdefault(place, []).append(Mask.of(folder.control.cluster, place, key[1], by_epoch, approvals))
+            mask = Mask.of(folder.control.cluster, place, key[1], by_epoch, approvals, restores)
+            fresh.setdefault(place, []).append(mask)
     for place, masks in fresh.items():
         for mask in masks:
             put_once(folder.store, mask.key(folder.control), mask.to_bytes())
@@ -301,11 +304,17 @@ def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> i
     return sum(mask.count for masks in fresh.values() for mask in masks)
 
 
-def _masked(folder: ErasureFolder, index: MaskIndex, partition: int) -> set[tuple[int, int]]:
-    """The (epoch, offset) pairs of a partition that are masked already."""
+def _masked(folder: ErasureFolder, index: MaskIndex, partition: int, restores: tuple[int, ...]) -> set[tuple[int, int]]:
+    """The (epoch, offset) pairs of a partition's log with ``restores`` that are masked already."""
     keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
     masks = (mask_of(folder.store, key) for key in keys)
-    return {(part.epoch, offset) for mask in masks for part in mask.epochs for offset in part.offsets}
+    return {
+        (part.epoch, offset)
+        for mask in masks
+        for part in mask.epochs
+        for offset in part.offsets
+        if Lineage(restores=mask.restores).restores_below(offset) == restores
+    }
 
 
 def _add(folder: ErasureFolder, place: str, masks: Sequence[Mask]) -> None:

@@ -66,8 +66,8 @@ _REPORT: Final = rf"{_STATE}/reports/[0-9a-f]{{16}}"
 _REQUEST: Final = rf"_erasure/{_C}/[0-9a-f]{{16}}"
 
 KINDS: Final = (
-    Kind("PartitionKeys.manifest", "raw", rf"{_PARTITION}/{_FILE}\.manifest\.json(?:-\w+)?", SegmentManifest),
-    Kind("PartitionKeys.segment", "raw", rf"{_PARTITION}/{_FILE}\.(?:log|index|timeindex|txnindex)(?:-\w+)?"),
+    Kind("PartitionKeys.manifest", "raw", rf"{_PARTITION}/{_FILE}\.manifest\.json(?:-[\w-]+)?", SegmentManifest),
+    Kind("PartitionKeys.segment", "raw", rf"{_PARTITION}/{_FILE}\.(?:log|index|timeindex|txnindex)(?:-[\w-]+)?"),
     Kind("PartitionKeys.watermark", "raw", rf"{_PARTITION}/offset\.wm", Watermark),
     Kind("ControlKeys.incarnations", "raw", rf"_topics/{_C}/[a-z]+\.json", TopicIncarnations),
     Kind("ControlKeys.index", "raw", rf"_watermarks/{_C}/\d+\.json", WatermarkIndex),
@@ -126,6 +126,7 @@ KINDS: Final = (
 )
 
 NOT_IN_THE_CORPUS: Final = {
+    "ControlKeys.restore": "a person's statement for people, of which the command that writes it sees the ETag alone",
     "ControlKeys.untold": "notes for people, of which a pass sees the names alone",
     "TableKeys.state_run": "files between two rounds of one run, which reads and removes them itself",
 }
@@ -135,7 +136,7 @@ NO_OBJECT: Final = {
     "PartitionKeys": {"folder", "file", "control", "segment_of"},
     "ControlKeys": {
         "indexes", "gaps", "tails", "packs", "pack_of", "heads", "tombstones", "pack_tombstones", "erasures",
-        "acknowledgements",
+        "acknowledgements", "restores",
     },
     "TableKeys": {
         "ledgers", "attempts", "state_folder", "state_audits", "results", "all_progress", "reports", "erasures",

@@ -170,9 +170,10 @@ def of_table(table: TopicTable) -> Plain:
 
 
 def of_state_of_partition(state: Plain) -> Plain:
-    """A partition in the ledger, without topic id and times."""
+    """A partition in the ledger, without topic id and times, nor what later versions have added and it lacks."""
     gaps = [[gap["start"], gap["end"], gap["reason"]] for gap in state["gaps"]]
-    return {name: value for name, value in state.items() if name not in {"topic_id", "as_of"}} | {"gaps": gaps}
+    kept = {name: value for name, value in state.items() if name not in {"topic_id", "as_of"}}
+    return {name: value for name, value in kept.items() if value or name != "restores"} | {"gaps": gaps}
 
 
 def of_lineage(table: TopicTable, evidence: EffectiveEvidence, key: tuple[int, int], end: int) -> Plain:

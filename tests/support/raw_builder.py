@@ -48,6 +48,7 @@ class PartitionRaw:
     """What an agent knows of one partition. ``end`` is where the next segment starts, ``next_offset`` the watermark."""
 
     lineage: LineagePairs = ((EPOCH, 0),)
+    restores: tuple[int, ...] = ()
     start_offset: int = 0
     end: int = 0
     next_offset: int | None = None
@@ -143,7 +144,7 @@ class RawBuilder:
         if damage:
             name = SegmentName.of_damage(base, crc32c(log))
         else:
-            name = self._name(keys, base, Lineage(lineage or known.lineage))
+            name = self._name(keys, base, Lineage(lineage or known.lineage, known.restores))
         every = self.index_every
         bodies = {extension: log, "index": _index(base, [(one.last_offset, one.position) for one in headers], every)}
         if self.times:
@@ -171,6 +172,7 @@ class RawBuilder:
                 "last_batch_end": summary.next_offset,
                 "next_offset": end,
                 "lineage": lineage or known.lineage,
+                "restores": known.restores,
                 "first_timestamp": summary.first_timestamp,
                 "max_timestamp": summary.max_timestamp,
                 "batch_count": summary.batch_count,
@@ -198,15 +200,15 @@ class RawBuilder:
         return keys.segment(name, extension)
 
     def _name(self, keys: PartitionKeys, base: int, lineage: Lineage) -> SegmentName:
-        plain = SegmentName(base)
+        plain, restored = SegmentName.of_history(base, len(lineage.restores)), len(lineage.restores)
         try:
             there = SegmentManifest.load(self.store, keys.manifest(plain))
         except NotFound:
             return plain
         epoch = lineage.epoch_at(base)
-        if epoch is None or Lineage(there.lineage).divergence(lineage, base + 1) is None:
+        if epoch is None or there.history.divergence(lineage, base + 1) is None:
             return plain
-        return SegmentName.of_branch(base, epoch)
+        return SegmentName.of_branch(base, epoch, restored)
 
     def seals(
         self,
@@ -276,6 +278,7 @@ class RawBuilder:
             next_offset=next_offset,
             ranges_above=known.ranges_above,
             lineage=known.lineage,
+            restores=known.restores,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             foreign_epochs=known.foreign_epochs,
@@ -290,6 +293,7 @@ class RawBuilder:
             partition=partition,
             topic_id=topic_id,
             incarnation=incarnation,
+            restored=len(known.restores),
             leader_epoch=known.leader_epoch,
             next_offset=next_offset,
             uploaded_end=known.end,

@@ -26,7 +26,12 @@ POLICIES = ROOT / "deploy" / "policies"
 PREFIX = "prod"
 FOLDER = f"{PREFIX}/{CLUSTER}/orders-0"
 LOG, WATERMARK = f"{FOLDER}/{0:020d}.log", f"{FOLDER}/offset.wm"
-KEPT = [WATERMARK, f"{PREFIX}/_foreign/{CLUSTER}/orders-0/3/offset.wm", f"{PREFIX}/_topics/{CLUSTER}/orders.json"]
+KEPT = [
+    WATERMARK,
+    f"{PREFIX}/_foreign/{CLUSTER}/orders-0/3/offset.wm",
+    f"{PREFIX}/_restores/{CLUSTER}/orders-0/1.json",
+    f"{PREFIX}/_topics/{CLUSTER}/orders.json",
+]
 
 ENTROPY = f"{PREFIX}/01101/{CLUSTER}/orders-0/{0:020d}.log"
 TOMBSTONE = f"{PREFIX}/_tombstones/{CLUSTER}/orders-0/0-1.json"
@@ -35,7 +40,7 @@ REQUEST, APPROVAL = (f"{PREFIX}/_erasure/{CLUSTER}/0123456789abcdef/{part}.json"
 MASK = f"{PREFIX}/_erased/{CLUSTER}/orders/0/{0:020d}-{1:020d}-0123456789abcdef.json"
 BURIED = f"{PREFIX}/_erased/{CLUSTER}/orders/0/buried/{0:020d}-1.json"
 OF_ERASURE = {REQUEST, APPROVAL, MASK, BURIED}
-REWRITTEN = {f"{FOLDER}/{0:020d}.{kind}" for kind in ("log-e1", "index-7-e12")}
+REWRITTEN = {f"{FOLDER}/{0:020d}.{kind}" for kind in ("log-e1", "index-7-e12", "log-7-r1-e1")}
 DESCRIBED = {f"{FOLDER}/{0:020d}.manifest.json-7-e1"}
 PACK = "0123456789abcdef0123456789abcdef.pack"
 OWN = [

@@ -21,6 +21,7 @@ from uploader_agent.agent import Agent
 from uploader_agent.broker.broker_dirs import BrokerReplaced
 from uploader_agent.cli import status_table
 from uploader_agent.cli.adopt_command import adopt
+from uploader_agent.cli.branch_command import branch
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
 from uploader_agent.cli.copy_command import copy
@@ -119,6 +120,9 @@ app.command(epilog="Example: tidemark-agent plan -c agent.yaml --topic orders")(
 app.command(epilog="Example: tidemark-agent leaders -c agent.yaml --output json")(leaders)
 app.command("verify", epilog="Example: tidemark-agent verify -c agent.yaml --topic orders --deep")(verify_command)
 app.command(epilog="Example: tidemark-agent adopt orders --dry-run")(adopt)
+app.command(epilog='Example: tidemark-agent branch orders 7 --execute --by ada --reason "restored after the fire"')(
+    branch
+)
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
 app.command("take-name", epilog="Example: tidemark-agent take-name MkU3OEVBNTcwNTJENDM2Qk -c agent.yaml")(take_name)
 app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic orders --to /var/spool/tidemark")(copy)

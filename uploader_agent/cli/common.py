@@ -179,7 +179,7 @@ def built(
             metadata,
             open_unguarded if read_only else partial(_guarded, open_unguarded, check),
             watcher,
-            authority=None if read_only else _authority(settings, broker, current),
+            authority=None if read_only else authority_of(settings, broker, current),
             notifier=notifier,
             traffic=traffic,
             source=source,
@@ -238,7 +238,7 @@ def _connector(settings: AgentSettings, current: Callable[[], Broker]) -> Callab
     return connected
 
 
-def _authority(settings: AgentSettings, broker: Broker, current: Callable[[], Broker]) -> Authority:
+def authority_of(settings: AgentSettings, broker: Broker, current: Callable[[], Broker]) -> Authority:
     """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, current))

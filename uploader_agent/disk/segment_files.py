@@ -226,8 +226,8 @@ class SegmentFiles(Protocol):
 class PartitionFiles(SegmentFiles):
     """A partition's directory, held by a descriptor; usable with ``with``, which closes all files."""
 
-    def __init__(self, folder: Path, topic_id: str | None) -> None:
-        """Open ``folder``.
+    def __init__(self, folder: Path, topic_id: str | None, restores: tuple[int, ...] = ()) -> None:
+        """Open ``folder``. Its log has the ``restores`` of ``offset.wm``, once that was read.
 
         Raises:
             SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
@@ -235,6 +235,7 @@ class PartitionFiles(SegmentFiles):
             OSError: it cannot be read.
         """
         self.folder = folder
+        self._restores = restores
         try:
             self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -274,7 +275,8 @@ class PartitionFiles(SegmentFiles):
     def lineage(self) -> Lineage:
         """The lineage in ``leader-epoch-checkpoint``; empty without the file. Raises :class:`FormatError`."""
         text = self.text(EPOCHS)
-        return Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
+        lineage = Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
+        return lineage.restored(self._restores)
 
     def names(self) -> list[str]:
         """All names in the directory, from a new listing."""

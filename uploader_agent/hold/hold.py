@@ -94,10 +94,13 @@ class Hold:
         """The (partition, topic id) of all held segments."""
         return self._shelf.owners()
 
-    def files(self, tp: TopicPartition, topic_id: str | None, folder: Path | None) -> SegmentFiles:
+    def files(
+        self, tp: TopicPartition, topic_id: str | None, folder: Path | None, restores: tuple[int, ...] = ()
+    ) -> SegmentFiles:
         """A partition's files, for a ``with`` statement: from ``folder`` first, else from the held segments.
 
-        ``folder`` is None if no disk of this broker has the partition any more. See :class:`HeldFiles`.
+        ``folder`` is None if no disk of this broker has the partition any more. The log has the ``restores`` of
+        ``offset.wm``. See :class:`HeldFiles`.
 
         Raises:
             SegmentChanged: the directory is gone or belongs to another incarnation, and nothing is held.
@@ -107,15 +110,17 @@ class Hold:
         live: PartitionFiles | None = None
         if folder is not None:
             try:
-                live = PartitionFiles(folder, topic_id)
+                live = PartitionFiles(folder, topic_id, restores)
             except SegmentChanged:
                 if not held:
                     raise
         elif not held:
             raise SegmentChanged(f"{tp}: is not on a disk of this broker, and none of its segments are held")
-        return HeldFiles(
-            folder or Path(str(tp)), live, held, lambda base, reason: self._spoilt(HeldKey(owner, base), reason)
-        )
+
+        def spoilt(base: int, reason: str) -> None:
+            self._spoilt(HeldKey(owner, base), reason)
+
+        return HeldFiles(folder or Path(str(tp)), live, held, spoilt, restores)
 
     def release(self, tp: TopicPartition, topic_id: str | None, below: int) -> None:
         """Release the held segments that end at or below the offset ``below``: the store has them."""

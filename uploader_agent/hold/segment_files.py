@@ -36,13 +36,19 @@ class HeldFiles(SegmentFiles):
     """
 
     def __init__(
-        self, folder: Path, live: PartitionFiles | None, held: Held, spoilt: Callable[[int, str], None]
+        self,
+        folder: Path,
+        live: PartitionFiles | None,
+        held: Held,
+        spoilt: Callable[[int, str], None],
+        restores: tuple[int, ...],
     ) -> None:
         self._folder = folder
         self._live = live
         self._held = held
         self._by_name = {name: base for base, (note, _) in held.items() for name in note.files}
         self._spoilt = spoilt
+        self._restores = restores
         self._from_held: set[int] = set()
         self._stack = ExitStack()
         if live is not None:
@@ -73,9 +79,9 @@ class HeldFiles(SegmentFiles):
         trusted = self._from_held
         if self._live is None:
             trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
-        lineage = self._live.lineage() if self._live else Lineage()
+        lineage = self._live.lineage() if self._live else Lineage(restores=self._restores)
         for base in sorted(trusted, reverse=True):
-            lineage = lineage.with_history(Lineage(self._held[base][0].lineage))
+            lineage = lineage.with_history(Lineage(self._held[base][0].lineage, self._restores))
         return lineage
 
     @override

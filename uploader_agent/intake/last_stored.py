@@ -35,7 +35,7 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
     found = find_watermark(store, keys)
     if not isinstance(found, StoredWatermark) or found.watermark.topic_id != topic_id:
         return StoredEnd(0)
-    end = found.watermark.next_offset
+    end, lineage = found.watermark.next_offset, lineage.restored(found.watermark.restores)
     cut = found.lineage.divergence(lineage, end)
     if cut is not None:
         return StoredEnd(cut, opened=open_in_store(store, keys, cut, lineage) or ())

@@ -115,6 +115,7 @@ class PartitionTick:
             partition=partition.tp.partition,
             epoch=partition.led.leader_epoch,
             lineage=self.lineage.since(self.sealed_end).entries,
+            restores=self.lineage.restores,
             tail_end=last.next,
             last=last.pointer,
             high_watermark=max(confirmed.high_watermark, last.next),

@@ -55,8 +55,9 @@ class Abandoned:
         if stored is None:
             return True  # somebody has removed the partition's objects
         tail = _AbandonedTail(self._broker, tp, entry, head, store, keys, stored)
-        if (entry.epoch, self._broker) not in stored.watermark.tails:
-            tail.seal(Lineage(entry.lineage), [entry])
+        replaced = len(entry.restores) < len(stored.watermark.restores)
+        if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:
+            tail.seal(entry.history, [entry])
             return True
         if self._is_deleted(tp, entry.topic_id):
             tail.publish(self._runtime)
@@ -107,7 +108,7 @@ class _AbandonedTail:
     def publish(self, runtime: Runtime) -> None:
         """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and write the result to ``offset.wm``."""
         before = self._stored.watermark
-        lineage = Lineage(before.lineage)
+        lineage = before.history
         entries = self._entries(before)
         remote = self.seal(lineage, [*entries.values()])
         end = remote.sealed_end
@@ -133,7 +134,7 @@ class _AbandonedTail:
         """The entries of all leaderships that may have packed."""
         entries: dict[tuple[int, int], HeadEntry] = {}
         for epoch, broker in before.tails:
-            key = EntryKey(self._entry.topic_id, self._tp.partition, epoch)
+            key = EntryKey(self._entry.topic_id, self._tp.partition, epoch, len(before.restores))
             if broker == self._broker:
                 known: Mapping[EntryKey, HeadEntry] = self._head.entries
             else:
@@ -146,7 +147,14 @@ class _AbandonedTail:
     def _survey(self, lineage: Lineage) -> RemoteState:
         epoch = self._stored.watermark.leader_epoch + 1  # as the next leader, with a log on this lineage, would see it
         log = stored_log.load(
-            self._store, self._keys, lineage, epoch, self._entry.topic_id, self._broker, lambda _: False
+            self._store,
+            self._keys,
+            lineage,
+            epoch,
+            self._entry.topic_id,
+            self._broker,
+            lambda _: False,
+            replaced=lineage.restores != self._stored.watermark.restores,
         )
         remote = RemoteState(self._broker)
         remote.survey(log, 0, 0)

@@ -15,9 +15,17 @@ from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.last_batch import batch_of
-from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, RangePointer, read_range_bytes, read_range_line
+from tidemark.formats.raw.pack import (
+    MOST_UNSEALED_BYTES,
+    PackedRange,
+    Range,
+    RangePointer,
+    read_range_bytes,
+    read_range_line,
+)
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.packs import chain, live_end, live_part
 from tidemark.store import Store
 from uploader_agent.disk.batch_headers import headers
@@ -59,15 +67,24 @@ def known_lineage(lineage: Lineage, entries: Iterable[HeadEntry], ranges: Iterab
     a leadership on ``lineage`` has packed below its own end lie on it.
     """
     packed = sorted((packed.range for packed in ranges), key=lambda range_: range_.first, reverse=True)
-    for known in (*(entry.lineage for entry in entries), *(range_.epochs for range_ in packed)):
-        older = Lineage(tuple((epoch, start) for epoch, start in known if epoch >= 0))
+    known = [(entry.lineage, entry.restores) for entry in entries]
+    known += [(range_.epochs, range_.restores) for range_ in packed]
+    for epochs, restores in known:
+        older = Lineage(tuple((epoch, start) for epoch, start in epochs if epoch >= 0), restores)
         if older.epochs & lineage.epochs:
             lineage = lineage.with_history(older)
     for range_ in packed:
         ending = lineage.end_offset(range_.leader_epoch, range_.next)
         if ending is not None and ending[0] == range_.leader_epoch:
-            lineage = lineage.with_batches(entry for entry in range_.epochs if entry[1] < ending[1])
+            end = min(ending[1], _parted(lineage, range_))
+            lineage = lineage.with_batches(entry for entry in range_.epochs if entry[1] < end)
     return lineage
+
+
+def _parted(lineage: Lineage, range_: Range) -> int:
+    """The first offset that the log of ``range_`` does not share with ``lineage`` since a restore; else the last."""
+    parted = lineage.parted_at(range_.restores)
+    return MAX_OFFSET if parted is None else parted
 
 
 class PackedBatch(NamedTuple):
@@ -187,7 +204,8 @@ def fullest(
         data = read_range_bytes(store, packed)
         size += len(data)
         for header in scan_batches([data], packed.key, packed.range.first):
-            if not lineage.is_live(header.base_offset, header.leader_epoch):
+            parted = header.base_offset >= _parted(lineage, packed.range)
+            if parted or not lineage.is_live(header.base_offset, header.leader_epoch):
                 continue
             if header.base_offset < start < header.next_offset:
                 return {}, start

@@ -134,6 +134,7 @@ def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[Unfinish
         next=batches.next,
         epochs=batches.epochs,
         leader_epoch=wanted.leader_epoch,
+        restores=batches.lineage.restores,
         open=tuple(map(OpenTransaction.of, batches.opened)),
         open_before=None if wanted.previous else tuple(map(OpenTransaction.of, opened)),
         aborts=batches.aborts,

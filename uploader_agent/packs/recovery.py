@@ -75,6 +75,7 @@ class _Chain:
             partition=last.partition,
             epoch=last.leader_epoch,
             lineage=self._lineage().since(min(sealed.next_offset, last.first)).entries,
+            restores=last.restores,
             tail_end=last.next,
             last=self.pointer,
             high_watermark=last.next,
@@ -92,7 +93,9 @@ class _Chain:
         The batches do not show the start of the leader's own epoch if it has packed none of its own.
         """
         epoch = self.last.leader_epoch
-        stored = tuple(entry for entry in self.sealed.lineage.entries if entry[0] <= epoch)
+        known_below = self.sealed.lineage.parted_at(self.last.restores)
+        own = self.sealed.lineage if known_below is None else self.sealed.lineage.truncated(known_below)
+        stored = tuple(entry for entry in own.entries if entry[0] <= epoch)
         if stored and stored[-1][0] == epoch:
             return Lineage(stored).with_batches(self.starts.items())
         packed = sorted({**dict(self.last.epochs), **self.starts}.items())
@@ -165,7 +168,7 @@ class _Found:
         with self._lock:
             self._sealed.update(sealed)
             for range_, pointer in ranges:
-                key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch)
+                key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch, len(range_.restores))
                 if key not in self.chains:
                     self.chains[key] = _Chain(range_, pointer, self._sealed[_name(range_)])
                 self.chains[key].add(range_, pointer)

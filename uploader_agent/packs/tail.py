@@ -180,6 +180,15 @@ class Tail:
             self._is_known = True
             self._changes += 1
 
+    def begin_again(self) -> None:
+        """Forget all packs: they are of another history than the log."""
+        with self._lock:
+            self._last = self._known = self._former = self._joined = self._packing_from = None
+            self._seal_to = self._stuck_at = self._read_last = None
+            self._inherited, self._trusted_end, self._is_known = (), 0, False
+            self._changes += 1
+            self._plan_requests += 1
+
     # -- packing -------------------------------------------------------------------------------------------------------
 
     @property

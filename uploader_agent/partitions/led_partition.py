@@ -325,7 +325,7 @@ class LedPartition:
     @property
     def entry_key(self) -> EntryKey:
         """The key of this leadership's entry in the head. A topic without a topic id has no entry."""
-        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch)
+        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch, self.remote.restored)
 
     @property
     def marks_gaps(self) -> bool:

@@ -151,7 +151,7 @@ class PartitionUploader:
 
     def lacks(self, stored: BatchHeader) -> bool:
         """True if the log has another batch than ``stored``: then it is compared as a whole. For any thread."""
-        with PartitionFiles(self._folder, self._led.topic_id) as files:
+        with self._files() as files:
             differs = local_difference(files, stored) is not None
         self.unchecked |= differs
         return differs
@@ -168,8 +168,11 @@ class PartitionUploader:
 
     def lineage(self) -> Lineage:
         """The log's lineage, from its directory. Raises SegmentChanged if the directory is gone."""
-        with PartitionFiles(self._folder, self._led.topic_id) as files:
+        with self._files() as files:
             return files.lineage()
+
+    def _files(self) -> PartitionFiles:
+        return PartitionFiles(self._folder, self._led.topic_id, self._route.restores if self._route else ())
 
     def holes(self) -> Intervals:
         """The offsets that neither the store nor the disk has undamaged, and that no person has acknowledged."""
@@ -212,7 +215,7 @@ class PartitionUploader:
         self.unchecked = False
         try:
             remote, packed = self._remote, self._packed
-            with PartitionFiles(self._folder, self._led.topic_id) as files:
+            with self._files() as files:
                 lasts = remote.last_batch(), packed.last_batch
                 differs = self._differs(files, max(remote.end, packed.end), lasts)
             if differs:
@@ -243,7 +246,7 @@ class PartitionUploader:
 
         Objects are read only if it ``differs`` from what was known before, or now.
         """
-        with PartitionFiles(self._folder, self._led.topic_id) as files:
+        with self._files() as files:
             lasts = log.last_batch(), self._packed.last_batch
             differs = differs or self.parting is not None or self._differs(files, log.end, lasts)
             parting = self._find_parting(store, keys, log, lineage, files) if differs else None
@@ -262,7 +265,7 @@ class PartitionUploader:
         lineage, entries = self._known_lineage(lineage), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, base_offset)
         end = max((packed_end(entry, lineage) for entry in entries), default=0)
-        with PartitionFiles(self._folder, self._led.topic_id) as files:
+        with self._files() as files:
             parting = find_parting(store, keys, files, lineage, ranges, end=end)
         if parting is not None and parting.local is not None:
             self._part(parting)
@@ -296,8 +299,11 @@ class PartitionUploader:
         ]
         if not bases and log.stored is None:
             raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
-        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, self._context.broker, hold)
-        self._judge_history(store, keys, log, lineage, differs=differs)
+        restores, broker = log.stored.watermark.restores if log.stored else (), self._context.broker
+        if restores != (self._route.restores if self._route else ()):
+            self._packed.begin_again()
+        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, restores)
+        self._judge_history(store, keys, log, lineage.restored(restores), differs=differs)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
         if self.parting is not None:
             raise self._parted(self.parting)
@@ -323,6 +329,14 @@ class PartitionUploader:
     def _load(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> StoredLog:
         epoch, topic_id = self._led.leader_epoch, self._led.topic_id
         return stored_log.load(store, keys, lineage, epoch, topic_id, self._context.broker, self._is_foreign)
+
+    def _reload(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> None:
+        """Read the store again. Raises SegmentChanged if its history is another one now: a survey must come first."""
+        log = self._load(store, keys, lineage)
+        if log.stored is not None and log.stored.watermark.restores != self.route.restores:
+            self._remote.forget()
+            raise SegmentChanged(f"{keys.watermark}: a person has gone on with another history: it is surveyed first")
+        self._remote.reload(log)
 
     def _is_foreign(self, stored: StoredWatermark) -> bool:
         return self._context.is_foreign(self._tp, self._led, stored)
@@ -394,7 +408,7 @@ class PartitionUploader:
     def _known_lineage(self, lineage: Lineage) -> Lineage:
         """``lineage``, extended below its first start with the lineage in ``offset.wm``."""
         written = self._remote.watermark
-        return lineage.with_history(Lineage(written.lineage)) if written else lineage
+        return lineage.with_history(written.history) if written else lineage
 
     def _seal_packed(
         self, entries: Sequence[HeadEntry], start: int, end: int, lineage: Lineage
@@ -468,7 +482,7 @@ class PartitionUploader:
         self._check_begun(lineage)
         if self.in_doubt:
             self.in_doubt = False
-            self._remote.reload(self._load(store, keys, lineage))
+            self._reload(store, keys, lineage)
         self._search_store(lineage)
         while True:
             before, foreign = self._remote.stored, self._remote.foreign
@@ -485,7 +499,7 @@ class PartitionUploader:
             try:
                 written = watermark.write(store, keys, base, new, foreign or before)
             except PreconditionFailed:
-                self._remote.reload(self._load(store, keys, lineage))
+                self._reload(store, keys, lineage)
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise  # the store reports conflicts without a change: leave it to the back-off

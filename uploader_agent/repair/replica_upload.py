@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import structlog
@@ -88,7 +88,7 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
     near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
-    lineages = [(Lineage(manifest.lineage), manifest.next_offset) for manifest in near]
+    lineages = [(manifest.history, manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
     policies = {manifest.cleanup_policy for manifest in near}
@@ -146,8 +146,9 @@ class Replica:
         return self._bring(work, surroundings, high_watermark)
 
     def _bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
-        route, judge = self.route, partial(self._judge, work, surroundings)
-        stored = read_manifest(route.store, route.keys, SegmentName(work.base_offset))
+        restores = surroundings.lineage.restores  # the disk's log has them if its batches are those stored beside it
+        route, judge = replace(self.route, restores=restores), partial(self._judge, work, surroundings)
+        stored = read_manifest(route.store, route.keys, SegmentName.of_history(work.base_offset, len(restores)))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
         seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
@@ -195,4 +196,4 @@ def bring_all(
 
 def _has(stored: SegmentManifest, end: int, lineage: Lineage) -> bool:
     """True if the segment has all offsets from its base up to ``end``, on ``lineage``."""
-    return stored.next_offset >= end and Lineage(stored.lineage).divergence(lineage, end) is None
+    return stored.next_offset >= end and stored.history.divergence(lineage, end) is None

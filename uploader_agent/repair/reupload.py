@@ -9,6 +9,7 @@ of a replica (:mod:`uploader_agent.repair.replica_upload`), so diverging bytes a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -109,6 +110,8 @@ class Reupload:
         stored = watermark.read(route.store, route.keys)
         if stored is None:
             return
+        route = replace(route, restores=stored.watermark.restores)
+        self._replica = replace(self._replica, route=route)
         with route.files() as files:
             lineage = files.lineage().with_history(stored.lineage)
             parting = find_parting(route.store, route.keys, files, lineage, end=stored.watermark.next_offset)

@@ -55,11 +55,12 @@ def batches_of(
     batches: dict[BatchId, PackBatch] = {}
     for packed in ranges:
         for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
-            if not claims(manifest, lineage, id_of(header), header.next_offset):
+            batch = id_of(header, packed.range.restores)
+            if not claims(manifest, lineage, batch, header.next_offset):
                 continue
-            known = batches.get(id_of(header))
+            known = batches.get(batch)
             if known is None or header.record_count > known.header.record_count:
-                batches[id_of(header)] = PackBatch(header, packed.key, packed.range.position + header.position)
+                batches[batch] = PackBatch(header, packed.key, packed.range.position + header.position)
     return [batches[batch_id] for batch_id in sorted(batches)]
 
 
@@ -81,7 +82,7 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
             raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
         while left and left[0].header.base_offset < stored.base_offset:
             changes.append(Edit(stored.position, stored.position, left.popleft()))
-        if left and id_of(left[0].header) == id_of(stored):
+        if left and _is_copy(left[0].header, stored):
             ours = left.popleft()
             same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
             erased = gone.get(stored.base_offset, 0)
@@ -89,6 +90,11 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
             if not same and ours.header.record_count >= stored.record_count:
                 changes.append(Edit(stored.position, stored.end, ours))
     return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
+
+
+def _is_copy(one: BatchHeader, other: BatchHeader) -> bool:
+    """True if both are copies of one batch: the segment claims the first, so that they are of one log."""
+    return (one.base_offset, one.leader_epoch) == (other.base_offset, other.leader_epoch)
 
 
 def _differs(packed: BatchHeader, stored: BatchHeader) -> bool:

@@ -32,12 +32,12 @@ def open_at(
         Undecided: they are unknown. It is never assumed that there are none.
         StoreError: the store failed.
     """
-    base, own = manifest.base_offset, Lineage(manifest.lineage).with_history(lineage)
+    base, own = manifest.base_offset, manifest.history.with_history(lineage)
     known = open_in_store(store, keys, base, own)
     if known is not None:
         return known
     for _, range_ in ranges:
-        if range_.next == base and Lineage(range_.epochs).divergence(own, base) is None:
+        if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
             return tuple(txn.unfinished for txn in range_.open)
     rule = f"the transactions open at offset {base} are unknown"
     raise Undecided(f"{keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs")
@@ -103,7 +103,7 @@ def _rebuilt(
         raise Undecided(f"{keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first")
     if not log.size:
         return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
-    own = Lineage(manifest.lineage).with_history(lineage)
+    own = manifest.history.with_history(lineage)
     facts = rebuild(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
     opened_then = tuple(map(OpenTransaction.of, facts.summary.open_transactions))
     return manifest.model_copy(update={"objects": facts.objects, "open_transactions": opened_then})

@@ -28,7 +28,7 @@ class KnownLineages(NamedTuple):
     @classmethod
     def of(cls, watermark: Watermark | None, own: Lineage) -> KnownLineages:
         """The lineages of ``offset.wm``, None if there is none, and of the broker's log."""
-        return cls(Lineage(watermark.lineage), watermark.next_offset, own) if watermark else cls(Lineage(), 0, own)
+        return cls(watermark.history, watermark.next_offset, own) if watermark else cls(Lineage(), 0, own)
 
 
 class BatchLineage:
@@ -81,7 +81,7 @@ def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages, left
         starts[epoch] = min(starts[epoch], start, scanned.get(epoch, start))
     whole = Lineage.of(sorted(starts.items()), name).truncated(min(cut, summary.next_offset))
     dead = [(epoch, start) for epoch, start in summary.epochs if start >= cut]
-    return Lineage.of((*whole.entries, *dead), name)
+    return Lineage.of((*whole.entries, *dead), name, own.restores)
 
 
 def _fits(known: Lineage, offset: int, epoch: int) -> bool:

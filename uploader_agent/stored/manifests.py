@@ -77,6 +77,7 @@ def build(
         last_batch_end=summary.next_offset,
         next_offset=facts.next_offset,
         lineage=facts.lineage.truncated(facts.next_offset).entries,
+        restores=facts.lineage.restores,
         first_timestamp=summary.first_timestamp,
         max_timestamp=summary.max_timestamp,
         batch_count=summary.batch_count,
@@ -144,7 +145,7 @@ def _content(manifest: SegmentManifest) -> Summed:
 
 def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
     """True if the segment's first batch is on ``lineage``."""
-    return Lineage(manifest.lineage).divergence(lineage, manifest.base_offset + 1) is None
+    return manifest.history.divergence(lineage, manifest.base_offset + 1) is None
 
 
 def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:

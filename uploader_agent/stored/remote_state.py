@@ -72,6 +72,12 @@ class RemoteState:
         return self._incarnation
 
     @property
+    def restored(self) -> int:
+        """The number of restores in ``offset.wm``, or in the former watermark index."""
+        with self._lock:
+            return self._log.restored
+
+    @property
     def start(self) -> int:
         """The partition's first offset in the store; 0 until it is known."""
         return self._start
@@ -212,6 +218,12 @@ class RemoteState:
                 return
             self._trusted, self._incarnation = entry.next_offset, entry.incarnation
             self._log = StoredLog.of_index(entry, self._broker)
+            self._changes += 1
+
+    def forget(self) -> None:
+        """Forget everything, until the next survey."""
+        with self._lock:
+            self._log, self._trusted, self._surveyed, self._gaps = StoredLog(self._broker), None, False, ()
             self._changes += 1
 
     def survey(self, log: StoredLog, incarnation: int, start: int) -> None:

@@ -45,7 +45,7 @@ class StoredSegment:
     def of(cls, manifest: SegmentManifest, lineage: Lineage) -> StoredSegment:
         """The part of ``manifest`` that matters to a leader with a log on ``lineage``."""
         end = manifest.damage.offset if manifest.damage else manifest.next_offset
-        own = Lineage(manifest.lineage)
+        own = manifest.history
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
         opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
@@ -82,6 +82,8 @@ class StoredLog:
     """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
     bytes_per_offset: float | None = None
     """The bytes per offset of the newest segment that was seen in the store."""
+    trusted_restored: int = 0
+    """The number of restores in a former index."""
     stated_last: BatchHeader | None = None
     """The last stored batch in a former index."""
 
@@ -92,8 +94,14 @@ class StoredLog:
             broker,
             below=Intervals([(0, entry.uploaded_end)]),
             bytes_per_offset=entry.bytes_per_offset,
+            trusted_restored=entry.restored,
             stated_last=batch_of(entry.last_batch) if entry.last_batch else None,
         )
+
+    @property
+    def restored(self) -> int:
+        """The number of restores in ``offset.wm``, or in the index that is trusted."""
+        return len(self.stored.watermark.restores) if self.stored else self.trusted_restored
 
     @property
     def has_epochs(self) -> bool:
@@ -182,7 +190,7 @@ class StoredLog:
         if self.agreed is None or not lineage.entries:
             return lineage
         start = lineage.entries[0][1]
-        past = lineage.with_history(Lineage(self.agreed.lineage))
+        past = lineage.with_history(self.agreed.history)
         return past.with_batches(entry for entry in manifest.lineage if entry[1] < start)
 
     def vouched(self, stored: StoredWatermark) -> None:
@@ -212,8 +220,12 @@ def load(
     topic_id: str | None,
     broker: int,
     is_foreign: IsForeign,
+    *,
+    replaced: bool = False,
 ) -> StoredLog:
     """Read the state of the store, as the leader with this ``lineage``. Without a watermark, list everything.
+
+    A leader's log has the restores of ``offset.wm``; one that a restore has ``replaced`` has those of ``lineage``.
 
     Raises:
         Fenced: a later leader has taken over.
@@ -222,6 +234,8 @@ def load(
         StoreError: the store failed.
     """
     current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    if isinstance(current, StoredWatermark) and not replaced:  # no broker's disk tells them
+        lineage = lineage.restored(current.watermark.restores)
     state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
     first = 0
     if state.stored is not None:
@@ -230,7 +244,7 @@ def load(
         # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
         state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
-            first = _last_base_below(store, keys, agreed.next_offset)
+            first = last_base_below(store, keys, agreed.next_offset)
     listed = listing.list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:
@@ -258,5 +272,6 @@ def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
         state.segments[newest.name] = replace(newest, last=last)
 
 
-def _last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+    """The highest base offset below ``offset`` of a stored segment; 0 without one."""
     return max((entry.name.base for entry in objects.manifests(store, keys, max(0, offset - REACH), offset)), default=0)

@@ -1,7 +1,7 @@
 """``offset.wm``: the end of a partition's stored offsets without a hole; computed, fenced, written by conditional PUT.
 
-Promises: within a topic id, (leader epoch, next offset) never decreases; a writer with an older leader epoch gets an
-error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut.
+Promises: within a topic id, (restores, leader epoch, next offset) never decreases; a writer with an older leader epoch
+gets an error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
     """The watermark of the known state. Before anything is stored, it ends at its start."""
     passed = Intervals.of(view.acknowledged_gaps)
     contiguous = (view.present | passed).contiguous_from(view.start)
-    known = Lineage(previous.lineage) if previous else Lineage()
+    known = previous.history if previous else Lineage()
     lineage = view.lineage.with_history(known)
     # A manifest of a compacted run, or of a held one, may have begun an epoch at a later batch than the log did.
     lineage = lineage.with_batches(entry for entry in known.entries if entry[0] in lineage.epochs)
@@ -77,6 +77,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         next_offset=contiguous,
         ranges_above=tuple(above(view.present, contiguous)),
         lineage=lineage.entries,
+        restores=lineage.restores,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
@@ -113,7 +114,7 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
     Raises:
         ContinuityError: the lineages diverge although the leader has not changed since.
     """
-    at = Lineage(previous.lineage).divergence(lineage, previous.next_offset)
+    at = previous.history.divergence(lineage, previous.next_offset)
     if at is None or at >= previous.next_offset:
         return previous
     if leader_epoch <= previous.leader_epoch:
@@ -126,12 +127,12 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
             "ranges_above": (),
             "lineage": Lineage(previous.lineage).truncated(at).entries,
             "gaps": (),
-            "acknowledged_gaps": tuple(_below(previous.acknowledged_gaps, at)),
+            "acknowledged_gaps": tuple(below(previous.acknowledged_gaps, at)),
         }
     )
 
 
-def _below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
+def below(gaps: Iterable[Gap], offset: int) -> Iterable[Gap]:
     """The parts of ``gaps`` below ``offset``: gaps acknowledged on one branch do not count on the next."""
     return (gap.model_copy(update={"end": min(gap.end, offset)}) for gap in gaps if gap.start < offset)
 

@@ -41,7 +41,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UploadRoute:
-    """The source and the destination of a partition's segments."""
+    """The source and the destination of a partition's segments. ``restores`` are those of ``offset.wm``."""
 
     tp: TopicPartition
     topic_id: str | None
@@ -50,12 +50,13 @@ class UploadRoute:
     keys: PartitionKeys
     broker: int
     hold: Hold | None = None
+    restores: tuple[int, ...] = ()
 
     def files(self) -> SegmentFiles:
         """The partition's files, including held ones. Raises SegmentChanged if there are none."""
         if self.hold is None:
-            return PartitionFiles(self.folder, self.topic_id)
-        return self.hold.files(self.tp, self.topic_id, self.folder)
+            return PartitionFiles(self.folder, self.topic_id, self.restores)
+        return self.hold.files(self.tp, self.topic_id, self.folder, self.restores)
 
     def manifest(self, facts: Facts, seen: Observed) -> SegmentManifest:
         """The manifest of one of the partition's segments."""
@@ -308,10 +309,14 @@ _Placed = tuple[SegmentName, dict[str, ObjectSum]]
 
 
 def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[SegmentName]:
-    """The names of a run, in the order in which they are tried. Record batches before v2 have no leader epoch."""
-    yield SegmentName(base)
+    """The names of a run, in the order in which they are tried. Record batches before v2 have no leader epoch.
+
+    After a restore an offset and an epoch no longer tell a batch, so the names have the number of the last restore.
+    """
+    restored = len(lineage.restores)
+    yield SegmentName.of_history(base, restored)
     epoch = next((epoch for epoch, _ in scanned.summary.epochs), None)
     if epoch is None and not scanned.summary.batch_count:  # compaction has left no batch
         epoch = lineage.epoch_at(base)
     if epoch is not None:
-        yield SegmentName.of_branch(base, epoch)
+        yield SegmentName.of_branch(base, epoch, restored)

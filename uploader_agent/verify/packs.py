@@ -104,7 +104,7 @@ def _compare(
 def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyFinding]:
     store, keys = partition.uploader.where
     written = partition.remote.watermark
-    seals = SealsAround(store, keys, Lineage(written.lineage) if written else Lineage())
+    seals = SealsAround(store, keys, written.history if written else Lineage())
     seals.look(*bounds(packed.range for packed in ranges))
     damaged: list[VerifyFinding] = []
 

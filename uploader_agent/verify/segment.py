@@ -97,7 +97,7 @@ class _Check:
             detail = f"kept as damaged: at byte {manifest.damage.position}, {manifest.damage.rule}"
             key = self._keys.file(self._log)
             self._findings.append(VerifyFinding(Severity.CORRUPT, end, manifest.next_offset, key, detail))
-        diverged = Lineage(manifest.lineage).divergence(self._live, end)
+        diverged = manifest.history.divergence(self._live, end)
         if diverged is None:
             return end
         at = max(manifest.base_offset, diverged)

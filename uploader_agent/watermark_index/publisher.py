@@ -175,6 +175,7 @@ class IndexPublisher:
             partition=partition.tp.partition,
             topic_id=partition.led.topic_id,
             incarnation=incarnation,
+            restored=remote.restored,
             leader_epoch=partition.led.leader_epoch,
             next_offset=remote.next_offset,
             uploaded_end=remote.end,
@@ -216,9 +217,10 @@ def other_history_of(partition: LedPartition) -> OtherHistory | None:
 def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:
     """``statement`` of a log that this agent has not observed yet, at the time of the ``former`` observation.
 
-    The checkpoint may be older than that, so the offsets are at least the ones observed then.
+    The checkpoint may be older than that, so the offsets are at least the ones observed then. That was another log if a
+    restore has replaced it since.
     """
-    if former is None:
+    if former is None or former.restored != statement.said["restored"]:
         return statement, NEVER
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
     fields = statement.said

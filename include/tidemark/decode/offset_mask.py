@@ -10,22 +10,32 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import copied, numpy_values
-from tidemark.formats.raw.masks import Mask, MaskedEpoch
+from tidemark.formats.raw.masks import Mask
 from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
 
 
 class OffsetMask:
     """The erased offsets of a partition, by leader epoch."""
 
-    def __init__(self, masks: Iterable[Mask] = (), without: Iterable[tuple[int, int]] = ()) -> None:
-        """The offsets of ``masks``, apart from those in the half-open ranges ``without``."""
-        by_epoch: dict[int, list[MaskedEpoch]] = {}
-        for part in (part for mask in masks for part in mask.epochs):
-            by_epoch.setdefault(part.epoch, []).append(part)
-        self._offsets = {
-            epoch: _distinct(np.concatenate([np.cumsum(np.fromiter(part.deltas, np.int64)) for part in parts]))
-            for epoch, parts in by_epoch.items()
-        }
+    def __init__(
+        self,
+        masks: Iterable[Mask] = (),
+        without: Iterable[tuple[int, int]] = (),
+        *,
+        restores: tuple[int, ...] | None = None,
+    ) -> None:
+        """The offsets of ``masks``, apart from those in the half-open ranges ``without``.
+
+        In a log with ``restores``, each counts up to where the log of its records parts from that.
+        """
+        by_epoch: dict[int, list[NDArray[np.int64]]] = {}
+        for mask in masks:
+            parted = None if restores is None else Lineage(restores=restores).parted_at(mask.restores)
+            for part in mask.epochs:
+                offsets = np.cumsum(np.fromiter(part.deltas, np.int64))
+                by_epoch.setdefault(part.epoch, []).append(offsets if parted is None else offsets[offsets < parted])
+        self._offsets = {epoch: _distinct(np.concatenate(parts)) for epoch, parts in by_epoch.items()}
         for start, end in without:
             for epoch, offsets in self._offsets.items():
                 low, high = np.searchsorted(offsets, [start, end])

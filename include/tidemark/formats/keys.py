@@ -29,8 +29,9 @@ _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REPORT = re.compile(r"[0-9a-f]{16}")
 _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+(?:/[A-Za-z0-9._=-]+)*)?")
 _ERASURE = r"e[1-9][0-9]{0,8}"
+_BRANCH = r"[0-9]{1,10}(?:-r[1-9][0-9]{0,3})?|r[1-9][0-9]{0,3}"
 _SEGMENT_FILE = re.compile(
-    rf"([0-9]{{20}})\.([a-z]+(?:\.[a-z]+)*)(?:-([0-9]{{1,10}}(?:-{_ERASURE})?|{_ERASURE}|damaged-[0-9a-f]{{8}}))?",
+    rf"([0-9]{{20}})\.([a-z]+(?:\.[a-z]+)*)(?:-((?:{_BRANCH})(?:-{_ERASURE})?|{_ERASURE}|damaged-[0-9a-f]{{8}}))?",
     re.ASCII,
 )
 _PACK = re.compile(r"(0|[1-9][0-9]{0,9})/([0-9a-f]{32})\.pack", re.ASCII)
@@ -52,18 +53,24 @@ class SegmentName(NamedTuple):
     An object is never replaced. So if another branch of the log already has a segment's plain name, the segment's name
     has the leader epoch of its first batch as well (``…42.log-7``), and the name of damaged bytes has their CRC32C
     (``…42.corrupt-damaged-9a3f01c2``). An offset and an epoch identify one record batch, so every object with this name
-    begins with that batch. A segment that was rewritten without erased records has a number after that (``…42.log-e1``,
-    ``…42.log-7-e1``). The suffix comes last, because Pinterest's consumer takes all before ``.log`` for a number, and
-    ignores other names.
+    begins with that batch. After a restore of a broker, which may give out an epoch again, names have the number of the
+    restore (``…42.log-r1``, ``…42.log-7-r1``). A segment that was rewritten without erased records has a number after
+    that (``…42.log-e1``, ``…42.log-7-e1``). The suffix comes last, because Pinterest's consumer takes all before
+    ``.log`` for a number, and ignores other names.
     """
 
     base: int
     suffix: str = ""
 
     @classmethod
-    def of_branch(cls, base: int, epoch: int) -> SegmentName:
+    def of_history(cls, base: int, restored: int) -> SegmentName:
+        """The first name of a segment of a log with so many restores."""
+        return cls(base, f"r{restored}" if restored else "")
+
+    @classmethod
+    def of_branch(cls, base: int, epoch: int, restored: int = 0) -> SegmentName:
         """The name of a segment beside one of another branch; ``epoch`` is the leader epoch of its first batch."""
-        return cls(base, f"{epoch}")
+        return cls(base, f"{epoch}-r{restored}" if restored else f"{epoch}")
 
     @classmethod
     def of_damage(cls, base: int, crc32c: int) -> SegmentName:
@@ -317,6 +324,14 @@ class ControlKeys:
     def foreign_watermarks(self, place: str, partition: int) -> str:
         """The folder of the versions of ``offset.wm`` with leader epochs that the cluster never gave."""
         return f"{self._under('_foreign')}{place}-{partition}/"
+
+    def restores(self, place: str, partition: int) -> str:
+        """The folder of the restores of a partition, beside its segments."""
+        return f"{self._under('_restores')}{place}-{partition}/"
+
+    def restore(self, place: str, partition: int, number: int) -> str:
+        """A partition's restore with this ``number``."""
+        return f"{self.restores(place, partition)}{number}.json"
 
     def tombstones(self, place: str, partition: int) -> str:
         """The folder of the tombstones of a partition's segments; it lies in the partition's own store and prefix."""

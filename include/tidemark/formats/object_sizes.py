@@ -18,6 +18,9 @@ SMALL: Final = _MIB
 WATERMARK: Final = 4 * _MIB
 """``offset.wm``: 1 KiB, and about 100 B for each gap, range above a gap and leader epoch."""
 
+RESTORE: Final = WATERMARK + _MIB
+"""A restore: the ``offset.wm`` that it replaced, and a lineage."""
+
 MANIFEST: Final = 4 * _MIB
 """A segment's manifest: 2 KiB, about 100 B for each leader epoch and open transaction, 16 B for each batch with erased
 records."""

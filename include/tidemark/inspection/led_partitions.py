@@ -76,9 +76,9 @@ def with_heads(
         for entry in head.entries:
             at = TopicPartition(entry.topic, entry.partition)
             leader = entries.get(at)
-            if leader is None or leader.entry.topic_id != entry.topic_id or entry.epoch < leader.entry.leader_epoch:
+            if leader is None or leader.entry.topic_id != entry.topic_id or entry.leadership < leader.entry.leadership:
                 continue
-            same = entry.epoch == leader.entry.leader_epoch
+            same = entry.leadership == leader.entry.leadership
             updated = _with_head(leader.entry, entry) if same else _of_next_leader(leader.entry, entry)
             entries[at] = LeaderEntry(head.broker, updated)
     return entries
@@ -100,6 +100,7 @@ def _with_head(known: IndexEntry, head: HeadEntry) -> IndexEntry:
 def _of_next_leader(known: IndexEntry, head: HeadEntry) -> IndexEntry:
     """``known``, replaced by the head of a later leadership: the log may have been truncated since."""
     news = {
+        "restored": len(head.restores),
         "leader_epoch": head.epoch,
         "tail_end": head.tail_end,
         "packs_known": True,

@@ -1,6 +1,7 @@
-"""The lineage of a log: the leader epochs that wrote its offsets.
+"""The lineage of a log: the leader epochs that wrote its offsets, and the restores that replaced its end.
 
-Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279).
+Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279). Kafka does not number restores: a broker that was restored
+from a backup gives out an epoch again, from the same start, with other records.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ class Lineage:
     """(epoch, start offset) pairs; both strictly increase. An epoch ends where the next one starts, the last is open.
 
     Offsets below the first start are unknown: retention cuts a broker's lineage there (see :meth:`with_history`).
+
+    ``restores`` are the offsets from which on the log has other records than before each restore of a broker, in the
+    order in which people went on with the restored log. A broker's disk does not have them; ``offset.wm`` does.
     """
 
     entries: tuple[tuple[int, int], ...] = ()
+    restores: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, entries: Iterable[Iterable[int]], name: str) -> Lineage:
+    def of(cls, entries: Iterable[Iterable[int]], name: str, restores: tuple[int, ...] = ()) -> Lineage:
         """Check and keep ``entries``. Raises :class:`FormatError` under ``name`` if they are not a valid lineage."""
         pairs = [tuple(entry) for entry in entries]
         for pair in pairs:
@@ -32,7 +37,24 @@ class Lineage:
         for (epoch, start), (next_epoch, next_start) in pairwise(pairs):
             if next_epoch <= epoch or next_start <= start:
                 raise FormatError(name, f"epoch {next_epoch} from {next_start} cannot follow {epoch} from {start}")
-        return cls(tuple((epoch, start) for epoch, start in pairs))
+        return cls(tuple((epoch, start) for epoch, start in pairs), restores)
+
+    def restored(self, restores: tuple[int, ...]) -> Lineage:
+        """The same epochs in a log with these ``restores``."""
+        return Lineage(self.entries, restores)
+
+    def parted_at(self, restores: tuple[int, ...]) -> int | None:
+        """The first offset that this log does not share with a log with ``restores``; None if these are its own."""
+        shared = next(
+            (n for n, (own, other) in enumerate(zip(self.restores, restores, strict=False)) if own != other),
+            min(len(self.restores), len(restores)),
+        )
+        return min((*self.restores[shared:], *restores[shared:]), default=None)
+
+    def restores_below(self, offset: int) -> tuple[int, ...]:
+        """The restores up to the last one at or below ``offset``: two logs with the same ones share the offset."""
+        begun = [number for number, at in enumerate(self.restores, 1) if at <= offset]
+        return self.restores[: begun[-1]] if begun else ()
 
     @property
     def epochs(self) -> set[int]:
@@ -58,25 +80,30 @@ class Lineage:
 
     def truncated(self, end: int) -> Lineage:
         """The lineage of the log cut off at ``end``."""
-        return Lineage(tuple(entry for entry in self.entries if entry[1] < end))
+        return Lineage(tuple(entry for entry in self.entries if entry[1] < end), self.restores)
 
     def since(self, offset: int) -> Lineage:
         """The lineage from the epoch at ``offset`` on."""
         begun = sum(start <= offset for _, start in self.entries)
-        return Lineage(self.entries[max(0, begun - 1) :])
+        return Lineage(self.entries[max(0, begun - 1) :], self.restores)
 
     def with_history(self, older: Lineage) -> Lineage:
         """This lineage, extended with the epochs of ``older`` below its first start.
 
-        Epochs of ``older`` that are newer than this lineage's first belong to a dead branch and are left out.
+        Epochs of ``older`` that are newer than this lineage's first belong to a dead branch and are left out, as are
+        those from which on a restore parts the two. Without any entry, this lineage is unknown, and ``older`` counts.
         """
-        if not self.entries:
+        if not self.entries and not self.restores:
             return older
+        parted = self.parted_at(older.restores)
+        shared = older if parted is None else older.truncated(parted)
+        if not self.entries:
+            return shared.restored(self.restores)
         (epoch, start), *rest = self.entries
-        before = [entry for entry in older.entries if entry[1] < start and entry[0] <= epoch]
+        before = [entry for entry in shared.entries if entry[1] < start and entry[0] <= epoch]
         if before and before[-1][0] == epoch:  # retention had moved the start up within the epoch
-            return Lineage((*before, *rest))
-        return Lineage((*before, *self.entries))
+            return Lineage((*before, *rest), self.restores)
+        return Lineage((*before, *self.entries), self.restores)
 
     def with_batches(self, epochs: Iterable[tuple[int, int]]) -> Lineage:
         """This lineage with what batches on it show: epochs that it lacks, and earlier starts of its own epochs.
@@ -92,7 +119,7 @@ class Lineage:
             follows = epoch == after if before is None else entries[before] < start
             if follows and after is not None and start < entries[after]:
                 entries[epoch] = start
-        return Lineage(tuple(sorted(entries.items())))
+        return Lineage(tuple(sorted(entries.items())), self.restores)
 
     def divergence(self, other: Lineage, end: int | None = None) -> int | None:
         """The first offset below ``end`` that the two logs do not share; None if there is none.
@@ -104,7 +131,18 @@ class Lineage:
         not compared: a replica that copies a compacted log notes an epoch at the first batch that is left of it.
 
         Below its first start a lineage states one fact: the epochs there are not newer than its first one.
+
+        Where a restore parts the two, their epochs prove nothing any more: each may be given out twice.
         """
+        at = parted = self.parted_at(other.restores)
+        if parted is None:
+            at = self._left_at(other)
+        elif (left := self.truncated(parted)._left_at(other.truncated(parted))) is not None:
+            at = min(left, parted)
+        return None if at is None or (end is not None and at >= end) else at
+
+    def _left_at(self, other: Lineage) -> int | None:
+        """The first offset that the two logs do not share according to their epochs; None if there is none."""
         if not self.entries or not other.entries:
             return None
         at: int | None = max(self.entries[0][1], other.entries[0][1])  # below this, one of the lineages is unknown
@@ -118,7 +156,7 @@ class Lineage:
                 first_epoch, max(common, default=first_epoch)
             )  # below its start, ``opposite`` may have epochs up to here
             at = next((start for epoch, start in lineage.entries if epoch > shared and start < first_start), at)
-        return None if at is None or (end is not None and at >= end) else at
+        return at
 
     def is_live(self, base_offset: int, epoch: int) -> bool:
         """True if a stored batch lies on this lineage. ``epoch`` is -1 in v0 and v1, which no lineage knows."""

@@ -57,8 +57,8 @@ class KnownPartition:
     @property
     def lineage(self) -> Lineage:
         """The newest lineage, with its known past."""
-        older = Lineage(self.state.lineage) if self.state else Lineage()
-        return whole_lineage(Lineage(self.watermark.lineage), older, self.segments)
+        older = self.state.history if self.state else Lineage()
+        return whole_lineage(self.watermark.history, older, self.segments)
 
 
 class CutOff(NamedTuple):
@@ -123,6 +123,7 @@ def decide(known: KnownPartition) -> Decision:
         verdicts_end=max(verdicts_end, known.state.verdicts_end if known.state and not known.cut else start),
         leader_epoch=known.watermark.leader_epoch,
         lineage=lineage.entries,
+        restores=lineage.restores,
         aborted=aborted_from(start, known.aborted),
         held_by=held_by,
         gaps=_gaps(known, _lost(hole, known.watermark.next_offset), end),
@@ -159,7 +160,7 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
     """The first offset of landed records, or of markers that decided them, that left the newest lineage; else None."""
     if state is None:
         return None
-    at = Lineage(watermark.lineage).divergence(Lineage(state.lineage), state.verdicts_end)
+    at = watermark.history.divergence(state.history, state.verdicts_end)
     return None if at is None else max(at, state.start_offset)
 
 
@@ -181,6 +182,7 @@ def _held(known: KnownPartition, gaps: tuple[Gap, ...]) -> Decision:
         verdicts_end=known.state.verdicts_end if known.state else known.landed_next,
         leader_epoch=known.state.leader_epoch if known.state else known.watermark.leader_epoch,
         lineage=known.state.lineage if known.state else (),
+        restores=known.state.restores if known.state else (),
         held_by=known.state.held_by if known.state else (),
         gaps=gaps,
         branch=known.state.branch if known.state else 0,

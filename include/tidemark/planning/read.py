@@ -73,6 +73,7 @@ def plan_reading(
         end=pieces[-1].end if pieces else 0,
         leader_epoch=-1 if view is None else view.watermark.leader_epoch,
         lineage=lineage.entries,
+        restores=lineage.restores,
         aborted=aborted_from(start, raw.aborted(deciding, lineage)) if committed else (),
     )
     plan = raw.masked(part, plan, spared)

@@ -191,7 +191,7 @@ def plan_partition(
     newest = view.lineage
     pieces: list[SegmentPiece] = []
     deciding: list[Segment] = []
-    lineage = Lineage(state.lineage)
+    lineage = state.history
     for span in offsets:
         segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
         lineage = whole_lineage(newest, lineage, segments)
@@ -223,6 +223,7 @@ def plan_partition(
         end=end,
         leader_epoch=view.watermark.leader_epoch,
         lineage=lineage.entries,
+        restores=lineage.restores,
         aborted=aborted_from(start, raw.aborted(deciding, newest)),
         expired_rows={dt: parts for dt, parts in left_out.items() if parts},
     )

@@ -45,6 +45,7 @@ def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> Branch
         old_verdicts_end=state.verdicts_end,
         leader_epoch=state.leader_epoch,
         lineage=state.lineage,
+        restores=state.restores,
         removes=reach.files if reach else (),
         supersedes=reach.set_aside if reach else {},
     )

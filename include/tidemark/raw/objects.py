@@ -41,7 +41,7 @@ class StoredWatermark(NamedTuple):
     @property
     def lineage(self) -> Lineage:
         """The newest lineage."""
-        return Lineage(self.watermark.lineage)
+        return self.watermark.history
 
 
 class OtherWatermark(NamedTuple):

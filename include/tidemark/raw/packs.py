@@ -83,7 +83,7 @@ def live_end(entry: HeadEntry, lineage: Lineage) -> int:
 
     The chain of a tail that leaves the lineage at or below the end of the seals need not be read.
     """
-    at = Lineage(entry.lineage).divergence(lineage, entry.tail_end)
+    at = entry.history.divergence(lineage, entry.tail_end)
     return entry.tail_end if at is None else at
 
 
@@ -132,12 +132,16 @@ def chain(
 def live_part(range_: Range, lineage: Lineage) -> Intervals:
     """The offsets of a range on ``lineage``: up to the first end of the newest epoch that both have (KIP-101).
 
-    So offsets that compaction has emptied between two epochs belong to the range. Below the first start of ``lineage``,
-    only batches without an epoch and the offsets before the first batch do.
+    They end at the restore that parts the two logs, if not before. So offsets that compaction has emptied between two
+    epochs belong to the range. Below the first start of ``lineage``, only batches without an epoch and the offsets
+    before the first batch do.
     """
-    first = range_.epochs[0][1]
-    known = lineage.entries[0][1] if lineage.entries else range_.next
-    spans = [(epoch, start, end) for (epoch, start), (_, end) in pairwise([*range_.epochs, (-1, range_.next)])]
+    first, after, epochs = range_.epochs[0][1], range_.next, range_.epochs
+    if (parted := lineage.parted_at(range_.restores)) is not None:
+        lineage, after = lineage.truncated(parted), min(after, parted)
+        epochs = tuple(entry for entry in epochs if entry[1] < parted)
+    known = lineage.entries[0][1] if lineage.entries else after
+    spans = [(epoch, start, end) for (epoch, start), (_, end) in pairwise([*epochs, (-1, after)])]
     live = [Interval(start, min(end, known)) for epoch, start, end in spans if epoch < 0]
     for epoch, _, end in [span for span in spans if span[0] in lineage.epochs][-1:]:
         ending = lineage.end_offset(epoch, end)

@@ -53,10 +53,11 @@ class Lacking(NamedTuple):
 
 
 class BatchId(NamedTuple):
-    """The identity of a batch."""
+    """The identity of a batch. ``restores`` are those of its log up to its offset."""
 
     base_offset: int
     leader_epoch: int
+    restores: tuple[int, ...] = ()
 
 
 class _Wanted(NamedTuple):
@@ -182,10 +183,11 @@ class SealsAround:
                 on_damage(error)
                 continue
             for header in headers:
-                before = wanted.get(id_of(header), _Wanted(header, frozenset(), False))
+                batch = id_of(header, packed.range.restores)
+                before = wanted.get(batch, _Wanted(header, frozenset(), False))
                 most = max(before.header, header, key=lambda one: one.record_count)
                 compacted = before.compacted or packed.range.compacted
-                wanted[id_of(header)] = _Wanted(most, before.packs | {packed.key}, compacted)
+                wanted[batch] = _Wanted(most, before.packs | {packed.key}, compacted)
         return wanted
 
     def _overlaps(self, range_: Range) -> bool:
@@ -217,14 +219,15 @@ class SealsAround:
     ) -> _HeldBatches | None:
         """The batches of ``wanted`` that the seal has; None if its log is damaged or was replaced."""
         log, manifest = self.listed[name].log, self._sound(name)
-        gone = manifest.gone if manifest else {}
+        gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
         complete: set[BatchId] = set()
 
         def note(header: BatchHeader) -> BatchHeader:
-            most, erased = wanted.get(id_of(header)), gone.get(header.base_offset, 0)
+            batch = id_of(header, restores)
+            most, erased = wanted.get(batch), gone.get(header.base_offset, 0)
             whole = most is not None and header.record_count + erased >= most.header.record_count
             if most is not None and whole and is_same(header, most.header) is not False:
-                complete.add(id_of(header))
+                complete.add(batch)
             return header
 
         try:
@@ -235,7 +238,9 @@ class SealsAround:
                 pass  # those after the last packed one
         except (FormatError, NotFound, PreconditionFailed):
             return None
-        return _HeldBatches(complete, {id_of(ours) for header, ours in pairs if is_same(header, ours) is False})
+        return _HeldBatches(
+            complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False}
+        )
 
 
 def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:
@@ -245,13 +250,15 @@ def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_off
     """
     if not manifest.base_offset <= batch.base_offset < next_offset <= manifest.next_offset:
         return False
-    own = Lineage(manifest.lineage).with_history(lineage)
-    return own.divergence(Lineage(((batch.leader_epoch, batch.base_offset),)), batch.base_offset + 1) is None
+    own = manifest.history.with_history(lineage)
+    theirs = Lineage(((batch.leader_epoch, batch.base_offset),), batch.restores)
+    return own.divergence(theirs, batch.base_offset + 1) is None
 
 
-def id_of(header: BatchHeader) -> BatchId:
-    """The identity of the batch."""
-    return BatchId(header.base_offset, header.leader_epoch)
+def id_of(header: BatchHeader, restores: tuple[int, ...]) -> BatchId:
+    """The identity of the batch, in a log with ``restores``."""
+    begun = Lineage(restores=restores).restores_below(header.base_offset)
+    return BatchId(header.base_offset, header.leader_epoch, begun)
 
 
 def bounds(ranges: Iterable[Range]) -> tuple[int, int]:

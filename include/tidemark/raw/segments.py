@@ -104,7 +104,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         end=end,
         origin=manifest.origin,
         compacted=manifest.compacted,
-        lineage=Lineage.of(manifest.lineage, key),
+        lineage=Lineage.of(manifest.lineage, key, manifest.restores),
         open_transactions=manifest.open_transactions,
         uploaded_at=manifest.uploaded_at,
         has_index=name.file("index") in manifest.objects,

@@ -87,7 +87,7 @@ def segment_of_range(packed: PackedRange, store: str) -> Segment:
         end=range_.next,
         origin=origin_of(PackName.parse("/".join(key.split("/")[-2:])).broker),
         compacted=range_.compacted,
-        lineage=Lineage(lineage),
+        lineage=Lineage(lineage, range_.restores),
         open_transactions=range_.open,
         uploaded_at=range_.shipped_at,
         has_index=False,

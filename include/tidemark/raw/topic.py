@@ -93,20 +93,23 @@ class RawTopic:
         """:attr:`entries`, without entries of a leader epoch above that of ``offset.wm``, if there is one.
 
         A leader's agent writes its epoch to ``offset.wm`` first, so its entry in the index counts a little later. Until
-        then an earlier observation of the former leader counts as none: the claim may cut off what has landed.
+        then an earlier observation of the former leader counts as none: the claim may cut off what has landed. Nor does
+        one from before a restore that the ledger has followed.
         """
         states, incarnations = ledger.by_partition, self.incarnations().incarnations
         vouched: dict[tuple[int, int], IndexEntry] = {}
         for key, reported in self._reported.items():
             state, valid = states.get(key), reported
-            if state is None or reported[0].leader_epoch > state.leader_epoch:
+            if state is None or reported[0].leadership > state.leadership:
                 incarnation = incarnations[key[0]]
                 watermark = self.watermark(self.partition(incarnation.topic_id, incarnation.place, *key))
-                limit = math.inf if watermark is None else watermark.leader_epoch
-                valid = [entry for entry in reported if entry.leader_epoch <= limit]
-                unclaimed = [entry for entry in reported if entry.leader_epoch > limit]
+                limit = (math.inf, 0) if watermark is None else watermark.leadership
+                valid = [entry for entry in reported if entry.leadership <= limit]
+                unclaimed = [entry for entry in reported if entry.leadership > limit]
                 if valid and any(entry.observed_at >= valid[0].observed_at for entry in unclaimed):
                     valid = [valid[0].model_copy(update={"observed_at": _NEVER})]
+            if valid and state is not None and valid[0].restored < len(state.restores):
+                valid = [valid[0].model_copy(update={"observed_at": _NEVER})]
             if valid:
                 vouched[key] = valid[0]
         return vouched
@@ -370,5 +373,5 @@ def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:
     if state is None:
         return True
     # An epoch below the ledger's: the index lags, or the ledger followed an epoch that no leader had.
-    moved = entry.least_stored_end > state.next_offset or entry.leader_epoch != state.leader_epoch
+    moved = entry.least_stored_end > state.next_offset or entry.leadership != state.leadership
     return moved or bool(entry.gaps) or bool(state.gaps)

@@ -48,8 +48,8 @@ class RemoteTopics:
         keys = PartitionKeys(endpoint, self.storage.cluster, incarnation.place, partition)
         part = RawPartition(number, incarnation.topic_id, keys)
 
-        def observe(number: int, partition: int, highest: int) -> tuple[int, datetime] | None:
-            return self._observations.log_end(topic, number, partition, highest)
+        def observe(number: int, partition: int, latest: tuple[int, int] | None) -> tuple[int, datetime] | None:
+            return self._observations.log_end(topic, number, partition, latest)
 
         remote = RemotePartition(
             self.storage, topic, part, self._indexes, self._heads, self._masks, observe, kafka_too=self._kafka_too

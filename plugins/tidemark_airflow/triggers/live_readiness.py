@@ -89,7 +89,7 @@ def _compare(rows: Sequence[Row], landed: Mapping[str, Landed]) -> _BeyondLedger
     size, moved = 0.0, False
     for mark in sorted(map(WatermarkRow._make, rows), key=lambda mark: mark.partition):
         at = landed.get(f"{mark.incarnation}-{mark.partition}", NOT_LANDED)
-        if mark.next_offset > at.next_offset or mark.leader_epoch > at.leader_epoch:
+        if mark.next_offset > at.next_offset or mark.leadership > at.leadership:
             marks.append(mark)
             moved = moved or mark.next_offset > at.next_offset
             size += bytes_beyond(mark, at)
@@ -118,6 +118,7 @@ def _landing(topic: str, ahead: _BeyondLedger, before: TopicLanding | None) -> T
                 partition=mark.partition,
                 incarnation=mark.incarnation,
                 topic_id=mark.topic_id,
+                restored=mark.restored,
                 leader_epoch=mark.leader_epoch,
                 end=mark.next_offset,
             )

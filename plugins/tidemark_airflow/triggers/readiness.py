@@ -64,9 +64,15 @@ class WatermarkRow(NamedTuple):
     bytes_per_offset: float | None
     observed_at: datetime
     topic_id: str | None
+    restored: int = 0
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch."""
+        return self.restored, self.leader_epoch
 
 
-Row = tuple[str, int, int, int, int, float | None, datetime, str | None]
+Row = tuple[str, int, int, int, int, float | None, datetime, str | None, int]
 """A :class:`WatermarkRow` as a plain tuple, of which many can be kept.
 
 Python's garbage collector ignores plain tuples of plain values. It would traverse half a million named tuples over and
@@ -89,6 +95,7 @@ def row_of(entry: IndexEntry) -> Row:
         entry.bytes_per_offset,
         entry.observed_at,
         entry.topic_id and sys.intern(entry.topic_id),
+        entry.restored,
     )
 
 
@@ -107,15 +114,16 @@ def row_of_head(entry: HeadEntry) -> Row:
         None,
         entry.observed_at,
         sys.intern(entry.topic_id),
+        len(entry.restores),
     )
 
 
 def with_head(row: Row, head: Row) -> Row:
     """The later of a partition's row and a head's, if the head has the same topic id; otherwise ``row``."""
-    topic, partition, incarnation, epoch, end, bytes_per_offset, _, topic_id = row
-    if topic_id != head[7] or head[3:5] <= (epoch, end):
+    topic, partition, incarnation, epoch, end, bytes_per_offset, _, topic_id, restored = row
+    if topic_id != head[7] or (head[8], *head[3:5]) <= (restored, epoch, end):
         return row
-    return topic, partition, incarnation, head[3], head[4], bytes_per_offset, head[6], topic_id
+    return topic, partition, incarnation, head[3], head[4], bytes_per_offset, head[6], topic_id, head[8]
 
 
 class Ahead(NamedTuple):
@@ -132,10 +140,16 @@ class Ahead(NamedTuple):
 
 
 class Landed(NamedTuple):
-    """Landed offset and leader of a partition: a new leader may have cut off offsets that it replaces."""
+    """Landed offset and leadership of a partition: a new leader may have cut off offsets that it replaces."""
 
     next_offset: int
     leader_epoch: int
+    restored: int = 0
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch."""
+        return self.restored, self.leader_epoch
 
 
 NOT_LANDED: Final = Landed(0, -1)
@@ -145,7 +159,7 @@ NOT_LANDED: Final = Landed(0, -1)
 def landed_by(ledger: Ledger) -> Mapping[str, Landed]:
     """Landed offsets in ``ledger``, by ``<incarnation>-<partition>``."""
     return {
-        f"{state.incarnation}-{state.partition}": Landed(state.next_offset, state.leader_epoch)
+        f"{state.incarnation}-{state.partition}": Landed(state.next_offset, state.leader_epoch, len(state.restores))
         for state in ledger.partitions
     }
 
@@ -156,8 +170,10 @@ def bytes_beyond(mark: WatermarkRow, landed: Landed) -> float:
 
 
 def digest_of(marks: Iterable[WatermarkRow]) -> str:
-    """The identity of ``marks``: their offsets and leader epochs."""
-    lines = [f"{mark.incarnation}-{mark.partition} {mark.leader_epoch} {mark.next_offset}" for mark in marks]
+    """The identity of ``marks``: their offsets and leaderships."""
+    lines = [
+        f"{mark.incarnation}-{mark.partition} {mark.restored} {mark.leader_epoch} {mark.next_offset}" for mark in marks
+    ]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
@@ -169,7 +185,7 @@ class Baseline(Model):
     """
 
     topic: str
-    landed: dict[str, tuple[int, int]]
+    landed: dict[str, tuple[int, ...]]
     settled: str = ""
     settled_at: AwareDatetime | None = None
     size: int
@@ -183,7 +199,7 @@ class Baseline(Model):
         """The baseline from ledger and outbox pointer."""
         return cls(
             topic=topic.topic,
-            landed={key: (state.next_offset, state.leader_epoch) for key, state in landed_by(ledger).items()},
+            landed={key: tuple(state) for key, state in landed_by(ledger).items()},
             settled=published.settled,
             settled_at=published.settled_at,
             size=topic.window.size,
@@ -220,7 +236,7 @@ class Baseline(Model):
         return None if landed is None else Landed(*landed)
 
     def _differs(self, mark: WatermarkRow, landed: Landed | None) -> bool:
-        return landed is None or mark.next_offset != landed.next_offset or mark.leader_epoch > landed.leader_epoch
+        return landed is None or mark.next_offset != landed.next_offset or mark.leadership > landed.leadership
 
 
 def look_again_at(topic: TopicSettings, ledger: Ledger, now: datetime) -> datetime:

@@ -8,7 +8,6 @@ from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.read import RawPart, joined, plan_reading
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic
@@ -55,7 +54,7 @@ def _reading(
 ) -> RawPart:
     at = _at(raw, incarnations, state)
     if at is not None:
-        known, end = Lineage(state.lineage), state.verdicts_end
+        known, end = state.history, state.verdicts_end
         return plan_reading(raw, at, known, wanted, verdicts_end=end, spared=spared)
     return RawPart(PartitionPlan.of(state, 0, 0), [], wanted)
 

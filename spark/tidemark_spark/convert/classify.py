@@ -79,7 +79,8 @@ class PartitionRules(NamedTuple):
         mask = OffsetMask()
         if plan.masks is not None:
             store = open_store(plan.masks.store, options)
-            mask = OffsetMask([mask_of(store, key) for key in plan.masks.keys], plan.masks.spared)
+            masks = [mask_of(store, key) for key in plan.masks.keys]
+            mask = OffsetMask(masks, plan.masks.spared, restores=plan.restores)
         return cls(lineage[:, 0], lineage[:, 1], aborted, mask)
 
     def erased(self, start: int, end: int, *, compacted: bool) -> NDArray[np.int64]:

@@ -15,7 +15,6 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine, without
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.planning.maintenance.erasure import spans_of
 from tidemark.planning.read import plan_reading
@@ -91,7 +90,7 @@ def _raw_sums(
         wanted = Intervals((within[0], within[-1] + 1) for within in spans if within)
         state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
         part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-        reading = plan_reading(raw, part, Lineage(state.lineage), wanted, verdicts_end=state.verdicts_end)
+        reading = plan_reading(raw, part, state.history, wanted, verdicts_end=state.verdicts_end)
         tasks += reading.tasks
         plans.append(reading.plan.model_copy(update={"masks": masks[key]}))  # which knows the aborted transactions
     if not tasks:

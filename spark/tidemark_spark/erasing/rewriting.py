@@ -73,7 +73,8 @@ def rewrite(options: StoreOptions, task: SealTask) -> SealOutcome:
     """
     manifest, store = task.stored.manifest, open_store(task.keys.endpoint.store, options)
     masks = open_store(task.masks.store, options)
-    work = _Rewriting(store, task, manifest, OffsetMask(mask_of(masks, key) for key in task.masks.keys))
+    mask = OffsetMask((mask_of(masks, key) for key in task.masks.keys), restores=manifest.restores)
+    work = _Rewriting(store, task, manifest, mask)
     try:
         with TemporaryFile(prefix="tidemark-") as before, TemporaryFile(prefix="tidemark-") as after:
             return work.run(before, after)

@@ -112,6 +112,7 @@ class _KnownMask(NamedTuple):
     key: str
     offsets: OffsetMask
     approvals: tuple[str, ...]
+    restores: tuple[int, ...]
 
 
 class _Seal(NamedTuple):
@@ -169,7 +170,7 @@ class _Partition:
         line_1 = stored.base_offset if stored else 0
         partition = cls(store, part.topic_id, state.key, part.keys, place, state.next_offset, line_1, masks)
         partition._look()
-        partition._name_unsearched(Lineage(stored.watermark.lineage) if stored else Lineage(), Lineage(state.lineage))
+        partition._name_unsearched(stored.lineage if stored else Lineage(), state.history)
         return partition
 
     def _look(self) -> None:
@@ -187,15 +188,22 @@ class _Partition:
     def _hidden(self, manifest: SegmentManifest) -> Iterator[_KnownMask]:
         """The masks with offsets of the seal's own branch that it was not rewritten without."""
         done = {*manifest.erased.masks} if manifest.erased else set()
-        near = self._near(manifest.lineage, manifest.base_offset, manifest.next_offset)
+        near = self._near(manifest.lineage, manifest.restores, manifest.base_offset, manifest.next_offset)
         return (mask for mask in near if mask.name.digest not in done)
 
-    def _near(self, lineage: Iterable[tuple[int, int]], start: int, end: int) -> Iterator[_KnownMask]:
-        """The masks with offsets of ``[start, end)`` in an epoch of ``lineage``, or of message formats without one."""
+    def _near(
+        self, lineage: Iterable[tuple[int, int]], restores: tuple[int, ...], start: int, end: int
+    ) -> Iterator[_KnownMask]:
+        """The masks with offsets of ``[start, end)`` in an epoch of ``lineage``, or of message formats without one.
+
+        They are of a log with ``restores``.
+        """
         epochs = {-1, *(epoch for epoch, _ in lineage)}
         for mask in self.masks:
-            near = mask.name.start < end and mask.name.end > start
-            if near and any(len(mask.offsets.of_epoch(epoch, start, end)) for epoch in epochs):
+            parted = Lineage(restores=restores).parted_at(mask.restores)
+            until = end if parted is None else min(end, parted)
+            near = mask.name.start < until and mask.name.end > start
+            if near and any(len(mask.offsets.of_epoch(epoch, start, until)) for epoch in epochs):
                 yield mask
 
     def _name_unsearched(self, newest: Lineage, older: Lineage) -> None:
@@ -409,7 +417,7 @@ class _Partition:
 
     def masks_of(self, range_: Range) -> list[_KnownMask]:
         """The masks of records that a range of a pack holds."""
-        return [*self._near(range_.epochs, range_.first, range_.next)]
+        return [*self._near(range_.epochs, range_.restores, range_.first, range_.next)]
 
     def remains_packed(self, key: str, range_: Range) -> None:
         """Name the pack ``key`` if ``range_`` of it holds records that are to be erased, or may."""
@@ -486,7 +494,7 @@ def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
 def _masks(index: MaskIndex, place: _Place, partition: int) -> tuple[_KnownMask, ...]:
     keys = [(name, index.key_of(place.control, name)) for name in index.masks if name.partition == partition]
     masks = [(name, key, mask_of(place.store, key)) for name, key in keys]
-    return tuple(_KnownMask(name, key, OffsetMask([mask]), mask.approvals) for name, key, mask in masks)
+    return tuple(_KnownMask(name, key, OffsetMask([mask]), mask.approvals, mask.restores) for name, key, mask in masks)
 
 
 def _approvals(masks: Iterable[_KnownMask]) -> tuple[str, ...]:

@@ -71,9 +71,10 @@ class FileSearch(NamedTuple):
 
 
 class RawSearch(NamedTuple):
-    """Ranges of raw to search."""
+    """Ranges of raw to search, of a log with ``restores``."""
 
     task: ConversionTask
+    restores: tuple[int, ...] = ()
 
 
 class StateSearch(NamedTuple):
@@ -99,7 +100,10 @@ class SearchJob(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A record that a request names, and the date of its row if the table has it."""
+    """A record that a request names, and the date of its row if the table has it.
+
+    ``restores`` are those of the log that has the record.
+    """
 
     request: str
     incarnation: int
@@ -108,6 +112,12 @@ class Hit(NamedTuple):
     offset: int
     where: Where
     dt: str = ""
+    restores: tuple[int, ...] = ()
+
+    @property
+    def log(self) -> tuple[int, ...]:
+        """The restores of the log at the record's offset: others with the same ones have this record."""
+        return Lineage(restores=self.restores).restores_below(self.offset)
 
     @property
     def record(self) -> tuple[str, int, int, int]:
@@ -168,6 +178,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
             return
         identity = ["kafka_offset", *([_EPOCH] if exact else [])]
         columns = [*identity, *dict.fromkeys(top for top in tops.values() if top)]
+        restores = common.job.partitions[task.incarnation, task.partition].restores
         for rows in parquet.iter_batches(_ROWS, columns=columns, use_threads=False):
             found.rows += len(rows)
             offsets = numbers(rows.column("kafka_offset"))
@@ -179,7 +190,7 @@ def _search_file(common: SearchJob, task: FileSearch, wanted: Sequence[Matcher],
                         found.hits, found.unanswered = [], True
                         return
                     found.hits += [
-                        Hit(request, task.incarnation, task.partition, epoch, offset, "table", dt)
+                        Hit(request, task.incarnation, task.partition, epoch, offset, "table", dt, restores)
                         for epoch, offset in zip(epochs.tolist(), hit.tolist(), strict=True)
                     ]
 
@@ -199,7 +210,7 @@ def _opened(job: Job, key: str, size: int, found: SearchResult, remedy: str) -> 
 
 
 def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
-    lineages = {key: Lineage(common.job.partitions[key].lineage) for key in common.outlived}
+    lineages = {key: common.job.partitions[key].history for key in common.outlived}
     with _opened(common.job, task.key, task.size, found, "rebuild the state by state.py --rebuild") as parquet:
         names = parquet.schema_arrow.names
         paths = {matcher.column: _path_in_state(common.job.topic, matcher.column) for matcher in wanted}
@@ -216,7 +227,10 @@ def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher
                 for request, indices in matcher.rows(values).items():
                     for incarnation, partition, offset in (places[row] for row in indices.tolist()):
                         epoch = _epoch_of(lineages[incarnation, partition], offset)
-                        found.hits.append(Hit(request, incarnation, partition, epoch, offset, "state"))
+                        restores = lineages[incarnation, partition].restores
+                        found.hits.append(
+                            Hit(request, incarnation, partition, epoch, offset, "state", restores=restores)
+                        )
 
 
 def _path_in_state(topic: TopicSettings, column: str) -> str:
@@ -277,8 +291,9 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
                         # A null of a record that the parser read is the record's own, unless its value was a misfit.
                         found.unsearchable += len(read.refused) + read.unknown.get(matcher.column, 0)
                     for request, indices in matcher.rows(values).items():
+                        at = request, whole.incarnation, whole.partition
                         found.hits += [
-                            Hit(request, whole.incarnation, whole.partition, int(epochs[row]), int(offsets[row]), "raw")
+                            Hit(*at, int(epochs[row]), int(offsets[row]), "raw", restores=task.restores)
                             for row in indices.tolist()
                         ]
 
@@ -363,9 +378,9 @@ def _raw_tasks(
     for key, spans in sorted(wanted.items()):
         state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
         part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-        reading = plan_reading(raw, part, Lineage(state.lineage), Intervals(spans), committed=False)
+        reading = plan_reading(raw, part, state.history, Intervals(spans), committed=False)
         gone[key] = reading.gone
-        tasks += [RawSearch(task) for task in reading.tasks]
+        tasks += [RawSearch(task, reading.plan.restores) for task in reading.tasks]
     return tasks, gone
 
 

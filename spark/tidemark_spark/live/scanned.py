@@ -53,6 +53,7 @@ def _entry(topic: str, part: AheadPartition) -> IndexEntry:
         partition=part.partition,
         topic_id=part.topic_id,
         incarnation=part.incarnation,
+        restored=part.restored,
         leader_epoch=part.leader_epoch,
         next_offset=part.end,
         uploaded_end=part.end,

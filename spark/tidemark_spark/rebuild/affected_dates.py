@@ -15,7 +15,6 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.common import spared_offsets
 from tidemark.planning.read import plan_reading
 from tidemark.raw.topic import RawTopic
@@ -113,7 +112,7 @@ class _DateSearch:
             incarnation = self._incarnations[key[0]]
             at = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
             state = self._ledger.by_partition[key]
-            known, end = Lineage(state.lineage), state.verdicts_end
+            known, end = state.history, state.verdicts_end
             reading = plan_reading(
                 self._raw, at, known, Intervals(wanted), verdicts_end=end, spared=self._spared.get(key)
             )

@@ -115,6 +115,7 @@ def _stays(plan: RunPlan, part: PartitionPlan, cut: BranchCut, stop: Stop) -> Ta
         leader_epoch=cut.leader_epoch,
         branch=part.branch,
         lineage=cut.lineage,
+        restores=cut.restores,
         gaps=(_gap(plan, stop.offset, cut.old_next, "unclean_election"),),
     )
     return TableChange((), (), (state,))
@@ -163,6 +164,7 @@ def _back(part: PartitionPlan, cut: BranchCut) -> PartitionState:
         leader_epoch=cut.leader_epoch,
         branch=part.branch + 1,
         lineage=Lineage(cut.lineage).truncated(cut.at).entries,
+        restores=cut.restores,
     )
 
 
@@ -198,6 +200,7 @@ def _state(plan: RunPlan, part: PartitionPlan, at: int, stop: Stop | None) -> Pa
         leader_epoch=part.leader_epoch,
         branch=part.branch + (part.cut is not None),
         lineage=part.lineage,
+        restores=part.restores,
         gaps=tuple(gaps),
         held_by=() if stop else part.held_by,
         as_of=None if stop else part.as_of,

@@ -135,7 +135,7 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
             place = f"at {state.next_offset}, not at {part.landed_next}"
             raise StaleRun(f"partition {part.partition} now continues {place}")
-        later = state.leader_epoch > part.leader_epoch and state.leader_epoch not in part.foreign_epochs
+        later = state.leadership > part.leadership and state.leader_epoch not in part.foreign_epochs
         if state.branch != part.branch or later:
             raise StaleRun(f"partition {part.partition} now follows leader epoch {state.leader_epoch}")
 

@@ -508,40 +508,68 @@ def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -
 
 @pytest.mark.timeout(1800)
 def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, rng: random.Random, full: bool) -> None:
-    branches = 0
+    """With restores of brokers among them, after which epochs are given out again."""
+    branches = restores = 0
     for number in range(200 if full else 6):
-        world = World(tmp_path / str(number))
-        log: list[tuple[int, int, bytes]] = []  # (base, end, batch) of what the leader holds
-        lineage: list[tuple[int, int]] = [(EPOCH, 0)]
+        history = _History(World(tmp_path / str(number)), rng)
         for _ in range(rng.randint(3, 7)):
-            if rng.random() < 0.5 and len(log) > 1:
-                log = log[: rng.randint(1, len(log) - 1)]
-                end = log[-1][1]
-                lineage = [one for one in lineage if one[1] < end] + [(world.raw.partition().leader_epoch + 1, end)]
-                branch(world, *lineage)
-            for _ in range(rng.randint(1, 4)):
-                base, count = log[-1][1] if log else 0, rng.randint(1, 3)
-                epoch = lineage[-1][0]
-                made = batch(
-                    base,
-                    [Record(i, T0 + rng.randrange(3) * DAY, b"k", b"%d" % epoch) for i in range(count)],
-                    leader_epoch=epoch,
-                )
-                log.append((base, base + count, made))
-            cut = rng.randrange(len(log))
-            for part in (log[:cut], log[cut:]):
-                if part:
-                    world.raw.segment([one for _, _, one in part], base=part[0][0], lineage=tuple(lineage))
+            history.go_on()
             if rng.random() < 0.7:
-                assert _settled(world) in {"landed", "empty"}
-        _settled(world)
-        rows = world.rows()
-        assert [row["kafka_offset"] for row in rows] == list(range(log[-1][1]))
-        for row in rows:
-            [own] = [epoch for base, end, made in log for epoch in [_epoch(made)] if base <= row["kafka_offset"] < end]
-            assert row["kafka_leader_epoch"] == own
-        branches += world.ledger.by_partition[0, 0].branch
+                assert _settled(history.world) in {"landed", "empty"}
+        _settled(history.world)
+        rows = history.world.rows()
+        assert [(row["kafka_offset"], row["kafka_leader_epoch"], row["kafka_value"]) for row in rows] == history.rows
+        restores += len(history.known.restores)
+        branches += history.world.ledger.by_partition[0, 0].branch
     assert branches > (2 if full else 0), "the histories had elections"
+    assert restores or not full
+
+
+class _History:
+    """A random history of a log: ``log`` has (base, end, batch, value) of each batch that the leader holds."""
+
+    def __init__(self, world: World, rng: random.Random) -> None:
+        self.world, self._rng = world, rng
+        self.known = world.raw.partition()
+        self._log: list[tuple[int, int, bytes, bytes]] = []
+        self._lineage, self._latest = [(EPOCH, 0)], EPOCH
+
+    @property
+    def rows(self) -> list[tuple[int, int, bytes]]:
+        """The offset, the epoch and the value of each record."""
+        return [(at, _epoch(made), value) for base, end, made, value in self._log for at in range(base, end)]
+
+    def go_on(self) -> None:
+        """The log may be cut off; then records are appended, and all of it is uploaded in one or two segments."""
+        rng = self._rng
+        if rng.random() < 0.5 and len(self._log) > 1:
+            self._cut()
+        for _ in range(rng.randint(1, 4)):
+            self._append()
+        cut = rng.randrange(len(self._log))
+        for part in (self._log[:cut], self._log[cut:]):
+            if part:
+                batches = [made for _, _, made, _ in part]
+                self.world.raw.segment(batches, base=part[0][0], lineage=tuple(self._lineage))
+
+    def _cut(self) -> None:
+        """An unclean election, or a restore, after which the leader may go on under the epoch of before."""
+        self._log = self._log[: self._rng.randint(1, len(self._log) - 1)]
+        end = self._log[-1][1]
+        self._lineage = [one for one in self._lineage if one[1] < end]
+        if restored := self._rng.random() < 0.5:
+            self.known.restores, self._latest = (*self.known.restores, end), self._lineage[-1][0]
+        if not restored or self._rng.random() < 0.5:
+            self._latest += 1
+            self._lineage.append((self._latest, end))
+        branch(self.world, *self._lineage)
+
+    def _append(self) -> None:
+        base, count = self._log[-1][1] if self._log else 0, self._rng.randint(1, 3)
+        epoch = self._lineage[-1][0]
+        value = b"%d in history %d" % (epoch, len(self.known.restores))
+        records = [Record(i, T0 + self._rng.randrange(3) * DAY, b"k", value) for i in range(count)]
+        self._log.append((base, base + count, batch(base, records, leader_epoch=epoch), value))
 
 
 def _epoch(made: bytes) -> int:

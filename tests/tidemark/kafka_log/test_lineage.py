@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+import random
 from typing import NamedTuple
 
 import pytest
@@ -217,3 +219,51 @@ def test_a_lineage_since_an_offset_begins_with_the_epoch_there(offset: int, epoc
     lineage = Lineage(((2, 100), (3, 200), (5, 300)))
     assert [epoch for epoch, _ in lineage.since(offset).entries] == epochs
     assert Lineage().since(offset) == Lineage()
+
+
+def test_logs_of_random_elections_and_restores_part_where_their_records_do(rng: random.Random) -> None:
+    """After a restore epochs are given out again, from any offset; each record here has a number of its own."""
+    for _ in range(200):
+        log: list[int] = []
+        lineage, number = Lineage(((0, 0),)), 0
+        seen: list[tuple[Lineage, list[int]]] = []
+        latest = 0
+        for _ in range(rng.randint(2, 8)):
+            cut = rng.randint(1, len(log)) if log and rng.random() < 0.7 else len(log)
+            log, kept = log[:cut], lineage.truncated(cut) if cut else lineage
+            if cut and rng.random() < 0.5:
+                kept = kept.restored((*kept.restores, cut))
+                latest = kept.entries[-1][0]
+                elected = rng.random() < 0.5
+            else:
+                elected = cut > 0
+            if elected:
+                latest += 1
+                kept = Lineage((*kept.entries, (latest, cut)), kept.restores)
+            lineage = kept
+            for _ in range(rng.randint(1, 4)):
+                number += 1
+                log.append(number)
+            seen.append((lineage, list(log)))
+        for (one, ours), (other, theirs) in itertools.product(seen, seen):
+            end = min(len(ours), len(theirs))
+            parted = next((offset for offset in range(end) if ours[offset] != theirs[offset]), None)
+            assert one.divergence(other, end) == parted, (one, other)
+
+
+def test_a_lineage_takes_no_history_from_beyond_a_restore() -> None:
+    newer = Lineage(((4, 30),), (20, 25))
+    assert newer.with_history(Lineage(((0, 0), (2, 10), (3, 22)))) == Lineage(((0, 0), (2, 10), (4, 30)), (20, 25))
+    assert newer.with_history(Lineage(((0, 0), (3, 22)), (20,))) == Lineage(((0, 0), (3, 22), (4, 30)), (20, 25))
+    assert Lineage().with_history(newer) == newer
+    assert Lineage(restores=(5,)).with_history(Lineage(((0, 0), (1, 7)))) == Lineage(((0, 0),), (5,))
+
+
+@pytest.mark.parametrize(
+    ("restores", "offset", "below"),
+    [((), 5, ()), ((3,), 2, ()), ((3,), 3, (3,)), ((3, 8), 5, (3,)), ((8, 3), 5, (8, 3)), ((8, 3, 9), 2, ())],
+)
+def test_an_offset_is_of_the_last_restore_at_or_below_it(
+    restores: tuple[int, ...], offset: int, below: tuple[int, ...]
+) -> None:
+    assert Lineage(restores=restores).restores_below(offset) == below

@@ -7,7 +7,7 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage, scan_batches
+from tidemark.kafka_log import scan_batches
 from tidemark.raw.objects import listed, read_manifest
 from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
 from tidemark.raw.tails import Tails
@@ -42,7 +42,7 @@ def pieces(store: Store, control: ControlKeys, keys: PartitionKeys) -> list[Segm
     if found is None:
         return []
     written = found.watermark
-    lineage, end = Lineage(written.lineage), written.next_offset
+    lineage, end = written.history, written.next_offset
     ours = written.topic_id, keys.partition
     entries = [one for head in read for one in head.entries if (one.topic_id, one.partition) == ours]
     tails = Tails(store, keys, entries, lineage, _failed)

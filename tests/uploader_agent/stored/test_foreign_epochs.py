@@ -177,7 +177,7 @@ def test_a_foreign_one_of_a_partition_under_way_is_overcome(world: World, monkey
     world.store.before = just_before
     world.once()
     assert forged
-    assert world.watermark()[1].order == (3, 300)
+    assert world.watermark()[1].order == (0, 3, 300)
     assert world.watermark()[1].foreign_epochs == (FORGED,)
 
 
@@ -200,4 +200,4 @@ def test_a_successors_watermark_stays_and_it_goes_on(world: World, monkeypatch: 
         assert world.watermark() == mark
         assert world.stored(200) == records(200, 300, epoch=4)
     successor.once()
-    assert world.watermark()[1].order == (4, 300)
+    assert world.watermark()[1].order == (0, 4, 300)

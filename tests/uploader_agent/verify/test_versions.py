@@ -100,7 +100,7 @@ def test_a_forged_watermark_is_undone(stored: World, server: S3Server) -> None:
     undo(server, key)
     assert stored.watermark() == before
     stored.once()
-    assert stored.watermark()[1].order == (3, 300)
+    assert stored.watermark()[1].order == (0, 3, 300)
 
 
 def test_a_spoilt_segment_is_undone(stored: World, server: S3Server) -> None:

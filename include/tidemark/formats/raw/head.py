@@ -19,7 +19,7 @@ from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFail
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list, joined_list
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.manifest import LineagePairs
+from tidemark.formats.raw.manifest import LineagePairs, Restores
 from tidemark.formats.raw.pack import RangePointer, Topic, TopicId
 from tidemark.kafka_log import Lineage
 from tidemark.store import Store
@@ -42,6 +42,8 @@ class EntryKey(NamedTuple):
     topic_id: str
     partition: int
     epoch: int
+    restored: int = 0
+    """The number of restores: a restored broker may give out an epoch again."""
 
 
 class HeadEntry(Model):
@@ -59,6 +61,7 @@ class HeadEntry(Model):
     partition: int = Field(ge=0)
     epoch: int = Field(ge=0)
     lineage: LineagePairs = Field(min_length=1)
+    restores: Restores = ()
     tail_end: int = Field(ge=0)
     last: RangePointer
     high_watermark: int = Field(ge=0)
@@ -83,7 +86,17 @@ class HeadEntry(Model):
     @property
     def key(self) -> EntryKey:
         """The entry's identity."""
-        return EntryKey(self.topic_id, self.partition, self.epoch)
+        return EntryKey(self.topic_id, self.partition, self.epoch, len(self.restores))
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch: the later pair is the later leadership."""
+        return len(self.restores), self.epoch
+
+    @property
+    def history(self) -> Lineage:
+        """The leader's lineage, from the epoch at the end of the seals on."""
+        return Lineage(self.lineage, self.restores)
 
 
 class Head(StoredObject):

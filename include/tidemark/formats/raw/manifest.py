@@ -7,7 +7,7 @@ the agent sent.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
@@ -15,10 +15,13 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.last_batch import LastBatch
-from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.kafka_log import Lineage, UnfinishedTransaction
 
 LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
+
+Restores = tuple[Annotated[int, Field(ge=0)], ...]
+"""The offsets from which on a restored broker's log has replaced the one before, in order; beside each lineage."""
 
 
 Origin = Literal["disk", "fetch"]
@@ -112,6 +115,7 @@ class SegmentManifest(StoredObject):
     last_batch_end: int = Field(ge=0)
     next_offset: int = Field(ge=0)
     lineage: LineagePairs
+    restores: Restores = ()
     first_timestamp: int | None
     max_timestamp: int | None
     batch_count: int = Field(ge=0)
@@ -148,6 +152,11 @@ class SegmentManifest(StoredObject):
     def name(self) -> SegmentName:
         """The common name of the segment's objects."""
         return SegmentName(self.base_offset, self.suffix)
+
+    @property
+    def history(self) -> Lineage:
+        """The lineage of the log up to the segment's end."""
+        return Lineage(self.lineage, self.restores)
 
     @property
     def log_name(self) -> str:

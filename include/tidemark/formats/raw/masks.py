@@ -2,7 +2,8 @@
 
 A mask is created under a key with the digest of its content, and never changes. It counts once the index of its
 topic's incarnation names it; the index numbers the masks in the order in which they began to count. A mask names the
-leader epoch of each offset, since another branch of the log has another record there. It holds nothing of the records.
+leader epoch of each offset, and the restores of its log, since another branch of the log has another record there. It
+holds nothing of the records.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject, Version
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.manifest import Restores
 from tidemark.store import Store
 
 MOST_OFFSETS: Final = 1_000_000
@@ -37,7 +39,10 @@ class MaskedEpoch(Model):
 
 
 class Mask(StoredObject):
-    """The erased offsets of a partition, all in ``[start, end)``. ``approvals`` are the SHA-256 of the approvals."""
+    """The erased offsets of a partition, all in ``[start, end)``. ``approvals`` are the SHA-256 of the approvals.
+
+    ``restores`` are those of the log that had the records.
+    """
 
     most_bytes: ClassVar[int] = object_sizes.MASK
 
@@ -47,14 +52,21 @@ class Mask(StoredObject):
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=1)
     count: int = Field(ge=1)
+    restores: Restores = ()
     approvals: tuple[str, ...] = Field(min_length=1)
     epochs: tuple[MaskedEpoch, ...] = Field(min_length=1)
 
     @classmethod
     def of(
-        cls, cluster: str, place: str, partition: int, offsets: Mapping[int, Sequence[int]], approvals: Sequence[str]
+        cls,
+        cluster: str,
+        place: str,
+        partition: int,
+        offsets: Mapping[int, Sequence[int]],
+        approvals: Sequence[str],
+        restores: Restores = (),
     ) -> Self:
-        """The mask of ``offsets``, which are distinct, by leader epoch."""
+        """The mask of ``offsets``, which are distinct, by leader epoch, in a log with ``restores``."""
         ordered = {epoch: sorted(numbers) for epoch, numbers in sorted(offsets.items())}
         return cls.model_validate(
             {
@@ -64,6 +76,7 @@ class Mask(StoredObject):
                 "from": min(numbers[0] for numbers in ordered.values()),
                 "to": max(numbers[-1] for numbers in ordered.values()) + 1,
                 "count": sum(map(len, ordered.values())),
+                "restores": restores,
                 "approvals": tuple(sorted(approvals)),
                 "epochs": tuple(
                     {"epoch": epoch, "deltas": (numbers[0], *(after - before for before, after in pairwise(numbers)))}

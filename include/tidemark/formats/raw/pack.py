@@ -32,7 +32,7 @@ from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
 from tidemark.formats.raw.last_batch import LastBatch
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart, Restores
 from tidemark.formats.table.plan import Aborted
 from tidemark.store import Store, check_size
 
@@ -109,6 +109,7 @@ class RangeContent(Model):
     is that of the batches, markers included (milliseconds since 1970, None without such a batch). ``compacted`` is true
     if compaction may have removed offsets. ``previous`` is the partition's last range of this leadership; the first one
     has ``open_before`` in its place, the transactions that are open at ``first`` (None in ranges with ``previous``).
+    ``restores`` are those in ``offset.wm`` by then.
     ``last_batch`` is the range's last batch (None: an earlier version wrote the range).
     """
 
@@ -119,6 +120,7 @@ class RangeContent(Model):
     next: int = Field(ge=0)
     epochs: LineagePairs = Field(min_length=1)
     leader_epoch: int = Field(ge=0)
+    restores: Restores = ()
     open: tuple[OpenTransaction, ...] = ()
     open_before: tuple[OpenTransaction, ...] | None = None
     aborts: tuple[Aborted, ...] = ()

@@ -2,7 +2,8 @@
 
 Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON, and the only
 one that Tidemark uses. Written by the leader's agent, by conditional PUT, ordered within a topic id by
-(leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never.
+(number of restores, leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never. A
+person's ``tidemark-agent branch`` adds a restore.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.formats.keys import OFFSET_DIGITS
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, Origin
+from tidemark.formats.raw.manifest import LineagePairs, Origin, Restores
 from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
 
 MOST_TAILS: Final = 64
 """Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
@@ -29,9 +31,10 @@ class Watermark(StoredObject):
     ``leader_epoch`` is the metadata's and fences writers; the data's own may lag. ``next_offset`` is the end of the
     contiguous offsets from ``start_offset``: it stops at the first gap that is not acknowledged. ``ranges_above`` are
     the uploaded offsets beyond. ``lineage`` is the leader's whole one, up to and including the start of its own epoch,
-    also beyond ``next_offset``: a batch that is not on it is of a dead branch. ``foreign_epochs`` were in this object
-    although the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader
-    epoch, broker), that may have packed batches that are not sealed yet: see the heads of these brokers.
+    also beyond ``next_offset``: a batch that is not on it is of a dead branch. From each offset of ``restores`` on,
+    whatever was stored before that restore is of a dead branch, too. ``foreign_epochs`` were in this object although
+    the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader epoch,
+    broker), that may have packed batches that are not sealed yet: see the heads of these brokers.
     ``remote_tier`` are the offsets below ``start_offset`` that only Kafka's own remote tier has; those above are gaps.
     """
 
@@ -43,6 +46,7 @@ class Watermark(StoredObject):
     next_offset: int = Field(ge=0)
     ranges_above: tuple[tuple[int, int], ...] = ()
     lineage: LineagePairs
+    restores: Restores = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged_gaps: tuple[Gap, ...] = ()
     foreign_epochs: tuple[int, ...] = ()
@@ -64,9 +68,19 @@ class Watermark(StoredObject):
         return (lost | Intervals(self.ranges_above)).contiguous_from(self.next_offset)
 
     @property
-    def order(self) -> tuple[int, int]:
-        """The pair that must never decrease within a topic id."""
-        return self.leader_epoch, self.next_offset
+    def history(self) -> Lineage:
+        """The leader's whole lineage."""
+        return Lineage(self.lineage, self.restores)
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch: the later pair is the later leadership."""
+        return len(self.restores), self.leader_epoch
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The values that must never decrease within a topic id."""
+        return *self.leadership, self.next_offset
 
     def supersedes(self, other: Watermark | None) -> bool:
         """True if this may replace ``other``, which is of another topic id or not ahead."""

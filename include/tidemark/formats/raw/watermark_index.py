@@ -1,8 +1,9 @@
 """The watermark index: all partitions that one broker leads in one object, so that a watcher reads 10³ and not 10⁶.
 
 Each agent writes its own (``_watermarks/<cluster>/<broker>.json``) on change, at most every 10 s, and every 60 s
-when idle. A reader merges them by :data:`RANK`: per partition the entry with the highest (epoch, next offset) counts,
-within the newest topic id, and of equal entries the latest. :mod:`tidemark.formats.table.index_cache` reads them.
+when idle. A reader merges them by :data:`RANK`: per partition the entry with the highest (restores, epoch, next
+offset) counts, within the newest topic id, and of equal entries the latest.
+:mod:`tidemark.formats.table.index_cache` reads them.
 """
 
 from __future__ import annotations
@@ -51,15 +52,17 @@ class IndexEntry(Model):
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
     topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
-    (null: not known, without limit, or read from a disk). ``remote_tier`` is that of ``offset.wm``. ``last_batch`` is
-    the last batch that is stored without a hole, in segments and packs (null: not known). ``other_history`` is given
-    while nothing more is stored of the partition, since the log is not the stored one.
+    (null: not known, without limit, or read from a disk). ``restored`` is the number of restores in ``offset.wm``, and
+    ``remote_tier`` is its. ``last_batch`` is the last batch that is stored without a hole, in segments and packs (null:
+    not known). ``other_history`` is given while nothing more is stored of the partition, since the log is not the
+    stored one.
     """
 
     topic: str
     partition: int = Field(ge=0)
     topic_id: str | None
     incarnation: int = Field(ge=0)
+    restored: int = Field(default=0, ge=0)
     leader_epoch: int
     next_offset: int
     uploaded_end: int
@@ -79,6 +82,11 @@ class IndexEntry(Model):
     remote_tier: tuple[tuple[int, int], ...] = ()
     last_batch: LastBatch | None = None
     other_history: OtherHistory | None = None
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch: the later pair is the later leadership."""
+        return self.restored, self.leader_epoch
 
     @property
     def stored_end(self) -> int | None:
@@ -141,10 +149,10 @@ class WatermarkIndex(StoredObject):
 PACKS_PER_FRESHNESS: Final = 3
 """A leader packs what has waited for a third of its topic's ``freshness``."""
 
-RANK: Final = ("incarnation", "leader_epoch", "next_offset", "observed_at")
+RANK: Final = ("incarnation", "restored", "leader_epoch", "next_offset", "observed_at")
 """Of several entries for a partition the one with the highest values of these fields counts, compared in this order."""
 
-rank: Final[Callable[[IndexEntry], tuple[int, int, int, datetime]]] = attrgetter(*RANK)
+rank: Final[Callable[[IndexEntry], tuple[int, int, int, int, datetime]]] = attrgetter(*RANK)
 """The values by which entries for one partition are compared."""
 
 

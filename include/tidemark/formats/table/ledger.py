@@ -17,7 +17,8 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Restores
+from tidemark.kafka_log import Lineage
 from tidemark.timestamps import utc_now
 
 LEDGER_TRANSACTION = "tidemark.ledger"
@@ -29,9 +30,10 @@ class PartitionState(Model):
 
     ``held_by`` are the transactions that keep ``next_offset`` back; ``gaps`` are LOST offsets at or above
     ``next_offset``, which hold the partition until they are filled or acknowledged. ``branch`` counts the branches of
-    its log that the partition has left (after an unclean election that cut off landed records, or markers that decided
-    them). Below ``verdicts_end`` lie all markers that decided the transactions of landed records. They may lie above
-    ``next_offset`` if another transaction holds that back. ``as_of`` is the time of the latest observation of a high
+    its log that the partition has left (after an unclean election or a restore that cut off landed records, or markers
+    that decided them). ``restores`` are those of ``offset.wm`` that it has followed. Below ``verdicts_end`` lie all
+    markers that decided the transactions of landed records. They may lie above ``next_offset`` if another transaction
+    holds that back. ``as_of`` is the time of the latest observation of a high
     watermark, from a head, that the partition has reached (None without one): all records committed before have landed.
     """
 
@@ -44,6 +46,7 @@ class PartitionState(Model):
     leader_epoch: int
     branch: int = Field(default=0, ge=0)
     lineage: LineagePairs = ()
+    restores: Restores = ()
     gaps: tuple[Gap, ...] = ()
     held_by: tuple[OpenTransaction, ...] = ()
     as_of: AwareDatetime | None = None
@@ -52,6 +55,16 @@ class PartitionState(Model):
     def key(self) -> tuple[int, int]:
         """(incarnation, partition)."""
         return self.incarnation, self.partition
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch: the later pair is the later leadership."""
+        return len(self.restores), self.leader_epoch
+
+    @property
+    def history(self) -> Lineage:
+        """The lineage that the partition has followed."""
+        return Lineage(self.lineage, self.restores)
 
 
 class DateState(Model):

@@ -21,11 +21,15 @@ LandingStatus = Literal["due", "landed", "stale", "empty", "backlog", "failed"]
 
 
 class AheadPartition(Model):
-    """A partition with stored offsets beyond the ledger: up to ``end``, from the leader of ``leader_epoch``."""
+    """A partition with stored offsets beyond the ledger: up to ``end``, from the leader of ``leader_epoch``.
+
+    ``restored`` is the number of restores in ``offset.wm``.
+    """
 
     partition: int = Field(ge=0)
     incarnation: int = Field(ge=0)
     topic_id: str | None = None
+    restored: int = Field(default=0, ge=0)
     leader_epoch: int
     end: int = Field(ge=0)
 

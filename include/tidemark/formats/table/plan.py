@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field, field_serializer
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Origin
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Origin, Restores
 from tidemark.formats.table.ledger import Closing, PartitionState
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
@@ -124,7 +124,7 @@ class BranchCut(Model):
     the last offset, at or below ``at`` and ``old_next``, that no file and no evidence lies across, and before which no
     verdict on a transaction depends on the truncated records. ``at`` may lie above ``old_next`` if the truncation
     removed a marker that decided landed records. ``removes`` and ``supersedes`` are the partition's part of the plan's.
-    ``old_verdicts_end``, ``leader_epoch`` and ``lineage`` are the ledger's for the branch that is left.
+    ``old_verdicts_end``, ``leader_epoch``, ``lineage`` and ``restores`` are the ledger's for the branch that is left.
     """
 
     at: int = Field(ge=0)
@@ -132,6 +132,7 @@ class BranchCut(Model):
     old_verdicts_end: int = Field(ge=0)
     leader_epoch: int
     lineage: LineagePairs
+    restores: Restores = ()
     removes: tuple[str, ...] = ()
     supersedes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
@@ -160,6 +161,7 @@ class PartitionPlan(Model):
     verdicts_end: int = 0
     leader_epoch: int
     lineage: LineagePairs
+    restores: Restores = ()
     aborted: tuple[Aborted, ...] = ()
     held_by: tuple[OpenTransaction, ...] = ()
     gaps: tuple[Gap, ...] = ()
@@ -184,8 +186,14 @@ class PartitionPlan(Model):
             end=end,
             leader_epoch=state.leader_epoch,
             lineage=state.lineage,
+            restores=state.restores,
             masks=masks,
         )
+
+    @property
+    def leadership(self) -> tuple[int, int]:
+        """The number of restores and the leader epoch: the later pair is the later leadership."""
+        return len(self.restores), self.leader_epoch
 
     @property
     def landed_next(self) -> int:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan, StoredMasks
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.maintenance.fold import FOLD_BYTES
 from tidemark.raw.masks import mask_of
@@ -76,9 +75,14 @@ class Forgetting(NamedTuple):
 
 def _live(table: TopicTable, ledger: Ledger, key: Key, named: StoredMasks) -> list[int]:
     """The masked offsets, ascending, whose leader epoch is that of the branch which the table follows."""
-    store, lineage = open_store(named.store, table.deployment.store), Lineage(ledger.by_partition[key].lineage)
-    parts = (part for mask in named.keys for part in mask_of(store, mask).epochs)
-    return sorted({offset for part in parts for offset in part.offsets if part.epoch in {-1, lineage.epoch_at(offset)}})
+    store, lineage = open_store(named.store, table.deployment.store), ledger.by_partition[key].history
+    live: set[int] = set()
+    for mask in (mask_of(store, key) for key in named.keys):
+        parted = lineage.parted_at(mask.restores)
+        for part in mask.epochs:
+            shared = (offset for offset in part.offsets if parted is None or offset < parted)
+            live |= {offset for offset in shared if part.epoch in {-1, lineage.epoch_at(offset)}}
+    return sorted(live)
 
 
 def _expired(standing: EffectiveEvidence, live: Mapping[Key, Sequence[int]]) -> dict[EvidenceRow, list[int]]:

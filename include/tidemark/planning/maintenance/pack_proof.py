@@ -93,7 +93,7 @@ class SealsOfPartition:
         if missing is None:
             return None
         reason = f"{range_}: no seal holds the batch at offset {missing.base_offset}"
-        claiming = self._seals.claiming(id_of(missing), missing.next_offset)
+        claiming = self._seals.claiming(id_of(missing, range_.restores), missing.next_offset)
         if claiming is None:
             return reason
         cure = f"`tidemark-agent reupload {range_.topic} {range_.partition} --from-packs` adds what it lacks"
@@ -126,7 +126,8 @@ class SealsOfPartition:
             if packed is None:
                 continue
             if erased := gone.get(header.base_offset):
-                same_batch = id_of(packed) == id_of(header) and packed.next_offset == header.next_offset
+                ours, theirs = id_of(packed, range_.restores), id_of(header, manifest.restores)
+                same_batch = ours == theirs and packed.next_offset == header.next_offset
                 if same_batch and packed.record_count == header.record_count + erased:
                     yield header.base_offset
                 continue

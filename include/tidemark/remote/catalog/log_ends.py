@@ -40,12 +40,18 @@ class Observations:
             indexes = [index for place in places for index in self._indexes[place].kept.values()]
         return [entry for index in indexes for entry in index.entries if entry.topic == topic]
 
-    def log_end(self, topic: str, incarnation: int, partition: int, highest: int) -> tuple[int, datetime] | None:
-        """The log end that the leader's agent last saw, and when; ``highest`` is the leader epoch of ``offset.wm``."""
+    def log_end(
+        self, topic: str, incarnation: int, partition: int, latest: tuple[int, int] | None
+    ) -> tuple[int, datetime] | None:
+        """The log end that the leader's agent last saw, and when; ``latest`` is the leadership of ``offset.wm``.
+
+        An observation from before the last restore does not count.
+        """
         entries = [
             entry
             for entry in self.entries(topic, partition)
-            if (entry.incarnation, entry.partition) == (incarnation, partition) and entry.leader_epoch <= highest
+            if (entry.incarnation, entry.partition) == (incarnation, partition)
+            and (latest is None or (latest[0], 0) <= entry.leadership <= latest)
         ]
         newest = max(entries, key=rank, default=None)
         return (newest.log_end_offset, newest.observed_at) if newest else None

@@ -42,10 +42,10 @@ class TopicMasks:
                 self._read_at = began
             return self._by_partition.get(partition, ())
 
-    def read(self, masks: Iterable[MaskName]) -> OffsetMask:
-        """The offsets of ``masks``. Raises errors of :func:`tidemark.raw.masks.mask_of`."""
+    def read(self, masks: Iterable[MaskName], restores: tuple[int, ...]) -> OffsetMask:
+        """The offsets of ``masks`` in a log with ``restores``. Raises errors of :func:`tidemark.raw.masks.mask_of`."""
         keys = (self._control.mask(self._place, mask.partition, mask.start, mask.end, mask.digest) for mask in masks)
-        return OffsetMask(mask_of(self._store, key) for key in keys)
+        return OffsetMask((mask_of(self._store, key) for key in keys), restores=restores)
 
 
 class MasksByPlace:

@@ -6,7 +6,6 @@ dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +42,7 @@ _ATTEMPTS: Final = 3
 
 Result = TypeVar("Result")
 
-Observe = Callable[[int, int, int], tuple[int, datetime] | None]
+Observe = Callable[[int, int, tuple[int, int] | None], tuple[int, datetime] | None]
 """(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
 
 
@@ -76,7 +75,8 @@ class RemotePartition:
         self._indexes, self._observe = indexes, observe
         self._heads = heads.of(part.keys.endpoint)
         self._masks = masks.of(part.keys.place)
-        self._mask: tuple[tuple[MaskName, ...], OffsetMask] = (), OffsetMask()  # those of the last stretch
+        self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
+        """The masks of the last stretch, in a log with these restores."""
         self._tail = PackedTail(self._store, part.keys, self._heads.line)
         self._segments = StoredSegments(self._store, part.keys)
         self._sources = Sources(self._segments)
@@ -203,8 +203,8 @@ class RemotePartition:
     def observed_log_end(self) -> tuple[int, datetime] | None:
         """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
         stored = self._view.stored
-        highest = sys.maxsize if stored is None else stored.watermark.leader_epoch  # no leader has a later one yet
-        return self._observe(self.incarnation, self.partition, highest)
+        latest = None if stored is None else stored.watermark.leadership  # no leader has a later one yet
+        return self._observe(self.incarnation, self.partition, latest)
 
     def invalidate(self, segment: Segment) -> None:
         """Have the manifest of ``segment`` read again when needed: a repair made its objects again, or it is gone.
@@ -264,11 +264,11 @@ class RemotePartition:
     def _mask_of(self, view: WatermarkView, start: int, end: int) -> OffsetMask:
         """The erased offsets of the masks around ``[start, end)``."""
         assert view.masks is not None
-        masks = _overlapping(view.masks, start, end)
-        known, mask = self._mask
-        if masks != known:
-            mask = self._masks.read(masks)
-            self._mask = masks, mask
+        masks, restores = _overlapping(view.masks, start, end), view.lineage.restores
+        *known, mask = self._mask
+        if [masks, restores] != known:
+            mask = self._masks.read(masks, restores)
+            self._mask = masks, restores, mask
         return mask
 
     def _on_what_is_there(self, call: Callable[[], Result]) -> Result:
