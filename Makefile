@@ -142,8 +142,8 @@ lint: style types house ## Check style, formatting, types and the rules of the h
 style: env-dev ## Check style and formatting only
 	$(call step,ruff,$(ENV)/dev/bin/ruff check --quiet . && $(ENV)/dev/bin/ruff format --check --quiet .)
 
-house: env-dev ## Check names, folders, layers, words of documents and docstrings, and links
-	$(call step,house rules,$(DEV) -m pytest -q -p no:cacheprovider tests/test_house.py tests/test_architecture.py tests/test_docs.py)
+house: env-dev ## Check layers, links, and that settings, commands and incidents are documented
+	$(call step,house rules,$(DEV) -m pytest -q -p no:cacheprovider tests/test_architecture.py tests/test_docs.py)
 
 # What imports Airflow is checked against Airflow's environment, the rest against dev's. What mypy found lies in the user's
 # cache: a new checkout checks only what differs. Its database is for one process at a time.
