@@ -119,8 +119,8 @@ class HeldSegments:
     def _link(self, note: HeldSegment, files: Mapping[str, int], device: int) -> HoldBackend | None:
         folders = self._links.get(device, [])
         if self._links and not folders:
-            cause = f"no directory of hold.links is on the file system of {note.tp}"
-            self._warn_once(("device", device), "links_impossible", error=cause, effect=_EFFECT)
+            rule = f"no directory of hold.links is on the file system of {note.tp}"
+            self._warn_once(("device", device), "links_impossible", error=rule, effect=_EFFECT)
         for parent in folders:
             try:
                 return HardLinkBackend.make(parent, note, files)

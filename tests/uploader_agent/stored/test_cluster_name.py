@@ -18,6 +18,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import LocalStore
+from tidemark.store.base import Fetched
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
 from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, NameInUse
 from uploader_agent.stored.guarded_store import GuardedStore
@@ -86,7 +87,7 @@ def test_a_cluster_that_becomes_another_one_writes_no_more(store: LocalStore) ->
 
 def test_while_the_store_fails_nothing_is_written_and_nothing_decided(store: LocalStore) -> None:
     class Failing(LocalStore):
-        def get(self, key: str, **options: object) -> object:  # type: ignore[override]
+        def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
             raise UnknownOutcome(key, "connection reset")
 
     name = ClusterName(Failing(Path(store.url.removeprefix("file://"))), CONTROL, lambda: "one")
