@@ -8,7 +8,7 @@ from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.components import Components
 from uploader_agent.partitions.poller import Answer, LeadersAnswer
-from uploader_agent.scheduling.workers import PartitionJob
+from uploader_agent.scheduling.workers import PartitionJob, is_local
 
 _STALLS = 3
 """Tries of the same jobs before an upload ends without them."""
@@ -54,7 +54,7 @@ class OneShot:
                 if partition.segments:
                     partition.uploader.learn()
             except (TidemarkError, OSError) as error:
-                partition.failed(f"{type(error).__name__}: {error}", local=isinstance(error, OSError))
+                partition.failed(f"{type(error).__name__}: {error}", local=is_local(error))
         surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.surveyed]
         self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
 

@@ -35,6 +35,11 @@ class PartitionJob(NamedTuple):
         return self.job.base_offset if isinstance(self.job, SealRun) else self.job
 
 
+def is_local(error: Exception) -> bool:
+    """True if ``error`` is one of this host's disks, and not of a connection, which Python counts among them."""
+    return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
+
+
 class UploadWorkers:
     """``settings.concurrency`` threads over one queue. ``revisit`` is called with a partition to look at again."""
 
@@ -92,7 +97,7 @@ class UploadWorkers:
                 slow_down = isinstance(error, SlowDown)
                 retry_after, message = self._failures.failed(tp, error)
                 if message:
-                    task.partition.failed(message, local=isinstance(error, OSError))
+                    task.partition.failed(message, local=is_local(error))
                 self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
                 again = retry_after
             finally:
