@@ -250,6 +250,8 @@ class PartitionUploader:
             lasts = log.last_batch(), self._packed.last_batch
             differs = differs or self.parting is not None or self._differs(files, log.end, lasts)
             parting = self._find_parting(store, keys, log, lineage, files) if differs else None
+            if parting is None and log.foreign is not None:
+                parting = self._later_history(log, files)
             if files.lineage() != lineage:
                 raise SegmentChanged(f"{self._folder}: its leader epochs changed while it was read")
         self._part(parting)
@@ -270,6 +272,23 @@ class PartitionUploader:
         if parting is not None and parting.local is not None:
             self._part(parting)
             raise self._parted(parting)
+
+    def _later_history(self, log: StoredLog, files: SegmentFiles) -> Parting | None:
+        """The parting from segments of later leaders than this one, although the cluster never gave such an epoch.
+
+        A damaged ``offset.wm`` alone may have any epoch. Segments of it prove that the metadata were restored.
+        """
+        later = [
+            segment
+            for segment in log.segments.values()
+            if segment.next_offset > segment.readable_end
+            and max(segment.lineage.epochs, default=0) > self._led.leader_epoch
+        ]
+        bounds = log_bounds(files)
+        if not later or bounds is None:
+            return None
+        at, end = min(segment.readable_end for segment in later), max(segment.next_offset for segment in later)
+        return Parting(at, end, *bounds, None, None)
 
     def _find_parting(
         self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, files: SegmentFiles
