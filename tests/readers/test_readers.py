@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 import random
@@ -13,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pytest
 
 from tests.readers.asking import READERS, Tally
 from tests.readers.tables import STATES
 from tests.readers.truth import Asked, Question, sampled
-from tests.spark.cli.programs import Programs
 from tests.support.iceberg import packages
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import delta_conf, jars_env, spark_submit
@@ -142,7 +141,7 @@ def test_a_sample_of_questions_has_the_right_answer_in_spark(
 PAGE: Final = (ROOT / "docs" / "reading.md").read_text()
 
 
-def _recipe(section: str, table: Asked) -> str:
+def recipe(section: str, table: Asked) -> str:
     """The page's code for a table in a directory, up to ``table``, which has all dates."""
     [code] = re.findall(rf"^## {section}\n(?:(?!^##).)*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
     code = re.sub(r"^(?:(?:server|place|found) = |duckdb\.sql\().*\n", "", code, flags=re.MULTILINE)
@@ -152,30 +151,10 @@ def _recipe(section: str, table: Asked) -> str:
     return code.replace('removeprefix("s3://")', 'removeprefix("file://")')
 
 
-@pytest.mark.parametrize(
-    "section", ["DuckDB", "DuckDB, over the directory at rest", "pyarrow", "Spark, over the live files"]
-)
-def test_each_recipe_over_files_has_the_columns_of_all_files(section: str, tmp_path: Path, on_spark: Programs) -> None:
+@pytest.mark.parametrize("section", ["DuckDB", "DuckDB, over the directory at rest", "pyarrow"])
+def test_each_recipe_over_files_has_the_columns_of_all_files(section: str, tmp_path: Path) -> None:
     asked = STATES["added"](tmp_path)
-    recipe = _recipe(section, asked)
-    if section.startswith("Spark"):
-        done = on_spark.run("tests.readers.columns_by_spark", recipe)
-        assert done.code == 0, done.errors[-2000:]
-        columns = json.loads(done.output.splitlines()[-1])
-    else:
-        scope: dict[str, Any] = {}
-        exec(("import duckdb\n" if section.startswith("DuckDB") else "") + recipe, scope)  # noqa: S102 - the page's own
-        table = scope["table"]
-        columns = table.columns if section.startswith("DuckDB") else table.schema.names
-    assert {*asked.types} <= {*columns}
-
-
-def test_spark_over_live_files_keeps_the_texts_of_partitions(tmp_path: Path, on_spark: Programs) -> None:
-    asked = STATES["partitioned"](tmp_path)
-    recipe = (
-        _recipe("Spark, over the live files", asked) + "table = table.where(\"part = '01'\").select('kafka_offset')\n"
-    )
-    done = on_spark.run("tests.readers.columns_by_spark", recipe)
-    assert done.code == 0, done.errors[-2000:]
-    expected = sum(row["part"] == "01" for row in asked.rows)
-    assert int(done.output.splitlines()[-2]) == expected > 0
+    scope: dict[str, Any] = {"duckdb": duckdb}
+    exec(recipe(section, asked), scope)  # noqa: S102 - the page's own
+    table = scope["table"]
+    assert {*asked.types} <= {*(table.columns if section.startswith("DuckDB") else table.schema.names)}
