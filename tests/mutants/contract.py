@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.mutant import Mutant
 
+_AVRO: Final = "tests.tidemark.schemas.test_avro_changes"
 _CLASSES: Final = "tests.spark.convert.test_parts"
 _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
@@ -425,6 +426,28 @@ CONTRACT: Final = (
         "if isinstance(self._coordinator._join_task, Future):",
         "if False:",
         ("tests.consumer.test_races::test_a_join_that_ends_between_two_polls_is_not_lost[rebalance]",),
+    ),
+    # -- schemas -----------------------------------------------------------------------------------------------------
+    Mutant(
+        "a time is read in the unit of the schema that wrote it",
+        "include/tidemark/parsers/avro/resolution.py",
+        "factor=factor // 1000 if factor >= 1000 else -1000",
+        "factor=1",
+        (f"{_AVRO}::test_a_time_of_another_unit_is_the_same_time",),
+    ),
+    Mutant(
+        "a default of bytes is a byte for each character",
+        "include/tidemark/parsers/avro/resolution.py",
+        'default.encode("latin-1")',
+        "default.encode()",
+        (f"{_AVRO}::test_a_default_is_what_the_specification_says",),
+    ),
+    Mutant(
+        "a change within a record within the record is judged",
+        "include/tidemark/schemas/avro_merge.py",
+        'return self._record(old, new, f"{path}.")',
+        "return old",
+        (f"{_AVRO}::test_a_field_within_items_comes_goes_and_gets_longer",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(

@@ -61,5 +61,5 @@ def need_extra() -> None:
 
     kafka-python logs each failed try, and raises the error in the end.
     """
-    need("onboarding", "pyarrow", "numba", "kafka", "ruamel.yaml", "fastavro")
+    need("onboarding", "pyarrow", "numba", "kafka", "ruamel.yaml")
     logging.getLogger("kafka").setLevel(logging.ERROR)
