@@ -212,7 +212,31 @@ def parse(
     try:
         return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
     except ValidationError as error:
-        raise ConfigError(source, [_problem(item, model) for item in error.errors()]) from None
+        problems = [_problem(item, model) for item in error.errors()]
+        raise ConfigError(source, grouped(problems, value.get("defaults"))) from None
+
+
+def defaults_of(path: Path) -> object:
+    """What the file ``path``, which was loaded, gives to each of its topics."""
+    value = _yaml(path.read_text(encoding="utf-8"), str(path), "")
+    return value.get("defaults") if isinstance(value, dict) else None
+
+
+def grouped(problems: Iterable[tuple[str, str]], defaults: object = None) -> list[tuple[str, str]]:
+    """``problems``, in which one that several topics have is one, with their number: a mistake in ``defaults``."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for field, rule in problems:
+        match = _OF_TOPIC.fullmatch(field)
+        shared.setdefault((match[1] or "", rule) if match else (field, rule), []).append(field)
+    found = []
+    for (rest, rule), fields in shared.items():
+        known = isinstance(defaults, Mapping) and rest.partition(".")[0] in defaults
+        place = f"defaults.{rest}" if len(fields) > 1 and known else fields[0]
+        found.append((place, f"{rule} (in {len(fields):,} topics)" if len(fields) > 1 else rule))
+    return found
+
+
+_OF_TOPIC: Final = re.compile(r"topics\.\d+(?:\.(.+))?")
 
 
 def _yaml(text: str, source: str, field: str) -> Any:

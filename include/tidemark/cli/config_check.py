@@ -11,8 +11,9 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
 from tidemark.cli.read_models import agent_problems, summary_of
+from tidemark.config import defaults_of, grouped
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, StoreError
+from tidemark.errors import ConfigError, FormatError, StoreError
 from tidemark.inspection.reachability import reachability
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock
 from tidemark.terminal import Output
@@ -44,10 +45,11 @@ def check(
 ) -> None:
     """Check the topics file, and whether its buckets, brokers and registries answer these credentials.
 
-    Exits with 2 and names each problem if the file is wrong. Exits with 1 if a bucket cannot be listed or read, or if
-    brokers or a registry do not answer; with --agents also if no agent was ever seen for some topic, or if a topic's
-    freshness cannot be held as agents and Airflow are set up. Writing is tried without leaving anything behind. A
-    refused write, or a wrong clock of this host, is reported and does not change the exit code.
+    Exits with 2 and names each problem if the file is wrong, or if no run could make a topic's parser or state. Exits
+    with 1 if a bucket cannot be listed or read, if it replaces objects that are to be created once, or if brokers or a
+    registry do not answer; with --agents also if no agent was ever seen for some topic, or if a topic's freshness
+    cannot be held as agents and Airflow are set up. Writing is tried without leaving anything behind. A refused write,
+    or a wrong clock of this host, is reported and does not change the exit code.
     """
     if agents and offline:
         raise typer.BadParameter(
@@ -56,7 +58,9 @@ def check(
         )
     deployment = load_topics(topics)
     summary = summary_of(deployment)
+    parsers = _made_parsers(topics, deployment, offline=offline)
     checks = [] if offline else [*_asked(deployment, client_config), *_of_agents(deployment, asked=agents)]
+    checks = [*parsers, *checks]
     if output is Output.json:
         typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
     else:
@@ -72,6 +76,18 @@ def check(
         typer.echo(check.complaint, err=True)
     if any(not check.what.startswith("put ") and check.what != CLOCK for check in failed):
         raise typer.Exit(1)
+
+
+def _made_parsers(source: Path, deployment: Deployment, *, offline: bool) -> list[Tried]:
+    """Make all parsers. Raises ConfigError if some cannot be made."""
+    try:
+        from tidemark.inspection.made_parsers import make_parsers
+    except ImportError as error:
+        return [Tried("parsers", "not tried", f"this environment lacks what they need: {error}")]
+    made = make_parsers(deployment, offline=offline)
+    if made.problems:
+        raise ConfigError(str(source), grouped(made.problems, defaults_of(source)))
+    return made.tried
 
 
 def _asked(deployment: Deployment, client_config: Path | None) -> Iterator[Tried]:

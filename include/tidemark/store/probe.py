@@ -2,10 +2,14 @@
 
 Reading is tried. Writing is tried by a request that cannot succeed: to replace a version of an object that does not
 exist. A store that lets us write answers that there is no such version; a store that does not answers so.
+
+Objects that are created once are tried by an object that is deleted again. Some servers keep the condition for small
+objects, and ignore it where a multipart upload is completed.
 """
 
 from __future__ import annotations
 
+import io
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +28,10 @@ Outcome = Literal["yes", "no", "unknown", "not tried"]
 
 _NO_VERSION: Final = '"00000000000000000000000000000000"'
 """An ETag that no object has under the probe's key, as there is no such object."""
+
+_LEAST: Final = 5 << 20
+"""The least bytes of a part, and of an object that is put in parts."""
+
 CLOCK: Final = "this host's clock"
 TRIED: Final = "tried with the credentials of this command"
 
@@ -77,6 +85,36 @@ def try_to_put(store: Store, folder: str) -> Tried:
     return tried(f"put to {store.url}/{folder}".rstrip("/"), lambda: _put_nothing(store, probe_key(folder)))
 
 
+def try_to_create(url: str, options: StoreOptions, folder: str) -> Tried:
+    """Try whether objects below ``folder`` are created once, whatever their size: an existing one is not replaced."""
+    what, key = f"create once in {url}/{folder}".rstrip("/"), probe_key(folder)
+    store = open_store(url, options)
+    may_delete = tried(what, lambda: store.delete(key))
+    if may_delete.failed:
+        rule = "without the right to delete, an object would be left behind: let somebody try it who has that right"
+        return Tried(what, "not tried", rule)
+    least = options.model_copy(update={"multipart_from": _LEAST, "part_size": _LEAST})
+
+    replaced: list[str] = []
+
+    def create() -> None:
+        store.put(key, b"created once", if_none_match=True)
+        for again, body, size, way in (
+            (store, b"created twice", None, "in one request"),
+            (open_store(url, least), io.BytesIO(bytes(_LEAST + 1)), _LEAST + 1, "by a multipart upload, completed"),
+        ):
+            with suppress(PreconditionFailed):
+                again.put(key, body, size=size, if_none_match=True)
+                replaced.append(f"was replaced {way} with If-None-Match, so files could be lost: use another store")
+
+    try:
+        found = tried(what, create)
+        return Tried(what, "no", f"{key} {replaced[0]}") if replaced else found
+    finally:
+        with suppress(StoreError):
+            store.delete(key)
+
+
 def probe_key(folder: str) -> str:
     """A key in ``folder`` that no object has."""
     return f"{folder}/_probe/{secrets.token_hex(16)}".lstrip("/")
@@ -95,7 +133,10 @@ def try_store(url: str, options: StoreOptions, folder: str, *, writes: bool) -> 
         return
     yield try_to_get(store, probe_key(folder))
     if writes:
-        yield try_to_put(store, folder)
+        put = try_to_put(store, folder)
+        yield put
+        if not put.failed and not url.startswith("file://"):
+            yield try_to_create(url, options, folder)
 
 
 def try_clock(url: str, options: StoreOptions) -> Tried:

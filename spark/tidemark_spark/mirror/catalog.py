@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,6 +23,11 @@ from tidemark_spark.mirror import store_io
 SECONDS: Final = 30
 """Longest silence of a REST catalog; pyiceberg itself would wait for ever."""
 
+
+_TABLES: Final = 2
+"""The tables that a new ``sql`` catalog makes of its own when it is opened, one after the other."""
+
+_MAKING: Final = threading.Lock()
 
 _HIVE_REFUSAL: Final = "columns have types incompatible with the existing columns"
 _HIVE_ADVICE: Final = (
@@ -83,6 +89,13 @@ def open_catalog(
         store_io.OPTIONS: deployment.store.model_dump_json(),
     }
     with answering(settings):
+        if settings.kind != "sql":
+            return load_catalog(settings.name, **properties)
+        from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+        for _ in range(_TABLES):  # another process may make the same one meanwhile; then it is there
+            with suppress(OperationalError, ProgrammingError, IntegrityError), _MAKING:
+                return load_catalog(settings.name, **properties)
         return load_catalog(settings.name, **properties)
 
 

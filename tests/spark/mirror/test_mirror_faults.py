@@ -18,6 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _OverwriteFiles
+from sqlalchemy.exc import OperationalError
 
 from tests.spark.compaction.test_compaction import FEW, merge
 from tests.spark.convert.test_parsers import json_parser, records
@@ -29,6 +30,7 @@ from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.tidemark.kafka_log.build import T0, batch
 from tidemark import connections
 from tidemark.catalogs import CatalogSettings
+from tidemark.concurrency import in_parallel
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.table.mirror_status import MirrorStatus
@@ -362,3 +364,26 @@ def test_the_names_of_pyiceberg_that_are_not_public() -> None:
     )
     assert all(hasattr(DataFile, name) for name in names)
     assert pyiceberg.__version__ == "0.12.0"
+
+
+def test_a_new_sql_catalog_is_opened_by_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each finds no tables of the catalog's own, and makes them: all but one find that they exist."""
+    world = World(tmp_path)
+    settings = sql_catalog(tmp_path)
+    make, made = SqlCatalog.create_tables, []
+
+    def late(catalog: SqlCatalog) -> None:
+        make(catalog)
+        made.append(catalog)
+        if len(made) <= 2:  # as it is for who comes between another's look and its own
+            raise OperationalError("CREATE TABLE", {}, Exception("table iceberg_tables already exists"))
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", late)
+    monkeypatch.setattr(SqlCatalog, "_init_catalog", lambda catalog: catalog.create_tables())
+    assert open_catalog(world.table.deployment, settings).list_namespaces() == []
+    assert len(made) == 3
+    monkeypatch.undo()
+    for turn in range(3):
+        new = sql_catalog(tmp_path, uri=f"sqlite:///{tmp_path}/{turn}.db")
+        opened = in_parallel(lambda _, new=new: open_catalog(world.table.deployment, new), range(8))
+        assert [catalog.list_namespaces() for catalog in opened] == [[]] * 8

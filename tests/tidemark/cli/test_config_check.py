@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from kafka import KafkaAdminClient
 from typer.testing import CliRunner
 
@@ -18,6 +19,8 @@ from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
 from tidemark.errors import ConfigError
 from tidemark.store.s3.clients import forget_clients
+from tidemark.store.s3.multipart import Upload
+from tidemark.store.s3.store import S3Store
 
 BOTH = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
 READS = allow(["s3:GetObject", "s3:ListBucket"], BOTH)
@@ -28,6 +31,7 @@ lake: s3://LAKE/tables
 store: {endpoint_url: 'ENDPOINT', region: us-east-1, path_style: true}
 topics: [{topic: orders, parser: PARSER}]
 """
+UNTRIED = "without the right to delete, an object would be left behind: let somebody try it who has that right"
 ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
 
 
@@ -67,7 +71,8 @@ def write(
 
 def check(place: Path, *arguments: str) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, ["config", "check", "--topics", str(place / "topics.yaml"), *arguments])
-    return done.exit_code, done.stdout, done.stderr or str(done.exception or "")
+    code = 2 if isinstance(done.exception, ConfigError) else done.exit_code  # as the program's main makes of it
+    return code, done.stdout, done.stderr or str(done.exception or "")
 
 
 def outcomes(place: Path, *arguments: str) -> tuple[int, dict[str, str]]:
@@ -82,12 +87,14 @@ def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3S
     assert (code, errors) == (0, "")
     tried = "tried with the credentials of this command"
     assert output.splitlines()[2:] == [
+        "yes        parsers: those of 1 topics can be made",
         f"yes        list s3://raw: {tried}",
         f"yes        get from s3://raw: {tried}",
         "not tried  put to s3://raw: agents write there: `tidemark-agent config check` tries it",
         f"yes        list s3://lake: {tried}",
         f"yes        get from s3://lake: {tried}",
         f"yes        put to s3://lake/tables: {tried}",
+        f"not tried  create once in s3://lake/tables: {UNTRIED}",
         "not tried  brokers of east: the topics file has no bootstrap for the cluster, and ingestion needs none",
         "yes        this host's clock: it is the store's, to a minute",
         "not tried  agents: --agents reads their reports",
@@ -180,3 +187,121 @@ def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
     code, found = outcomes(tmp_path)
     assert (code, found[f"list file://{tmp_path}/raw"]) == (0, "not tried")
     assert [one.name for one in tmp_path.iterdir()] == ["topics.yaml"]
+
+
+WRONG = [
+    ("{kind: protobuf, descriptors: shop.pb, message: shop.Ordr}", "shop.Ordr"),
+    ("{kind: avro, schema: order.avsc, event_time: {field: id.at}}", "there is no at in id.at"),
+    ("{kind: avro, schema: union.avsc}", "topics.0.parser.avro"),
+    (
+        "{kind: function, function: 'tests.no_such:thing', columns: [{name: a, type: int32}]}",
+        "topics.0.parser.function",
+    ),
+    (
+        "{kind: json, columns: [{name: l, type: list<string>}, {name: l.element, type: string}]}",
+        "a part of the column l",
+    ),
+]
+
+
+def offline(place: Path, parser: str = "{kind: bytes}", more: str = "", topics: int = 1, defaults: str = "") -> Path:
+    (place / "order.avsc").write_text(ORDER)
+    union = {**json.loads(ORDER), "fields": [{"name": "u", "type": ["int", "string"]}]}
+    (place / "union.avsc").write_text(json.dumps(union))
+    (place / "shop.pb").write_bytes(descriptors())
+    items = "".join(f"- {{topic: t{number}{more}}}\n" for number in range(topics))
+    text = f"cluster: east\nraw: {{url: 'file://{place}/raw'}}\nlake: file://{place}/lake\n"
+    (place / "topics.yaml").write_text(f"{text}defaults: {{{defaults or f'parser: {parser}'}}}\ntopics:\n{items}")
+    return place
+
+
+def descriptors() -> bytes:
+    """A file with the message ``shop.Order``."""
+    files = FileDescriptorSet()
+    file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
+    field = file.message_type.add(name="Order").field.add(name="id", number=1)
+    field.type, field.label = field.TYPE_INT64, field.LABEL_OPTIONAL
+    return files.SerializeToString()
+
+
+@pytest.mark.parametrize(("parser", "rule"), WRONG)
+@pytest.mark.parametrize("asks", [(), ("--offline",)])
+def test_a_parser_that_no_run_could_make_is_a_wrong_file(
+    tmp_path: Path, parser: str, rule: str, asks: tuple[str, ...]
+) -> None:
+    code, _, errors = check(offline(tmp_path, parser), *asks)
+    assert (code, rule in errors) == (2, True), errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_parsers_that_a_run_can_make_pass_offline(tmp_path: Path) -> None:
+    for parser in ("{kind: protobuf, descriptors: shop.pb, message: shop.Order}", "{kind: avro, schema: order.avsc}"):
+        assert check(offline(tmp_path, parser), "--offline")[::2] == (0, "")
+    followed = (
+        "{kind: avro, framing: confluent, schema: {registry: {url: 'http://127.0.0.1:1'}, subject: orders-value}}"
+    )
+    code, found = outcomes(offline(tmp_path, followed), "--offline")
+    assert (code, found) == (0, {"parsers": "not tried"})
+
+
+def test_a_state_that_no_run_could_make_is_a_wrong_file(tmp_path: Path) -> None:
+    columns = "[{name: op, type: string}, {name: id, type: int64, path: after.id}]"
+    parser = f"{{kind: json, columns: {columns}}}"
+    code, _, errors = check(offline(tmp_path, parser, ", state: {envelope: debezium, key: [id]}"), "--offline")
+    assert (code, "topics.0.state.key: id lies in after, which is null in a deletion" in errors) == (2, True)
+    assert check(offline(tmp_path, parser, ", state: {envelope: debezium}"), "--offline")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("defaults", "line"),
+    [
+        ("latenes: 1h", "defaults.latenes: is not a known key; did you mean lateness? (in 300 topics)"),
+        ("parser: {kind: jsn}", "defaults.parser.kind: jsn is not known; did you mean json? (in 300 topics)"),
+        (
+            "parser: {kind: avro, schema: order.avsc, event_time: {field: id.at}}",
+            "defaults.parser.avro: there is no at in id.at (in 300 topics)",
+        ),
+    ],
+)
+def test_a_mistake_in_the_defaults_is_one_line(tmp_path: Path, defaults: str, line: str) -> None:
+    code, _, errors = check(offline(tmp_path, defaults=defaults, topics=300), "--offline")
+    assert code == 2
+    [told] = errors.splitlines()
+    assert told.endswith(f"topics.yaml: {line}")
+
+
+def test_other_mistakes_have_their_topic(tmp_path: Path) -> None:
+    place = offline(tmp_path, topics=2)
+    text = (place / "topics.yaml").read_text()
+    (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, overdue: 7"))
+    errors = check(place, "--offline")[2].splitlines()
+    assert [error.partition("topics.yaml: ")[2].partition(":")[0] for error in errors] == [
+        "topics.1.lateness",
+        "topics.1.overdue",
+    ]
+
+
+@pytest.mark.parametrize("ignores", ["nothing", "small", "parts"])
+def test_a_store_that_replaces_what_was_created_once_fails(
+    place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, ignores: str
+) -> None:
+    """Some servers keep the condition of a put, and not that of a multipart upload."""
+    become("admin", server, monkeypatch)
+    put, complete = S3Store.put, Upload.put
+
+    def put_over(store: S3Store, key: str, body: Any, **given: Any) -> str:
+        if isinstance(body, bytes):
+            given.pop("if_none_match", None)
+        return put(store, key, body, **given)
+
+    def complete_over(upload: Upload, body: Any, size: int, crc: Any, part_size: int, _: Any) -> tuple[str, int | None]:
+        return complete(upload, body, size, crc, part_size, {})
+
+    if ignores == "small":
+        monkeypatch.setattr(S3Store, "put", put_over)
+    if ignores == "parts":
+        monkeypatch.setattr(Upload, "put", complete_over)
+    code, _, errors = check(place)
+    way = {"nothing": "", "small": "in one request", "parts": "by a multipart upload"}[ignores]
+    assert (code, f"was replaced {way}" in errors) == ((1, True) if way else (0, False)), errors
+    assert "Contents" not in server.client().list_objects_v2(Bucket="lake"), "nothing is left behind"
