@@ -278,7 +278,6 @@ class RawBuilder:
             next_offset=next_offset,
             ranges_above=known.ranges_above,
             lineage=known.lineage,
-            restores=known.restores,
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             foreign_epochs=known.foreign_epochs,
@@ -286,7 +285,7 @@ class RawBuilder:
             tails=known.tails,
             broker=self._broker,
             written_at=self.now,
-        )
+        ).restored(known.restores)
         self.store.put(self.keys(partition, incarnation).watermark, render(known.line1, watermark))
         return IndexEntry(
             topic=self.topic,

@@ -194,14 +194,13 @@ class Branching:
                 "next_offset": max(before.start_offset, min(at, before.next_offset)),
                 "ranges_above": tuple(watermark.above(below, min(at, before.next_offset))),
                 "lineage": lineage.entries,
-                "restores": lineage.restores,
                 "gaps": tuple(watermark.below(before.gaps, at)),
                 "acknowledged_gaps": tuple(watermark.below(before.acknowledged_gaps, at)),
                 "tails": (),
                 "broker": self._broker,
                 "written_at": utc_now(),
             }
-        )
+        ).restored(lineage.restores)
 
     def _state(self, found: _Histories, at: int, said: Statement) -> None:
         """Store the statement, in place of one that was followed by a crash: ``offset.wm`` lacks its restore."""

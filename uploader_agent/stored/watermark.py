@@ -77,7 +77,6 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         next_offset=contiguous,
         ranges_above=tuple(above(view.present, contiguous)),
         lineage=lineage.entries,
-        restores=lineage.restores,
         gaps=view.gaps,
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
@@ -86,7 +85,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         broker=view.broker,
         origin=view.origin,
         written_at=utc_now(),
-    )
+    ).restored(lineage.restores)
 
 
 def tails(

@@ -8,9 +8,9 @@ person's ``tidemark-agent branch`` adds a restore.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
@@ -23,6 +23,10 @@ from tidemark.kafka_log import Lineage
 
 MOST_TAILS: Final = 64
 """Most leaderships that may have packed unsealed batches. A leader that finds so many seals before it packs."""
+
+
+RESTORES_NEED: Final = "1.1.0"
+"""The first version that reads an object with restores. An earlier one would land and seal two histories as one."""
 
 
 class Watermark(StoredObject):
@@ -40,6 +44,8 @@ class Watermark(StoredObject):
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
 
+    format: Literal[1, 2] = 1  # type: ignore[assignment]  # it reads both
+    needs: str | None = None
     topic_id: str | None
     start_offset: int = Field(ge=0)
     leader_epoch: int
@@ -55,6 +61,17 @@ class Watermark(StoredObject):
     broker: int
     origin: Origin = "disk"
     written_at: AwareDatetime
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.restores and self.format == 1:
+            raise ValueError("restores need format 2, which versions that would lose them refuse")
+        return self
+
+    def restored(self, restores: tuple[int, ...]) -> Self:
+        """A copy with ``restores``, in the format that they need."""
+        later = {"format": 2, "needs": RESTORES_NEED} if restores else {}
+        return self.model_copy(update={"restores": restores, **later})
 
     @property
     def tail_brokers(self) -> frozenset[int]:
