@@ -210,7 +210,8 @@ def _opened(job: Job, key: str, size: int, found: SearchResult, remedy: str) -> 
 
 
 def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher], found: SearchResult) -> None:
-    lineages = {key: common.job.partitions[key].history for key in common.outlived}
+    plans = {key: common.job.partitions[key] for key in common.outlived}
+    lineages = {key: Lineage(plan.lineage, plan.restores) for key, plan in plans.items()}
     with _opened(common.job, task.key, task.size, found, "rebuild the state by state.py --rebuild") as parquet:
         names = parquet.schema_arrow.names
         paths = {matcher.column: _path_in_state(common.job.topic, matcher.column) for matcher in wanted}

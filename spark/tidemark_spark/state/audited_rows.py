@@ -52,7 +52,7 @@ class AuditedRows:
         effects = self._effects(rows)
         truncations = list[Truncation]()
         if self._columns.envelope is not None and self._columns.envelope.op == "op":
-            truncating = pc.fill_null(pc.equal(rows.column("op"), "t"), False)
+            truncating = pc.fill_null(pc.equal(rows.column("op"), pa.scalar("t")), False)
             truncations = self._columns.truncations(rows.filter(truncating))
         rows, deleted = chosen(rows, effects > Effect.nothing), effects[effects > Effect.nothing] > Effect.sets
         envelope = self._columns.envelope
@@ -76,7 +76,7 @@ class AuditedRows:
         if envelope is None:
             return np.where(empty_rows, Effect.deletes, Effect.sets)
         tombstone = Effect.deletes if self._columns.has_tombstones else Effect.nothing
-        words = pc.dictionary_encode(rows.column(envelope.op)).combine_chunks()
+        words: Any = pc.dictionary_encode(rows.column(envelope.op)).combine_chunks()
         known = [_WORDS[envelope.op].get(word, Effect.nothing) for word in words.dictionary.to_pylist()]
         places = numpy_values(words.indices.fill_null(len(known)))
         return np.where(empty_rows, tombstone, np.array([*known, Effect.nothing], np.int64)[places])

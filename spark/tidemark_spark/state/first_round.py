@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -103,12 +103,10 @@ class _FirstRound:
         envelope = self._columns.envelope
         if envelope is None:
             return self._columns.sources
-        columns = parquet.metadata.row_group(group)
-        [op] = [
-            columns.column(at) for at in range(columns.num_columns) if columns.column(at).path_in_schema == envelope.op
-        ] or [None]
-        known = op is not None and op.statistics is not None and op.statistics.has_null_count
-        if op is None or not known or op.statistics.null_count:
+        chunks = parquet.metadata.row_group(group)
+        columns: list[Any] = [chunks.column(at) for at in range(chunks.num_columns)]
+        statistics = next((column.statistics for column in columns if column.path_in_schema == envelope.op), None)
+        if statistics is None or not statistics.has_null_count or statistics.null_count:
             return self._columns.sources
         return tuple(name for name in self._columns.sources if name != "kafka_value")
 

@@ -79,8 +79,9 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, change
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
     unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0
-    counts = {"moved_keys": found.moved_keys, "outranked_keys": found.outranked_keys, "unavailable": unavailable}
-    leaf = Leaf(prefix=prefix, **counts)
+    leaf = Leaf(
+        prefix=prefix, moved_keys=found.moved_keys, outranked_keys=found.outranked_keys, unavailable=unavailable
+    )
     name = f"{prefix or 'all'}-{job.attempt}.parquet"
     if len(rows):
         size = files.write(f"{job.root}/{name}", rows)
