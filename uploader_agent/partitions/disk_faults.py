@@ -46,7 +46,8 @@ class DiskFaults:
     def look(self) -> None:
         """Find what cannot be read now."""
         leadership, before, now = self._leadership, self._since, self._runtime.monotonic()
-        found: dict[Path | TopicPartition, str] = {**leadership.unreadable, **leadership.unread()}
+        found: dict[Path | TopicPartition, str] = dict(leadership.unreadable.items())
+        found |= dict[Path | TopicPartition, str](leadership.unread().items())
         patient: set[Path | TopicPartition] = {what for what in found if isinstance(what, TopicPartition)}
         if leadership.log_dirs.problem is not None:
             file, rule = leadership.log_dirs.problem

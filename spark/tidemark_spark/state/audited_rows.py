@@ -52,7 +52,7 @@ class AuditedRows:
         effects = self._effects(rows)
         truncations = list[Truncation]()
         if self._columns.envelope is not None and self._columns.envelope.op == "op":
-            truncating = pc.fill_null(pc.equal(rows.column("op"), pa.scalar("t")), False)
+            truncating: Any = pc.fill_null(pc.equal(rows.column("op"), pa.scalar("t")), pa.scalar(False))
             truncations = self._columns.truncations(rows.filter(truncating))
         rows, deleted = chosen(rows, effects > Effect.nothing), effects[effects > Effect.nothing] > Effect.sets
         envelope = self._columns.envelope
