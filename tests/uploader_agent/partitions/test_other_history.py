@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from uploader_agent.monitor import Monitor
 from uploader_agent.partitions import leadership
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 
-FRESH = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
+FRESH: dict[str, Any] = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
 
 
 def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> FakePartition:
@@ -44,9 +45,9 @@ def entry(world: World) -> IndexEntry:
 
 
 @contextmanager
-def told(world: World, **settings: object) -> Iterator[TestedAgent]:
+def told(world: World, **settings: Any) -> Iterator[TestedAgent]:
     """A running agent that has told of another history."""
-    with world.agent(**{**FRESH, **settings}) as agent, agent.running():  # type: ignore[arg-type]
+    with world.agent(**{**FRESH, **settings}) as agent, agent.running():
         wait_until(lambda: bool(agent.leadership.parted()), what="another history to be certain")
         wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
         yield agent
