@@ -11,6 +11,7 @@ _ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
 _DIRS: Final = "tests.uploader_agent.broker.test_broker_dirs"
 _DISKS: Final = "tests.uploader_agent.test_disk_faults"
 _FAILING: Final = "tests.uploader_agent.hold.test_failing_disk"
+_HISTORY: Final = "tests.uploader_agent.partitions.test_other_history"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
 _LEADERSHIP: Final = "tests.uploader_agent.partitions.test_leadership"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
@@ -36,6 +37,41 @@ AGENT: Final = (
         "segment.size and segment.modified <= quiet_before and",
         "segment.size and",
         (f"{_AGENT}::test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own",),
+    ),
+    Mutant(
+        "a log with another batch than the last stored one is another history",
+        "uploader_agent/partitions/partition_uploader.py",
+        "return short or any(last is not None and local_difference(files, last) is not None for last in lasts)",
+        "return short",
+        (f"{_HISTORY}::test_a_restored_disk_stops_the_partition_and_says_where_it_parts",),
+    ),
+    Mutant(
+        "a log that ends below what is stored is another history",
+        "uploader_agent/partitions/partition_uploader.py",
+        "short = self._context.source.has_whole_log and bounds[1] < end",
+        "short = False",
+        (f"{_HISTORY}::test_a_restored_disk_stops_the_partition_and_says_where_it_parts",),
+    ),
+    Mutant(
+        "a trusted index is checked against the disk",
+        "uploader_agent/partitions/led_partition.py",
+        "            self.uploader.doubt()\n            self.packed.trust",
+        "            self.packed.trust",
+        (f"{_HISTORY}::test_what_was_only_packed_is_compared_as_well",),
+    ),
+    Mutant(
+        "packs of another history are compared before the log is sealed over them",
+        "uploader_agent/upload/packed_parts.py",
+        "return [part for part in inside if not self._is_equal(part, log)]",
+        "return []",
+        (f"{_HISTORY}::test_a_packed_range_that_another_log_seals_is_told",),
+    ),
+    Mutant(
+        "segments of another history are held",
+        "uploader_agent/partitions/led_partition.py",
+        "final = final.clip(0, parting.at)  # above, the store has another history",
+        "pass",
+        (f"{_HISTORY}::test_segments_of_the_other_history_are_held",),
     ),
     Mutant(
         "behind a .log without a manifest nothing is sealed",
@@ -291,7 +327,7 @@ AGENT: Final = (
     Mutant(
         "what compaction has removed since it was packed is sealed from the packs",
         "uploader_agent/upload/segment_upload.py",
-        "if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:",
+        "if self._rules.compare_packs and not scanned.damage:",
         "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
     ),
