@@ -29,7 +29,12 @@ SPARK: Final = [one for one in READERS if one.startswith("Spark")]
 
 def _in_with_zero(question: Question) -> bool:
     """0.0 and -0.0 are equal, but some look a list's values up by their bits."""
-    return question.operator == "in" and any(isinstance(one, float) and one == 0.0 for one in question.operands)
+    return question.operator == "in" and _with_zero(question)
+
+
+def _with_zero(question: Question) -> bool:
+    """Some tell 0.0 from -0.0 in each comparison."""
+    return any(isinstance(value, float) and value == 0.0 for value in question.operands)
 
 
 def _infinite_float(question: Question) -> bool:
@@ -38,6 +43,7 @@ def _infinite_float(question: Question) -> bool:
 
 
 FAULTS: Final[Mapping[str, Callable[[Question], bool]]] = {
+    **dict.fromkeys(("Daft, the Delta table", "Daft, the files"), _with_zero),
     "pyiceberg": lambda question: _in_with_zero(question) or _infinite_float(question),
     **dict.fromkeys(
         (
