@@ -127,11 +127,12 @@ class _AvroMerge:
 
     def _problem(self, field: Field, place: str) -> str | None:
         """Why ``field`` can be no part of a table, if so."""
-        parts = self._types.parts
+        found = self._types.found
         try:
             check_struct_names(self._types.arrow(field.type, place), place)
+            self._types.found += 1
         except ValueError as error:
-            self._types.parts = parts
+            self._types.found = found
             return str(error).removeprefix(f"{place}: ")
         return None
 

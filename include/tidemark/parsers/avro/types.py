@@ -9,9 +9,7 @@ import pyarrow as pa
 from tidemark.decode.schema import TIMESTAMP_TYPE
 from tidemark.parsers.avro.resolution import INSTANTS, column_logical
 from tidemark.parsers.avro.schema import Type
-
-MAX_PARTS: Final = 10_000
-"""The most types in the columns of a table, at all levels: a type may be declared once and used in many places."""
+from tidemark.parsers.base import MOST_FIELDS
 
 _SIMPLE: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -27,10 +25,10 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
 
 
 class Types:
-    """Translates types. All errors are ValueError with the field's path."""
+    """Translates types, and counts the fields ``found``. All errors are ValueError with the field's path."""
 
     def __init__(self) -> None:
-        self.parts = 0
+        self.found = 0
         self._open: set[int] = set()
 
     def record(self, schema: Type) -> list[pa.Field[Any]]:
@@ -43,9 +41,6 @@ class Types:
 
     def arrow(self, schema: Type, path: str) -> pa.DataType:
         """The type in the table: all times in microseconds, a map as a list of its entries."""
-        self.parts += 1
-        if self.parts > MAX_PARTS:
-            raise ValueError(f"{path}: has more than {MAX_PARTS} parts with those before it")
         if schema.kind == "union":
             return self._union(schema, path)
         if schema.kind == "null":
@@ -70,9 +65,14 @@ class Types:
             raise ValueError(f"{path}: {schema.name} holds itself, and a table's columns end somewhere")
         if not schema.fields:
             raise ValueError(f"{path}: a record without fields cannot be a column")
+        self.found += len(schema.fields)
+        if self.found > MOST_FIELDS:
+            raise ValueError(f"{path}: has more than {MOST_FIELDS} fields at all levels, with those before it")
         self._open.add(id(schema))
-        fields = [pa.field(field.name, self.arrow(field.type, f"{path}.{field.name}")) for field in schema.fields]
-        self._open.remove(id(schema))
+        try:
+            fields = [pa.field(field.name, self.arrow(field.type, f"{path}.{field.name}")) for field in schema.fields]
+        finally:
+            self._open.remove(id(schema))
         return pa.struct(fields)
 
 
