@@ -22,7 +22,7 @@ def main() -> int:
     auditor = Auditor(load_topics(Path(os.environ["TIDEMARK_TOPICS"])), os.environ)
     for stream in STREAMS:
         if files := auditor.files(stream):
-            auditor.duckdb.read_parquet(files, hive_partitioning=True).create_view(stream.topic)
+            auditor.duckdb.read_parquet(files, hive_partitioning=True, union_by_name=True).create_view(stream.topic)
     result = auditor.duckdb.sql(sys.argv[1])
     rows = [tuple(str(value) for value in row) for row in result.fetchall()]
     sys.stdout.write(align([tuple(result.columns), *rows]))

@@ -15,6 +15,7 @@ compile axe --group axe --no-deps
 compile java --group java
 compile release --group release --constraint requirements/dev.txt
 compile spark-4.1 --group spark-4.1
+compile readers --group readers
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
 compile airflow-lineage pyproject.toml --extra airflow-lineage --constraint requirements/airflow.txt
 compile lineage pyproject.toml --extra lineage --constraint requirements/spark.txt

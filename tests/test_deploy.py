@@ -116,6 +116,7 @@ def test_alerts_have_names_of_their_own_and_cover_what_can_go_wrong() -> None:
     read = set().union(*(check_expression(rule["expr"]) for rule in RULES))
     worrying = {"gaps", "lag_seconds", "watermark_age_seconds", "store_refused", "unheld_segments", "held_bytes"}
     worrying |= {"yielded_segments_total", "corrupt_segments_total", "broker_reachable", "log_dirs_unreadable"}
+    worrying |= {"logs_unreadable"}
     worrying |= {"fenced_partitions", "foreign_epochs_total"}
     worrying |= {"index_written_timestamp_seconds", "reloads_total", "truncated_logs_total", "failures_total"}
     worrying |= {"overdue_seconds", "stopped_partitions"}

@@ -36,6 +36,12 @@ _INDEX_PATIENCE = 2.0
 _INDEX_LIMIT = 60.0
 """Seconds from the start after which the agent continues without the former index. That only costs more requests."""
 
+_OVERVIEW_INTERVAL = 15.0
+"""Least seconds between two questions about everything that the broker leads, whether a log directory has it or not."""
+
+_OVERVIEW_SHARE = 20
+"""The time between two such questions is at least so many times what the last one took: a cluster may be large."""
+
 _MEASURE_INTERVAL = 10.0
 """Seconds between two measurements of the lag over all partitions."""
 
@@ -54,15 +60,14 @@ class Agent:
         self._index_read = self._frozen = False
         self._looked_at = self._runtime.utc_now()
         self._next_scan = self._next_measure = 0.0
+        self._next_overview = 0.0 if components.source.origin == "disk" else float("inf")
         self._go_on_by = float("inf")  # without the former index
 
     # -- for other threads --------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """End :meth:`run` soon: start no new job, finish the running ones. For signal handlers as well."""
-        self._parts.health.stopping()  # before the first thread ends, so that health does not report it missing
-        self._parts.stopping.set()
-        self._parts.watcher.wake()
+        self._parts.stop()
 
     def soon(self, action: Callable[[], object]) -> None:
         """Have the loop call ``action`` before its next turn. For signal handlers as well."""
@@ -136,7 +141,7 @@ class Agent:
         self._look_at(due)
         if now >= self._next_scan:
             self._scan()
-        if now >= self._questions.next_time:
+        if now >= min(self._questions.next_time, self._next_overview):
             self._ask_leaders()
         if now >= self._next_measure:
             self._measure()
@@ -147,6 +152,7 @@ class Agent:
         return min(
             self._next_scan,
             self._questions.next_time,
+            self._next_overview,
             self._next_measure,
             parts.notifier.next_time,
             parts.timers.next_time(),
@@ -172,12 +178,18 @@ class Agent:
         if self._leadership.look_at_disks():
             self._parts.open_buckets()
             self._questions.ask_now()
-        self._parts.watcher.watch([*self._parts.broker.log_dirs, *self._leadership.replicas.values()])
+        self._parts.watcher.watch([*self._parts.log_dirs, *self._leadership.replicas.values()])
+        if self._parts.log_dirs.replaced is not None:
+            logger.error("broker_replaced", error=self._parts.log_dirs.replaced, then="this agent ends")
+            self.stop()
 
     def _ask_leaders(self) -> None:
         if self._questions.is_hinted:
             self._look_through_disks()
-        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.packs.left)
+        everything = self._runtime.monotonic() >= self._next_overview
+        if everything:
+            self._next_overview = self._runtime.monotonic() + _OVERVIEW_INTERVAL
+        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.packs.left, everything=everything)
         # Nothing else shows that a log which is followed has grown.
         followed = [tp for tp, partition in self._leadership.partitions.items() if partition.follows]
         if followed:
@@ -197,11 +209,18 @@ class Agent:
         parts.metrics.missed_events.inc(sum(partitions[tp].disk.overdue for tp in due))
         self._next_scan = self._runtime.monotonic() + parts.settings.scan_interval.total_seconds()
         self._ask_outdated(partitions)
+        if tiered := [tp for tp, partition in partitions.items() if partition.names_remote_tier]:
+            parts.poller.ask_offsets(self._leadership.ask(tiered))
         self._offer_all(due)
         self._show()
 
     def _learn(self, answer: LeadersAnswer) -> None:
         """Apply the broker's answer about the leaders."""
+        if answer.everything:
+            later = self._runtime.monotonic() + _OVERVIEW_SHARE * answer.seconds
+            self._next_overview = max(self._next_overview, later)
+            if self._leadership.led_elsewhere(answer):
+                self._look_through_disks()  # they may have changed since the last look
         changed = self._leadership.learn(answer)
         for tp in changed:
             self._parts.queue.drop(tp)

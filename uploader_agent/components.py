@@ -13,6 +13,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
+from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -29,6 +30,7 @@ from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import PackedTails
 from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.disk_faults import DiskFaults
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
@@ -68,17 +70,19 @@ class Components:
         notifier: Notifier | None = None,
         traffic: StoreTraffic | None = None,
         source: LogSource | None = None,
+        log_dirs: LogDirs | None = None,
         read_only: bool = False,
         runtime: Runtime = MACHINE,
     ) -> None:
         """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
         Without an ``authority`` no leader epoch in the store ever counts as foreign. The default ``source`` is the
-        broker's own disk.
+        broker's own disk, and the default ``log_dirs`` those of ``broker``, for ever.
         """
         self.settings = settings
         self.broker = broker
         self.watcher = watcher
+        self.log_dirs = LogDirs(broker.log_dirs) if log_dirs is None else log_dirs
         self.source = source or BrokerDisk()
         self.notifier = notifier or Notifier({})
         self.runtime = runtime
@@ -93,7 +97,7 @@ class Components:
             settings.cluster or broker.cluster_id, resolver_of(settings.raw), open_store, record=not read_only
         )
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
-        self.hold = Hold(holding, broker.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
+        self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
         context = Context(
             broker.node_id,
             destinations.resolve,
@@ -111,8 +115,10 @@ class Components:
             runtime=runtime,
         )
         self.leadership = Leadership(
-            broker.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
+            self.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
         )
+        self.disk_faults = DiskFaults(self.leadership, self.metrics, self.repeats, runtime)
+        self.health.disk_trouble = self.disk_faults.trouble
         self.health.other_histories = self.leadership.other_histories
         self.poller = Poller(metadata, watcher.wake, runtime)
         self.health.question_open_for = self.poller.open_for
@@ -126,14 +132,21 @@ class Components:
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
-            destinations, broker.node_id, settings.raw.digest_of(), settings.index, self.packs.damaged, runtime
+            destinations,
+            broker.node_id,
+            settings.raw.digest_of(),
+            settings.index,
+            self.packs.damaged,
+            lambda: self.disk_faults.current,
+            runtime,
         )
         interval = settings.index.min_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
+        self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
             destinations,
             broker.node_id,
-            broker.log_dirs,
+            self.log_dirs,
             self.accepts_topic,
             self.metrics,
             self.stopping.wait,
@@ -159,6 +172,12 @@ class Components:
     def waits(self) -> list[Wait]:
         """The reasons for which partitions wait, longest wait first. For any thread."""
         return self._waits.look(self.settings.tail_after.total_seconds(), self.runtime.time())
+
+    def stop(self) -> None:
+        """Start no new job, and end the loop soon. For any thread, and for signal handlers."""
+        self.health.stopping()  # before the first thread ends, so that health does not report it missing
+        self.stopping.set()
+        self.watcher.wake()
 
     def reconfigure(self, settings: AgentSettings, source: str) -> list[str]:
         """Apply other ``settings``, read from ``source``, and return the names of the changed fields. For the loop.

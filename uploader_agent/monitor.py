@@ -30,6 +30,7 @@ class Monitor:
         if parts.source.has_whole_log:
             parts.metrics.stopped_partitions.labels("other_log").set(len(parts.leadership.parted()))
         parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
+        parts.disk_faults.look()
 
     def turn(self) -> None:
         """Report the state to health and supervisor; log when trouble begins and when it is over."""
@@ -47,8 +48,13 @@ class Monitor:
         parts.notifier.turned(ready=parts.health.ready, status=self._status())
 
     def waiting(self) -> dict[str, object]:
-        """The waits of the agent as a whole and of each partition, as ``/waiting`` reports them. For any thread."""
-        return {"agent": self._waits_for(), "partitions": [wait.to_json() for wait in self._parts.waits()]}
+        """The waits of the agent as a whole, of log directories and of partitions, for ``/waiting``. For any thread."""
+        unreadable = self._parts.leadership.unreadable
+        return {
+            "agent": self._waits_for(),
+            "log_dirs": [{"path": str(path), "reason": reason} for path, reason in unreadable.items()],
+            "partitions": [wait.to_json() for wait in self._parts.waits()],
+        }
 
     def _status(self) -> str:
         health = self._parts.health
@@ -60,4 +66,8 @@ class Monitor:
         """The condition that is missing until the agent is ready."""
         if not self._parts.leadership.seen:
             return "the broker has not said yet which partitions it leads"
-        return None if self.index_read else "the watermark index that the agent wrote before has not been read yet"
+        failing = self._parts.index.failing()
+        error = f": {failing.error}" if failing else ""
+        if not self.index_read:
+            return f"the watermark index that the agent wrote before has not been read yet{error}"
+        return None if self._parts.index.has_written else f"the store has not taken the watermark index yet{error}"

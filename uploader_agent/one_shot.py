@@ -53,8 +53,8 @@ class OneShot:
             try:
                 if partition.segments:
                     partition.uploader.learn()
-            except TidemarkError as error:
-                partition.failed(f"{type(error).__name__}: {error}")
+            except (TidemarkError, OSError) as error:
+                partition.failed(f"{type(error).__name__}: {error}", local=isinstance(error, OSError))
         surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.surveyed]
         self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
 
@@ -64,7 +64,7 @@ class OneShot:
         parts.index.measure_clock()
         looked_at = parts.runtime.utc_now()
         leadership.look_at_disks()
-        parts.poller.ask_leaders(leadership.replicas.keys())
+        parts.poller.ask_leaders(leadership.replicas.keys(), everything=parts.source.origin == "disk")
         self._judge(parts.poller.answer_all())
         for partition in leadership.partitions.values():
             partition.look()

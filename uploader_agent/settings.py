@@ -9,7 +9,7 @@ import re
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
@@ -50,6 +50,19 @@ _LEAST_FRESHNESS = timedelta(seconds=3)
 def _freshness(duration: timedelta) -> timedelta:
     if duration < _LEAST_FRESHNESS:
         raise ValueError(f"must be at least {_LEAST_FRESHNESS.seconds}s")
+    return duration
+
+
+LONGEST_INDEX_INTERVAL: Final = timedelta(minutes=1)
+"""The most that each interval of the watermark index may be: an agent without a new one is taken to be stopped."""
+
+
+def _index_interval(duration: timedelta) -> timedelta:
+    if duration > LONGEST_INDEX_INTERVAL:
+        longest = f"{LONGEST_INDEX_INTERVAL.seconds}s"
+        raise ValueError(
+            f"must be at most {longest}: without a new index for minutes, others take the agent for stopped"
+        )
     return duration
 
 
@@ -160,8 +173,8 @@ class FillSettings(Settings):
 class IndexSettings(Settings):
     """The watermark index is written on change at most every ``min_interval``, else every ``idle_interval``."""
 
-    min_interval: Duration = timedelta(seconds=10)
-    idle_interval: Duration = timedelta(seconds=60)
+    min_interval: Annotated[Duration, AfterValidator(_index_interval)] = timedelta(seconds=10)
+    idle_interval: Annotated[Duration, AfterValidator(_index_interval)] = LONGEST_INDEX_INTERVAL
 
 
 class HttpSettings(Settings):

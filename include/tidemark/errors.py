@@ -173,9 +173,12 @@ class GapError(ContinuityError):
         self.start = start
         self.end = end
         self.reason = reason
+        cure = "have an operator look for them"
+        if reason == "remote_tier":
+            cure = "read them from Kafka, whose own remote tier has them: a consumer in a preferred mode does"
         super().__init__(
             f"{topic}-{partition}: offsets {start} to {end - 1} are missing ({reason}); "
-            f"skip gaps, seek to {end}, or have an operator look for them"
+            f"skip gaps, seek to {end}, or {cure}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, chec
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
-from tidemark.parsers.settings import BytesParser, ParserSettings
+from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of
 from tidemark.store.url import split_store_url
@@ -88,9 +89,10 @@ class QuarantineAlert(Settings):
 
 
 class AcceptedDoubts(Settings):
-    """Numbers of ``moved_keys`` and of ``uncertain`` offsets of a state table that people have accepted."""
+    """Numbers of ``moved_keys``, ``outranked_keys`` and ``uncertain`` offsets of a state that people have accepted."""
 
     moved_keys: int = Field(default=0, ge=0)
+    outranked_keys: int = Field(default=0, ge=0)
     uncertain: int = Field(default=0, ge=0)
 
 
@@ -233,6 +235,14 @@ class TopicSettings(Settings):
             raise ValueError(f"state: needs {', '.join(lacking)} in keep: keys, deletions and their order come from it")
         return self
 
+    @model_validator(mode="after")
+    def _check_layout(self) -> Self:
+        declared = self.parser.columns if isinstance(self.parser, JsonParser | FunctionParser) else ()
+        types = {column.name: column.parsed_type.name for column in declared}
+        if unsuited := [f"parquet.{name}: {problem}" for name, problem in self.parquet.unsuited(types)]:
+            raise ValueError("; ".join(unsuited))
+        return self
+
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of the topic's tables in the lake."""
@@ -340,7 +350,9 @@ class Deployment(Settings):
             listed = [catalog_table(table) for table in tables]
             if catalog.delta_suffix is not None:
                 listed += [delta_table(table, catalog.delta_suffix) for table in tables]
-            twice = sorted({name for name in listed if listed.count(name) > 1})
+            if catalog.kind in {"glue", "hive"}:
+                listed = [name.lower() for name in listed]  # which do not distinguish them
+            twice = sorted(name for name, count in Counter(listed).items() if count > 1)
             if twice:
                 raise ValueError(f"catalogs: two tables would have the name {', '.join(twice)} there; rename one")
         return self

@@ -242,6 +242,8 @@ class SegmentReader(DataSourceReader):
             SegmentError: a batch is damaged, or cannot be decoded.
             ContinuityError: an offset is missing, or a segment was replaced since the plan; read again.
         """
+        if type(partition) is InputPartition:
+            return  # Spark's own, since nothing was planned
         if not isinstance(partition, SegmentPartition):
             raise TypeError(f"{partition!r} was not planned by this reader")
         rules = PartitionRules.of(partition.plan, partition.options)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
+from tidemark.erasure.matcher import check_comparable, matchers
 from tidemark.erasure.reports import (
     ErasureReport,
     RawReport,
@@ -22,12 +24,13 @@ from tidemark.erasure.reports import (
 )
 from tidemark.erasure.requests import ErasureFolder, ends_of
 from tidemark.erasure.secret import Secret
-from tidemark.errors import PublishError
-from tidemark.formats.raw.erasure import Approved, ErasureRequest, NotApproved, all_requests
+from tidemark.errors import ConfigError, PublishError
+from tidemark.formats.raw.erasure import KEY_COLUMN, Approved, ErasureRequest, NotApproved, all_requests
 from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.kafka_log import Lineage
+from tidemark.parsers.base import column_at, no_rows
 from tidemark.planning import write_plan
 from tidemark.planning.common import Key, following
 from tidemark.planning.maintenance.erasure import plan_erasure
@@ -37,6 +40,7 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.erasing.lake import state_files, unseen_files
 from tidemark_spark.erasing.seals import Rewrite, erase_seals
 from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
@@ -82,8 +86,10 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     searched = Searched([], {}, 0, 0, {})
     if ready:
         requests = [asked.request for asked in ready]
-        searched = search_all(table, standing, requests, work.secrets(), _job(table, ledger), work.search)
+        secrets = _secrets(table, requests, work)
+        searched = search_all(table, standing, requests, secrets, _job(table, ledger), work.search)
     hits = _through(searched.hits, {asked.request.id: asked.request for asked in ready}, table.topic.topic)
+    hits = _unmasked(work, ready, hits)
     outcomes = {
         asked.request.id: _outcome(asked, hits.get(asked.request.id, []), ledger, dry_run=dry_run) for asked in ready
     }
@@ -120,6 +126,57 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     if report.requests or report.rows or (report.raw, report.remaining) != before:
         write_report(table, report)
     return report
+
+
+def _secrets(table: TopicTable, requests: Sequence[ErasureRequest], work: Pass) -> Mapping[str, Secret]:
+    """The secrets, once it is known that they and the topic's columns answer for all ``requests``.
+
+    Tasks would find it out as well, each in its own worker.
+
+    Raises:
+        ConfigError: a secret is missing, or the topic has no such column, or one of a type that cannot be compared.
+    """
+    topic, secrets = table.topic, work.secrets()
+    for matcher in matchers(topic.topic, requests, secrets):
+        if matcher.column != KEY_COLUMN:
+            try:
+                kind = column_at(no_rows(topic_parser(topic).columns, 0), matcher.column).type
+            except ValueError as error:
+                place = f"topic {topic.cluster}/{topic.topic}"
+                raise ConfigError(place, [("parser", f"{error} of the parser's, and a request names it")]) from error
+            check_comparable(matcher.column, kind)
+    return secrets
+
+
+def _unmasked(
+    work: Pass, asked: Sequence[Approved | NotApproved], hits: Mapping[str, list[Hit]]
+) -> dict[str, list[Hit]]:
+    """The ``hits`` of each request that no mask of another one names: these were found and approved before."""
+    if not any(hits.values()):
+        return {**hits}
+    folder, raw = work.folder, RawTopic(work.table)
+    own = {each.request.id: each.sha256 for each in asked if isinstance(each, Approved)}
+    incarnations = raw.incarnations().incarnations
+
+    @cache
+    def masks(incarnation: int, partition: int) -> list[Mask]:
+        index = raw.masks(incarnations[incarnation].place)
+        keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
+        return [mask_of(folder.store, key) for key in keys]
+
+    @cache
+    def masked(incarnation: int, partition: int, approval: str | None) -> frozenset[tuple[int, int]]:
+        others = (mask for mask in masks(incarnation, partition) if approval not in mask.approvals)
+        return frozenset((part.epoch, offset) for mask in others for part in mask.epochs for offset in part.offsets)
+
+    return {
+        request: [
+            hit
+            for hit in found
+            if (hit.epoch, hit.offset) not in masked(hit.incarnation, hit.partition, own.get(request))
+        ]
+        for request, found in hits.items()
+    }
 
 
 def _remaining(table: TopicTable, report: ErasureReport, before: Sequence[ErasureReport]) -> tuple[Remaining, ...]:

@@ -80,7 +80,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970."""
+    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970.
+
+    ``untimed`` rows have no ``kafka_timestamp``; those of a file are all, or none, unless it was merged.
+    """
 
     path: str
     size: int
@@ -91,6 +94,7 @@ class DataFile:
     last_offset: int
     min_timestamp: int
     max_timestamp: int
+    untimed: int = 0
 
     @property
     def live(self) -> LiveFile:

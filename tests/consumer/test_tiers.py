@@ -374,6 +374,17 @@ def test_a_gap_that_kafka_has_is_none(made: Made, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", PREFERRED)
+def test_what_kafka_s_own_remote_tier_has_is_read_there_even_if_it_is_acknowledged(made: Made, mode: Mode) -> None:
+    """A person let the table go on without it."""
+    made.segment(20, 70)
+    made.segment(80, 100)
+    made.part.acknowledged = [made.raw.gap(70, 80, "remote_tier")]
+    made.raw.publish()
+    with made.consumer(mode, 5) as consumer:
+        assert values(read_to(consumer, {made.tp: 100})) == list(range(5, 100))
+
+
+@pytest.mark.parametrize("mode", PREFERRED)
 def test_between_the_tiers_an_upload_is_waited_for(made: Made, mode: Mode) -> None:
     with made.consumer(mode, 10) as consumer:
         found = values(read_until(consumer, lambda got: len(values(got)) == 10))

@@ -15,6 +15,7 @@ from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
 from tidemark.formats.base import StoredObject
 from tidemark.formats.raw.buried import Buried
+from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.erasure import ErasureApproval, ErasureRequest, ErasureWithdrawal
 from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.head import Head
@@ -71,6 +72,7 @@ KINDS: Final = (
     Kind("ControlKeys.incarnations", "raw", rf"_topics/{_C}/[a-z]+\.json", TopicIncarnations),
     Kind("ControlKeys.index", "raw", rf"_watermarks/{_C}/\d+\.json", WatermarkIndex),
     Kind("ControlKeys.broker_gaps", "raw", rf"_gaps/{_C}/\d+\.json", WatermarkIndex),
+    Kind("ControlKeys.cluster_owner", "raw", rf"_fetch/{_C}/cluster\.json", ClusterOwner),
     Kind("ControlKeys.slot_count", "raw", rf"_fetch/{_C}/slots\.json", SlotCount),
     Kind("ControlKeys.slot_lease", "raw", rf"_fetch/{_C}/\d+\.json", LeaseOfSlot),
     Kind("ControlKeys.pack", "raw", rf"_tails/{_C}/\d+/[0-9a-f]{{32}}\.pack"),

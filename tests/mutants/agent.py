@@ -8,10 +8,17 @@ from tests.mutants.mutant import Mutant
 
 _AGENT: Final = "tests.uploader_agent.test_agent"
 _ANSWERS: Final = "tests.uploader_agent.partitions.test_answers"
+_DIRS: Final = "tests.uploader_agent.broker.test_broker_dirs"
+_DISKS: Final = "tests.uploader_agent.test_disk_faults"
+_FAILING: Final = "tests.uploader_agent.hold.test_failing_disk"
+_HISTORY: Final = "tests.uploader_agent.partitions.test_other_history"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
+_LEADERSHIP: Final = "tests.uploader_agent.partitions.test_leadership"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
+_NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
+_REMOTE_TIER: Final = "tests.uploader_agent.repair.test_remote_tier"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
@@ -30,6 +37,41 @@ AGENT: Final = (
         "segment.size and segment.modified <= quiet_before and",
         "segment.size and",
         (f"{_AGENT}::test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own",),
+    ),
+    Mutant(
+        "a log with another batch than the last stored one is another history",
+        "uploader_agent/partitions/partition_uploader.py",
+        "return short or any(last is not None and local_difference(files, last) is not None for last in lasts)",
+        "return short",
+        (f"{_HISTORY}::test_a_restored_disk_stops_the_partition_and_says_where_it_parts",),
+    ),
+    Mutant(
+        "a log that ends below what is stored is another history",
+        "uploader_agent/partitions/partition_uploader.py",
+        "short = self._context.source.has_whole_log and bounds[1] < end",
+        "short = False",
+        (f"{_HISTORY}::test_a_restored_disk_stops_the_partition_and_says_where_it_parts",),
+    ),
+    Mutant(
+        "a trusted index is checked against the disk",
+        "uploader_agent/partitions/led_partition.py",
+        "            self.uploader.doubt()\n            self.packed.trust",
+        "            self.packed.trust",
+        (f"{_HISTORY}::test_what_was_only_packed_is_compared_as_well",),
+    ),
+    Mutant(
+        "packs of another history are compared before the log is sealed over them",
+        "uploader_agent/upload/packed_parts.py",
+        "return [part for part in inside if not self._is_equal(part, log)]",
+        "return []",
+        (f"{_HISTORY}::test_a_packed_range_that_another_log_seals_is_told",),
+    ),
+    Mutant(
+        "segments of another history are held",
+        "uploader_agent/partitions/led_partition.py",
+        "final = final.clip(0, parting.at)  # above, the store has another history",
+        "pass",
+        (f"{_HISTORY}::test_segments_of_the_other_history_are_held",),
     ),
     Mutant(
         "behind a .log without a manifest nothing is sealed",
@@ -72,6 +114,71 @@ AGENT: Final = (
         'if stored.manifest.objects[name.file("log")].etag != log.etag:',
         "if False:",
         (f"{_SEALING}::test_what_is_not_the_bytes_of_its_manifest_is_not_adopted",),
+    ),
+    # -- disks that fail ---------------------------------------------------------------------------------------------
+    Mutant(
+        "a segment that cannot be listed is not taken for one that is gone",
+        "uploader_agent/disk/log_dirs.py",
+        "                logs[parsed[0]] = entry.stat(follow_symlinks=False)\n",
+        "                try:\n                    logs[parsed[0]] = entry.stat(follow_symlinks=False)\n"
+        "                except OSError:\n                    continue\n",
+        (f"{_DISKS}::test_a_segment_that_cannot_be_listed_is_not_a_gap",),
+    ),
+    Mutant(
+        "a log directory that cannot be read at the start stays known",
+        "uploader_agent/broker/properties.py",
+        "        log_dirs=log_dirs,\n",
+        "        log_dirs=tuple(path for path in log_dirs if (path / META).exists()),\n",
+        ("tests.uploader_agent.broker.test_properties::test_a_failed_disk_stays_known",),
+    ),
+    Mutant(
+        "an empty place where a disk was mounted is not taken for a log directory",
+        "uploader_agent/broker/broker_dirs.py",
+        "            self._check_identity(log_dir)\n",
+        "            self._identity\n",
+        (f"{_DIRS}::test_what_has_no_meta_properties_of_the_broker_is_not_read",),
+    ),
+    Mutant(
+        "a log directory that the file no longer names is followed while it answers",
+        "uploader_agent/broker/broker_dirs.py",
+        "        followed = (*left, *named)\n",
+        "        followed = named\n",
+        (f"{_DIRS}::test_what_the_file_no_longer_names_is_followed_while_it_answers",),
+    ),
+    Mutant(
+        "a leader without a directory is told",
+        "uploader_agent/partitions/leadership.py",
+        "if leader.broker == self._context.broker and tp not in self.replicas and self._accepts_topic(tp.topic)",
+        "if False",
+        (f"{_LEADERSHIP}::test_who_leads_without_a_directory_is_told_by_an_answer_about_everything",),
+    ),
+    Mutant(
+        "what cannot be read of the disks makes the agent unhealthy",
+        "uploader_agent/observability/health.py",
+        "if unread := self.disk_trouble():",
+        "if (unread := self.disk_trouble()) and False:",
+        (f"{_DISKS}::test_a_partition_counts_only_after_some_time",),
+    ),
+    Mutant(
+        "a log that cannot be read was not seen to stay as it was",
+        "uploader_agent/partitions/led_partition.py",
+        "return observation.asked_at if self.disk.error else observation.held_at(confirmed_at, self.disk.tail)",
+        "return observation.held_at(confirmed_at, self.disk.tail)",
+        (f"{_DISKS}::test_a_log_that_cannot_be_read_was_not_seen_to_stay_as_it_was",),
+    ),
+    Mutant(
+        "held links that cannot be read are not removed",
+        "uploader_agent/hold/backends.py",
+        "except (FileNotFoundError, FormatError) as error:",
+        "except (OSError, FormatError) as error:",
+        (f"{_FAILING}::test_links_that_cannot_be_read_at_the_start_stay_and_are_read_later",),
+    ),
+    Mutant(
+        "deleted files that could not be read are looked at again",
+        "uploader_agent/hold/hold.py",
+        "            bases = set()  # the next look opens them again\n",
+        "",
+        (f"{_FAILING}::test_a_look_that_fails_leaves_nothing_undone",),
     ),
     # -- lineage -----------------------------------------------------------------------------------------------------
     Mutant(
@@ -116,6 +223,20 @@ AGENT: Final = (
         "gaps += [_gap(piece, gap.detected_at) for piece in judged]",
         "gaps += [_gap(piece, now) for piece in judged]",
         (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
+    ),
+    Mutant(
+        "what a disk lost before Kafka had moved it to its remote tier is lost",
+        "uploader_agent/stored/gaps.py",
+        "start if end is None else min(start, end)",
+        "start",
+        (f"{_REMOTE_TIER}::test_a_new_hole",),
+    ),
+    Mutant(
+        "what retention deletes from Kafka's remote tier is lost then",
+        "uploader_agent/stored/gaps.py",
+        "(evidence.deleted if gap.in_remote_tier else Intervals())",
+        "Intervals()",
+        (f"{_REMOTE_TIER}::test_what_is_there_stays_there_until_the_log_start_has_passed_it",),
     ),
     Mutant(
         "before the claim no gap is recorded, since the former leader may have packed it",
@@ -206,7 +327,7 @@ AGENT: Final = (
     Mutant(
         "what compaction has removed since it was packed is sealed from the packs",
         "uploader_agent/upload/segment_upload.py",
-        "if self._rules.compare_packs and self._seen.may_compact and not scanned.damage:",
+        "if self._rules.compare_packs and not scanned.damage:",
         "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
     ),
@@ -259,5 +380,20 @@ AGENT: Final = (
         "if question <= self._answered:",
         "if False:",
         (f"{_ANSWERS}::test_late_and_repeated_answers_are_dropped",),
+    ),
+    # -- whose name it is --------------------------------------------------------------------------------------------
+    Mutant(
+        "one cluster writes under a name",
+        "uploader_agent/stored/cluster_name.py",
+        "        if error is not None:\n            raise error\n        self._read_again_at",
+        "        self._read_again_at",
+        (f"{_NAME}::test_the_first_cluster_owns_the_name_and_another_one_is_refused",),
+    ),
+    Mutant(
+        "nothing is written under the id that the broker had before",
+        "uploader_agent/stored/cluster_name.py",
+        "        if found and self._first not in found:",
+        "        if False:",
+        (f"{_NAME}::test_the_disk_says_which_cluster_it_is_of",),
     ),
 )

@@ -11,6 +11,7 @@ _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
 _ERASURE: Final = "tests.tidemark.formats.test_erasure"
 _ERASING: Final = "tests.spark.erasing.test_versions"
+_FILTERS: Final = "tests.spark.run.test_delta_filters"
 _FINALITY: Final = "tests.tidemark.planning.test_date_finality"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _LINEAGE: Final = "tests.tidemark.kafka_log.test_lineage"
@@ -21,6 +22,7 @@ _PACKS: Final = "tests.tidemark.raw.test_packs"
 _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
 _PROOFS: Final = "tests.spark.retention.test_packs"
 _PUBLISH: Final = "tests.spark.run.test_commit"
+_REMOTE: Final = "tests.tidemark.remote.test_catalog"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STATE: Final = "tests.spark.state.test_state"
 _STORE: Final = "tests.tidemark.store.test_store"
@@ -207,6 +209,20 @@ CONTRACT: Final = (
         "        pass\n",
         ("tests.spark.run.test_runs::test_a_table_changed_while_a_run_converts_is_left_alone",),
     ),
+    Mutant(
+        "a table that exists is told which columns have bounds",
+        "spark/tidemark_spark/run/commit.py",
+        "if name_bounds(table, delta) or add_columns(",
+        "if add_columns(",
+        (f"{_FILTERS}::test_the_next_commit_cures_a_table_that_exists",),
+    ),
+    Mutant(
+        "rows without a time are counted as null in the log",
+        "spark/tidemark_spark/run/delta_log.py",
+        'file.untimed if name == "kafka_timestamp" else 0',
+        "0",
+        (f"{_FILTERS}::test_rows_without_a_time_are_told_from_those_with_one",),
+    ),
     # -- retention ---------------------------------------------------------------------------------------------------
     Mutant(
         "raw that the evidence does not account for stays",
@@ -264,6 +280,13 @@ CONTRACT: Final = (
         "(epochs == epoch) & (known[at] == offsets)",
         "known[at] == offsets",
         (f"{_MASKS}::test_a_record_of_another_epoch_stays",),
+    ),
+    Mutant(
+        "who reads Kafka as well never passes over what Kafka's own remote tier has",
+        "include/tidemark/remote/catalog/watermark_view.py",
+        "    if kafka_too:",
+        "    if False:",
+        (f"{_REMOTE}::test_what_kafka_s_remote_tier_has_is_passed_over_only_without_kafka",),
     ),
     Mutant(
         "what was read ahead is void once the masks change",

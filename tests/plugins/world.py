@@ -25,7 +25,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, render
-from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, WatermarkIndex
+from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import (
     ATTEMPT_TRANSACTION,
     LEDGER_TRANSACTION,
@@ -158,6 +158,7 @@ class World:
         *entries: IndexEntry,
         broker: int = 1,
         damaged_heads: Sequence[DamagedHead] = (),
+        disk_faults: Sequence[DiskFault] = (),
         clock_skew: float = 0.0,
     ) -> None:
         """What the agent of ``broker`` knows."""
@@ -167,6 +168,7 @@ class World:
             agent_version="test",
             written_at=utc_now(),
             damaged_heads=tuple(damaged_heads),
+            disk_faults=tuple(disk_faults),
             clock_skew=clock_skew,
             entries=entries,
         )

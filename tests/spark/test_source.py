@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 from pyspark.sql.types import IntegerType, StructField, StructType
 
+from tests.spark.cli.programs import Programs
 from tests.spark.run.test_runs import DAY, spread
 from tests.spark.world import World
 from tests.support.erased import erase, index_key
@@ -102,6 +104,34 @@ def test_ranges_are_options(published: World) -> None:
     later = (START + timedelta(days=1)).isoformat()
     assert offsets(published, fromTime=START.isoformat(), toTime=later) == [0, 3, 6, 16, 19]
     assert offsets(published, incarnation=1) == []
+
+
+NOTHING: tuple[tuple[dict[str, str], str], ...] = (
+    ({"fromOffset": "1000"}, "true"),
+    ({"fromOffset": "5", "toOffset": "5"}, "true"),
+    ({"fromTime": "2126-01-01T00:00:00+00:00"}, "true"),
+    ({"partitions": "9"}, "true"),
+    ({"pushdown": "true"}, "kafka_partition = 0 and kafka_partition = 1"),
+    ({"pushdown": "true"}, "kafka_timestamp > '2126-01-01T00:00:00Z'"),
+)
+"""Options and conditions that no record fulfils."""
+
+
+def test_spark_reads_no_row_where_nothing_matches(published: World, on_spark: Programs) -> None:
+    all_of_it: tuple[dict[str, str], str] = ({"partitions": "0"}, "true")
+    done = on_spark.run("tests.spark.count_segments", str(published.topics_file), [*NOTHING, all_of_it])
+    assert done.code == 0, done.errors[-3000:]
+    *nothing, whole, count = json.loads(done.output.splitlines()[-1])
+    assert nothing == [[]] * len(NOTHING)
+    assert whole == offsets(published)
+    assert count == len(whole)
+
+
+def test_a_topic_without_records_has_no_rows_in_spark(world: World, on_spark: Programs) -> None:
+    world.raw.publish()
+    done = on_spark.run("tests.spark.count_segments", str(world.topics_file), [({}, "true")])
+    assert done.code == 0, done.errors[-3000:]
+    assert json.loads(done.output.splitlines()[-1]) == [[], 0]
 
 
 def test_filters_narrow_what_is_planned_and_read(published: World) -> None:

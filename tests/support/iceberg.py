@@ -155,10 +155,15 @@ class SparkReader(JavaGatewayProcess):
 
 
 def spark_jars() -> Path:
-    """The jars of PyPI's Spark 4.1, unpacked in the cache when they are first asked for."""
-    pins = ROOT / "requirements" / "spark-4.1.txt"
+    """The jars of PyPI's Spark 4.1."""
+    return packages("spark-4.1") / "pyspark" / "jars"
+
+
+def packages(name: str) -> Path:
+    """A folder of the cache with what ``requirements/<name>.txt`` pins, installed when it is first asked for."""
+    pins = ROOT / "requirements" / f"{name}.txt"
     folder = cache_dir() / "packages"
-    target = folder / f"spark-4.1-{hashlib.sha256(pins.read_bytes()).hexdigest()[:8]}"
+    target = folder / f"{name}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:8]}"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -166,7 +171,7 @@ def spark_jars() -> Path:
             with tempfile.TemporaryDirectory(dir=folder) as work:
                 install(pins, Path(work) / "packages")
                 (Path(work) / "packages").rename(target)
-    return target / "pyspark" / "jars"
+    return target
 
 
 def install(pins: Path, target: Path) -> None:
@@ -195,9 +200,10 @@ class JavaReader(_IcebergJvm):
             self._initialize(catalog, {"uri": uri})
             table = catalog.loadTable(iceberg.catalog.TableIdentifier.parse(name))
             self._write(table.schema(), iceberg.data.IcebergGenerics.read(table).build())
+            names = [column.name() for column in table.schema().columns()]
         finally:
             catalog.close()
-        return pq.read_table(self._passed)
+        return pq.read_table(self._passed).rename_columns(names)  # the file has them as Avro allows
 
     def _write(self, schema: Any, records: Any) -> None:
         """Write ``records`` to the file that passes them on: Java has them one by one."""

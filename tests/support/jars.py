@@ -76,6 +76,8 @@ _AWS_SDK = "2.35.4"  # the version that hadoop-aws 3.5.0 was built with
 JAR_SETS = {
     "kafka-4.3.1": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:4.3.1",)),
     "kafka-3.9.2": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:3.9.2",)),
+    # A remote tier in a directory, as Kafka's own tests have it: a broker loads it beside its own jars.
+    "kafka-local-tier": JarSet(direct=("org.apache.kafka:kafka-storage:4.3.1:test",)),
     # s3a:// for Spark 4.2.0, whose Hadoop is 3.5.0; modules of the SDK instead of its 690 MB bundle, and none of
     # the libraries that Spark brings itself.
     "spark-s3a": JarSet(

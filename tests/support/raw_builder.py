@@ -57,6 +57,7 @@ class PartitionRaw:
     gaps: list[Gap] = field(default_factory=list)
     acknowledged: list[Gap] = field(default_factory=list)
     foreign_epochs: tuple[int, ...] = ()
+    remote_tier: tuple[tuple[int, int], ...] = ()
     tails: tuple[tuple[int, int], ...] = ()
     ranges_above: tuple[tuple[int, int], ...] = ()
     open_transactions: tuple[OpenTransaction, ...] = ()
@@ -280,6 +281,7 @@ class RawBuilder:
             gaps=tuple(known.gaps),
             acknowledged_gaps=tuple(known.acknowledged),
             foreign_epochs=known.foreign_epochs,
+            remote_tier=known.remote_tier,
             tails=known.tails,
             broker=self._broker,
             written_at=self.now,
@@ -299,6 +301,7 @@ class RawBuilder:
             tail_end=known.tail_end,
             observed_at=self.observed_at,
             gaps=tuple(known.gaps),
+            remote_tier=known.remote_tier,
         )
 
     def _number(self, incarnation: int | None) -> int:

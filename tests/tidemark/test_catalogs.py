@@ -64,6 +64,8 @@ def test_names_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="two tables would have the name a_b there"):
         loaded(tmp_path, REST, topics="[{topic: a-b}, {topic: a.b}]")
     glue = "{name: other, kind: glue, namespace: kafka, delta_suffix: _delta}"
+    with pytest.raises(ConfigError, match="two tables would have the name a, a_delta there"):
+        loaded(tmp_path, glue, topics="[{topic: a}, {topic: A}]")
     with pytest.raises(ConfigError, match="two tables would have the name a_delta there"):
         loaded(tmp_path, REST, glue, topics="[{topic: A}, {topic: a_delta}]")
     with pytest.raises(ConfigError, match="engines do not know az:// URLs"):

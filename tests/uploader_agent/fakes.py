@@ -23,7 +23,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
-from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets
+from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, KafkaTier, Leader, Led, Offsets
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
@@ -152,19 +152,25 @@ class FakeMetadata:
     policy: str = "delete"
     node_id: int = 1
     log_start: int = 0
+    tier: KafkaTier | None = None
     down: bool = False
     asked: int = 0
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._check()
         self.asked += 1
         ours = {tp: Leader(self.node_id, led, self.replicas) for tp, led in self.leads.items()}
-        return {tp: leader for tp, leader in (ours | self.others).items() if tp in wanted}
+        said = (ours | self.others).items()
+        return {tp: leader for tp, leader in said if tp in wanted or (everything and leader.broker == self.node_id)}
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._check()
         found = {tp: self.high.get(tp, self.default_high) for tp in led if self.leads.get(tp) == led[tp]}
         return {tp: Offsets(high, high, self.log_start) for tp, high in found.items()}
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        self._check()
+        return {tp: self.tier for tp in led if self.leads.get(tp) == led[tp]}
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         self._check()

@@ -24,7 +24,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.traffic import Traffic
 from uploader_agent import cli
-from uploader_agent.broker.admin import Cleanup, Leader, Led, Offsets
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Offsets
 from uploader_agent.cli import common
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard
@@ -39,13 +39,16 @@ class DiskMetadata:
         self._log_dirs = log_dirs
         self._told = FakeMetadata()
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         found = find_partitions(self._log_dirs).partitions
         self._told.leads = {at: Led(_epoch(folder), topic_id_of(folder)) for at, folder in found.items()}
-        return self._told.leaders(wanted)
+        return self._told.leaders(wanted, everything=everything)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         return self._told.offsets(led)
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        return self._told.remote_tier(led)
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         return self._told.cleanup(topics)

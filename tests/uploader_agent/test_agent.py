@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -278,6 +279,22 @@ def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> 
         [(one.producer_id, one.first_offset) for one in world.manifest(base).open_transactions] for base in (0, 20)
     ]
     assert opened == [[(7, 0), (8, 10)], [(7, 0), (9, 21)]]
+
+
+@pytest.mark.parametrize("length", [222, 231, 249])
+def test_a_topic_of_a_long_name_made_again_is_stored_in_a_directory(world: World, length: int) -> None:
+    at = TopicPartition("t" * length, 0)
+    world.metadata.leads = {at: Led(3, ID)}
+    world.disk.partition(at).fill(0, end=100)
+    world.once()
+    assert world.watermark(at)[1].next_offset == 100
+    shutil.rmtree(world.disk.log_dirs[0] / str(at))
+    world.metadata.leads = {at: Led(0, OTHER_ID)}
+    world.disk.partition(at, topic_id=OTHER_ID).lineage([(0, 0)]).segment(0, records(0, 40, epoch=0)).roll(40)
+    for _ in range(2):
+        no_errors(world.once())
+        assert world.watermark(at, place=f"{'t' * 221}@{OTHER_ID}")[1].next_offset == 40
+    assert world.watermark(at)[1].next_offset == 100, "the first incarnation's stay"
 
 
 @pytest.mark.parametrize("place", ["plain", "later"])

@@ -289,6 +289,8 @@ def test_a_slot_works_under_the_policy_of_all(server: S3Server, kafka: KafkaClus
     }
     (tmp_path / "agent.yaml").write_text(json.dumps(settings))
     log = tmp_path / "agent.log"
+    # The disk agents of the other tests are of no real cluster.
+    server.client().delete_object(Bucket="raw", Key=f"{PREFIX}/_fetch/{CLUSTER}/cluster.json")
     assert run_here(["upload-once", "-c", tmp_path / "agent.yaml"], log, server.env("slots")) == 0, log.read_text()
     assert "AccessDenied" not in log.read_text()
     server.client().head_object(Bucket="raw", Key=f"{PREFIX}/{CLUSTER}/slots-0/offset.wm")

@@ -42,6 +42,8 @@ def test_defaults(tmp_path: Path) -> None:
         ("http: {port: 70000}", "http.port", "less than or equal to 65535"),
         ("cluster: 'a b'", "cluster", "not a valid cluster name"),
         ("tail_after: 5m\ntail_after: 6m", "", "appears twice"),
+        ("index: {idle_interval: 10m}", "index.idle_interval", "must be at most 60s: without a new index"),
+        ("index: {min_interval: 61s}", "index.min_interval", "must be at most 60s: without a new index"),
         ("freshness: {'orders': 2s}", "freshness.orders", "must be at least 3s"),
         ("freshness: {'(': 60s}", "freshness.(.[key]", "not a valid regular expression"),
         ("broker: {properties: p, client: {ssl_ca: x}}", "broker.client", "knows no ssl_ca"),

@@ -242,7 +242,7 @@ def test_a_question_that_stays_open_is_not_healthy() -> None:
 def test_the_pollers_open_question_is_the_healths(world: World) -> None:
     opened, ends = threading.Event(), threading.Event()
 
-    def leaders(wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         opened.set()
         ends.wait(HUNG)
         return dict.fromkeys(wanted, Leader(2, Led(3, None)))

@@ -4,7 +4,7 @@ One admin client serves KRaft and ZooKeeper clusters. Leadership is a hint for w
 counts only if the broker gave it under the leader epoch that came with the leadership. While the broker cannot be
 asked, its ``replication-offset-checkpoint`` gives a lower bound of the high watermark.
 
-Source: KIP-516 (topic ids).
+Source: KIP-516 (topic ids), KIP-405 and KIP-1005 (Kafka's own remote tier).
 """
 
 from __future__ import annotations
@@ -63,11 +63,24 @@ class Leader(NamedTuple):
     replicas: tuple[int, ...] = ()
 
 
+class KafkaTier(NamedTuple):
+    """The end of what Kafka's own remote tier may have of a log, from its start on.
+
+    ``local_start`` is the first offset that the broker keeps on its disk: offsets below have left it. ``end`` is the
+    offset after the last one in the remote tier; 0 while the broker does not know it, as right after a restart; None
+    if it cannot say (before Kafka 3.9), where it deletes nothing that is not in the remote tier.
+    """
+
+    local_start: int
+    end: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """A partition's offsets as last observed; None for offsets that the checkpoint does not have.
 
-    ``log_end`` is the leader's log end before it named the others; None where the log itself is at hand.
+    ``log_end`` is the leader's log end before it named the others; None where the log itself is at hand. ``tier`` is
+    None unless the disk begins above the log's start, and the broker knows of remote tiers.
     """
 
     high_watermark: int
@@ -75,17 +88,25 @@ class Offsets:
     log_start_offset: int | None = None
     source: Literal["broker", "checkpoint"] = "broker"
     log_end: int | None = None
+    tier: KafkaTier | None = None
 
 
 class Metadata(Protocol):
     """The questions that the agent asks its broker. Every method raises :class:`BrokerUnavailable`."""
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """The leader of each partition in ``wanted``. Partitions that are not in the cluster are left out."""
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
+        """The leader of each partition in ``wanted``. Partitions that are not in the cluster are left out.
+
+        With ``everything`` also the partitions beside ``wanted`` that this broker leads.
+        """
         ...
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         """Offsets of the partitions that this broker still leads under the epoch in ``led``; others are left out."""
+        ...
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        """The remote tier's part of the logs that this broker still leads; None if the broker knows of no such tier."""
         ...
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
@@ -96,10 +117,16 @@ class Metadata(Protocol):
 class AdminMetadata(Metadata):
     """:class:`Metadata` from kafka-python's admin client, connected on first use and again after a failure."""
 
-    def __init__(self, node_id: int, connect: Callable[[], Any]) -> None:
-        """Prepare to ask broker ``node_id``, about its partitions and all else; nothing is connected yet."""
+    def __init__(self, node_id: int, connect: Callable[[], Any], cluster: str | None = None) -> None:
+        """Prepare to ask broker ``node_id``, about its partitions and all else; nothing is connected yet.
+
+        An answer about leaders counts only if it comes from the cluster with the id ``cluster``; None: from any.
+        """
         self._node_id = node_id
         self._connect = connect
+        self._cluster = cluster
+        self.answered: str | None = None
+        """The id of the cluster that has given the last answer about leaders. For any thread."""
         self._client: Any = None
 
     def brokers(self) -> list[int]:
@@ -110,13 +137,26 @@ class AdminMetadata(Metadata):
         """The cluster's own id. Raises :class:`BrokerUnavailable`."""
         return str(self._ask(lambda client: client.describe_cluster())["cluster_id"])
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
-        """See :class:`Metadata`. Only the topics of ``wanted`` are asked for, and asking creates no topic."""
+    @override
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
+        """See :class:`Metadata`. Else only the topics of ``wanted`` are asked for, and asking creates no topic."""
         from uploader_agent.broker.partition_requests import topics
 
         names = sorted({tp.topic for tp in wanted})
-        leaders = leaders_in(self._ask(partial(_send_to, topics(names), None))) if names else {}
-        return {tp: leader for tp, leader in leaders.items() if tp in wanted}
+        asked = topics(None if everything else names)
+        leaders = leaders_in(self._answer(asked)) if names or everything else {}
+        ours = self._node_id if everything else None
+        return {tp: leader for tp, leader in leaders.items() if tp in wanted or leader.broker == ours}
+
+    def _answer(self, request: Any) -> Any:
+        """Any broker's answer to a Metadata request, which names the cluster."""
+        answer = self._ask(partial(_send_to, request, None))
+        if answer.cluster_id is not None:
+            self.answered = answer.cluster_id
+            if self._cluster not in {None, self.answered}:
+                rule = f"it is of the cluster {self.answered}, and the disk is of {self._cluster}"
+                raise BrokerUnavailable(f"another broker has answered: {rule}; correct broker.bootstrap, or restart")
+        return answer
 
     @override
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
@@ -132,6 +172,33 @@ class AdminMetadata(Metadata):
             for tp, high_watermark in high.items():
                 offsets[tp] = Offsets(high_watermark, stable[tp], start.get(tp))
         return offsets
+
+    @override
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        tiers: dict[TopicPartition, KafkaTier | None] = {}
+        for chunk in _chunks(sorted(led)):
+            starts = self._of_remote_tier(chunk, led, "EARLIEST_LOCAL")
+            ends = self._of_remote_tier(starts, led, "LATEST_TIERED") if starts else {}
+            if starts is None:
+                tiers |= dict.fromkeys(chunk)
+            elif ends is None:
+                tiers |= {tp: KafkaTier(start, None) for tp, start in starts.items()}
+            else:
+                tiers |= {tp: KafkaTier(starts[tp], last + 1) for tp, last in ends.items()}
+        return tiers
+
+    def _of_remote_tier(
+        self, wanted: Iterable[TopicPartition], led: Mapping[TopicPartition, Led], spec: str
+    ) -> dict[TopicPartition, int] | None:
+        """As :meth:`_list_offsets`; None if the broker's version does not know ``spec``."""
+        from kafka.errors import UnsupportedVersionError
+
+        try:
+            return self._list_offsets(self._node_id, wanted, led, spec, committed=False)
+        except BrokerUnavailable as error:
+            if isinstance(error.__cause__, UnsupportedVersionError):
+                return None
+            raise
 
     @override
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
@@ -269,7 +336,9 @@ def _prefer(manager: Any, node_id: int) -> None:
 
 
 def checkpointed_offsets(
-    log_dirs: Iterable[Path], wanted: Mapping[TopicPartition, Path]
+    log_dirs: Iterable[Path],
+    wanted: Mapping[TopicPartition, Path],
+    unreadable: Callable[[FormatError], object] | None = None,
 ) -> dict[TopicPartition, Offsets]:
     """High watermarks as the broker last wrote them to its disks, never ahead of the real ones.
 
@@ -277,34 +346,46 @@ def checkpointed_offsets(
     directory, it may be about a deleted topic of that name, so it does not count for that partition.
 
     Raises:
-        FormatError: a checkpoint is damaged.
+        FormatError: a checkpoint is damaged or cannot be read. With ``unreadable`` that is told, and the others count.
     """
     offsets: dict[TopicPartition, Offsets] = {}
     for log_dir in log_dirs:
-        path = log_dir / CHECKPOINT
         try:
-            written = path.stat().st_mtime
-            text = read_text(path)
-        except FileNotFoundError:
-            continue  # a log directory that has never held a partition
-        except OSError as error:
-            raise FormatError(str(path), f"cannot be read: {error}") from error
-        for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items():
-            tp = TopicPartition(topic, partition)
-            if tp in wanted and _made(wanted[tp]) <= written:
-                offsets[tp] = Offsets(offset, source="checkpoint")
+            offsets |= _checkpointed(log_dir / CHECKPOINT, wanted)
+        except FormatError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
     return offsets
+
+
+def _checkpointed(path: Path, wanted: Mapping[TopicPartition, Path]) -> dict[TopicPartition, Offsets]:
+    """The offsets of ``wanted`` partitions in the checkpoint ``path``. Raises FormatError."""
+    try:
+        written = path.stat().st_mtime
+        text = read_text(path)
+        return {
+            tp: Offsets(offset, source="checkpoint")
+            for (topic, partition), offset in parse_offset_checkpoint(text, str(path)).items()
+            if (tp := TopicPartition(topic, partition)) in wanted and _made(wanted[tp]) <= written
+        }
+    except FileNotFoundError:
+        return {}  # a log directory that has never held a partition
+    except OSError as error:
+        raise FormatError(str(path), f"cannot be read: {error}") from error
 
 
 def _made(folder: Path) -> float:
     """The time at which a partition's directory was made, in seconds since 1970; 0 where the cluster has no topic ids.
 
-    Kafka writes ``partition.metadata`` once, when it makes the directory.
+    Kafka writes ``partition.metadata`` once, when it makes the directory. Infinite if that cannot be told.
     """
     try:
         return (folder / PARTITION_METADATA).stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return 0.0
+    except OSError:
+        return float("inf")
 
 
 def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:

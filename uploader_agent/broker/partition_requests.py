@@ -2,7 +2,7 @@
 
 kafka-python is slow to import: import this module where a request is made.
 
-Source: KIP-101 (ends of epochs), KIP-207 and KIP-320 (leader epochs in requests).
+Source: KIP-101 (ends of epochs), KIP-207 and KIP-320 (leader epochs in requests), KIP-405 and KIP-1005 (remote tier).
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ _WITH_EPOCHS: Final = 4
 _WITH_EPOCH_FENCING: Final = 2
 """The first versions of ListOffsets and of OffsetForLeaderEpoch that send leader epochs to the broker."""
 
+_OF_REMOTE_TIER: Final = {"EARLIEST_LOCAL": 8, "LATEST_TIERED": 9}
+"""The first versions of ListOffsets that know these offsets of a log with a remote tier."""
+
 _CONSUMER: Final = -1
 
 
-def topics(names: Iterable[str]) -> Any:
-    """A Metadata request for these topics, which creates none."""
+def topics(names: Iterable[str] | None) -> Any:
+    """A Metadata request for these topics, or for all if None, which creates none."""
     topic = MetadataRequest.MetadataRequestTopic
-    return MetadataRequest(topics=[topic(name=name) for name in names], allow_auto_topic_creation=False)
+    wanted = None if names is None else [topic(name=name) for name in names]
+    return MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
 
 def epoch_ends(asked: Mapping[TopicPartition, tuple[int, int]]) -> Any:
@@ -46,7 +50,8 @@ def epoch_ends(asked: Mapping[TopicPartition, tuple[int, int]]) -> Any:
 def offsets(epochs: Mapping[TopicPartition, int], spec: str, *, committed: bool = False) -> Any:
     """A ListOffsets request for the ``EARLIEST`` or ``LATEST`` offset of each partition with its leader epoch.
 
-    The latest is the high watermark, or with ``committed`` the last stable offset.
+    The latest is the high watermark, or with ``committed`` the last stable offset. ``EARLIEST_LOCAL`` is the first
+    offset on the broker's disk, ``LATEST_TIERED`` the last one in the remote tier, -1 if there is none.
     """
     topic = ListOffsetsRequest.ListOffsetsTopic
 
@@ -59,7 +64,7 @@ def offsets(epochs: Mapping[TopicPartition, int], spec: str, *, committed: bool 
         replica_id=_CONSUMER,
         isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
         topics=[topic(name=name, partitions=parts) for name, parts in _by_topic(epochs, part)],
-        min_version=_WITH_EPOCHS,
+        min_version=_OF_REMOTE_TIER.get(spec, _WITH_EPOCHS),
     )
 
 

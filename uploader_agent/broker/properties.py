@@ -9,24 +9,43 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.kafka_log import parse_meta_properties
-from uploader_agent.disk.log_dirs import read_text
+from uploader_agent.disk.log_dirs import read_text, resolved
 from uploader_agent.settings import PROTOCOLS
 
 Value = TypeVar("Value", int, str)
 
-_META = "meta.properties"
+META = "meta.properties"
 _DEFAULT_LOG_DIR = "/tmp/kafka-logs"  # noqa: S108 - Kafka's own default, which is only read
 _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[^\]]*\]|[^:]*):(?P<port>-?\d+)")
 _PLACEHOLDERS = {"", "0.0.0.0", "[::]"}  # noqa: S104 - "all interfaces" in a listener: reached by localhost
 
 
+class Identity(NamedTuple):
+    """The broker and cluster of a log directory, as its ``meta.properties`` has them."""
+
+    node_id: int | None
+    cluster_id: str
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} of the cluster {self.cluster_id}"
+
+
+class NoLogDir(ConfigError):
+    """None of the ``log_dirs`` can be read: their disks are away, or the broker never started."""
+
+    def __init__(self, path: Path, named: str, log_dirs: tuple[Path, ...], reasons: Sequence[str]) -> None:
+        rule = f"no directory of {named} has a readable {META}: start the broker first, or correct the path"
+        super().__init__(str(path), [("log.dirs", f"{rule} ({'; '.join(reasons)})")])
+        self.log_dirs = log_dirs
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """The broker's ids and address. ``log_dirs`` are the directories that can be read now, with links resolved."""
+    """The broker's ids and address. ``log_dirs`` are all that it names, readable or not, with links resolved."""
 
     node_id: int
     cluster_id: str
@@ -38,29 +57,44 @@ class Broker:
     zookeeper: Mapping[str, str | int | bool] | None = None
     """``KazooClient``'s options to reach ZooKeeper, as far as the broker's own file has them."""
 
+    @property
+    def identity(self) -> Identity:
+        """The identity that its log directories have."""
+        return Identity(self.node_id, self.cluster_id)
+
 
 def read_broker(path: Path, bootstrap: str | None = None) -> Broker:
     """Read ``server.properties`` at ``path``, and ``meta.properties`` of each log directory that it names.
 
+    A directory without a readable ``meta.properties`` is left out of the judgement, and so is one of another node than
+    the file names, as long as another directory is of that node.
+
     Raises:
-        ConfigError: names the file, the key and the problem.
+        ConfigError: names the file, the key and the problem; NoLogDir, if none of the directories can be read.
     """
     try:
         properties = parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
     named = properties.get("log.dirs") or properties.get("log.dir") or _DEFAULT_LOG_DIR
-    log_dirs = [Path(part.strip()).resolve() for part in named.split(",") if part.strip()]
-    metas = {log_dir: meta for log_dir in log_dirs if (meta := _read_meta(log_dir))}
-    if not metas:
-        rule = f"no directory of {named} has a readable {_META}: start the broker first, or correct the path"
-        raise ConfigError(str(path), [("log.dirs", rule)])
+    log_dirs = tuple(dict.fromkeys(resolved(part.strip()) for part in named.split(",") if part.strip()))
+    found: list[Identity] = []
+    reasons: list[str] = []
+    for log_dir in log_dirs:
+        try:
+            found.append(read_identity(log_dir))
+        except (OSError, FormatError) as error:
+            reasons.append(str(error))
+    if not found:
+        raise NoLogDir(path, named, log_dirs, reasons)
+    node_id = _own_id(properties)
+    ours = [identity for identity in found if identity.node_id == node_id] or found
     name, address = _listener(properties, path)
     protocols = _protocols(properties, path)
     return Broker(
-        node_id=_one_value(path, "node.id", [_own_id(properties), *(_own_id(meta) for meta in metas.values())]),
-        cluster_id=_one_value(path, "cluster.id", [meta["cluster.id"] for meta in metas.values()]),
-        log_dirs=tuple(metas),
+        node_id=_one_value(path, "node.id", [node_id, *(identity.node_id for identity in ours)]),
+        cluster_id=_one_value(path, "cluster.id", [identity.cluster_id for identity in ours]),
+        log_dirs=log_dirs,
         bootstrap=bootstrap or address,
         security_protocol=protocols.get(name, name),
         mode="kraft" if properties.get("process.roles") else "zookeeper",
@@ -86,15 +120,16 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 
-def _read_meta(log_dir: Path) -> dict[str, str] | None:
-    """The directory's ``meta.properties``; None if it is missing: a failed disk, or a broker that never started."""
-    path = log_dir / _META
-    try:
-        return parse_meta_properties(read_text(path), str(path))
-    except OSError:
-        return None
-    except FormatError as error:
-        raise ConfigError(error.name, [("", error.rule)]) from error
+def read_identity(log_dir: Path) -> Identity:
+    """The identity in the ``meta.properties`` of ``log_dir``.
+
+    Raises:
+        OSError: it is missing or cannot be read: the disk is away, or the broker has not started with it yet.
+        FormatError: it is damaged.
+    """
+    path = log_dir / META
+    properties = parse_meta_properties(read_text(path), str(path))
+    return Identity(_own_id(properties), properties["cluster.id"])
 
 
 def _own_id(properties: dict[str, str]) -> int | None:
@@ -106,7 +141,7 @@ def _one_value(path: Path, key: str, values: Sequence[Value | None]) -> Value:
     """The value that all ``values`` except None agree on."""
     known = {value for value in values if value is not None}
     if len(known) != 1:
-        rule = f"{_META} and server.properties must agree, but say {sorted(map(str, known)) or 'nothing'}"
+        rule = f"{META} and server.properties must agree, but say {sorted(map(str, known)) or 'nothing'}"
         raise ConfigError(str(path), [(key, rule)])
     return known.pop()
 

@@ -18,6 +18,7 @@ from tidemark.errors import ConfigError, TidemarkError
 from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
+from uploader_agent.broker.broker_dirs import BrokerReplaced
 from uploader_agent.cli import status_table
 from uploader_agent.cli.adopt_command import adopt
 from uploader_agent.cli.branch_command import branch
@@ -27,9 +28,11 @@ from uploader_agent.cli.copy_command import copy
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.reload import Reload
 from uploader_agent.cli.reupload_command import reupload
+from uploader_agent.cli.start import await_log_dir
+from uploader_agent.cli.take_name_command import take_name
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
-from uploader_agent.observability.health import HttpServer
+from uploader_agent.observability.health import http_server
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.settings import load_settings
@@ -66,15 +69,12 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
     configure_heap()
     settings, notifier = load_settings(config), Notifier()
+    await_log_dir(settings, notifier)
     with locked(settings, notifier) as components, ExitStack() as stack:
         agent, metrics = Agent(components), components.metrics
         host, port = settings.http.host, settings.http.port
         if port is not None:
-            try:
-                server = HttpServer(host, port, components.health, metrics.registry, agent.waiting)
-            except OSError as error:
-                raise OSError(error.errno, f"http: cannot listen on {host}:{port}: {error.strerror}") from error
-            stack.enter_context(server)
+            server = stack.enter_context(http_server(host, port, components.health, metrics.registry, agent.waiting))
             logger.info("http_listening", host=host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
@@ -83,6 +83,8 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
         logger.info("agent_started", version=__version__)
         agent.run()
         logger.info("agent_stopped")
+        if components.log_dirs.replaced is not None:
+            raise BrokerReplaced(f"{components.log_dirs.replaced}; start the agent again, to work for that one")
 
 
 @app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --tails")
@@ -98,6 +100,10 @@ def upload_once(
     with locked(settings) as components:
         OneShot(components).upload(tails=tails)
     _report(components, output)
+    if not components.index.has_written:
+        failing = components.index.failing()
+        why = failing.error if failing else "see the log"
+        raise TidemarkError(f"the watermark index was not written, so readers do not learn of the upload: {why}")
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
@@ -118,6 +124,7 @@ app.command(epilog='Example: tidemark-agent branch orders 7 --execute --by ada -
     branch
 )
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
+app.command("take-name", epilog="Example: tidemark-agent take-name MkU3OEVBNTcwNTJENDM2Qk -c agent.yaml")(take_name)
 app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic orders --to /var/spool/tidemark")(copy)
 
 
@@ -125,12 +132,20 @@ def _report(components: Components, output: Output) -> None:
     """Print the state of each partition, and its waits. Exit with 1 if the state is unknown, or a partition failed."""
     leadership, waits = components.leadership, components.waits()
     broker_reached, lines = leadership.seen, status_table.of(leadership.partitions.values())
+    unread = {str(path): reason for path, reason in leadership.unreadable.items()}
     if output is Output.json:
-        partitions, waiting = [line.to_json() for line in lines], [wait.to_json() for wait in waits]
-        typer.echo(json.dumps({"broker_reached": broker_reached, "partitions": partitions, "waiting": waiting}))
+        answer = {
+            "broker_reached": broker_reached,
+            "log_dirs": [{"path": path, "reason": reason} for path, reason in unread.items()],
+            "partitions": [line.to_json() for line in lines],
+            "waiting": [wait.to_json() for wait in waits],
+        }
+        typer.echo(json.dumps(answer))
     else:
-        typer.echo("\n".join([status_table.table(lines), *map(str, waits)]))
-    if not broker_reached or any(line.error for line in lines):
+        failing = [f"{path} cannot be read: {reason}" for path, reason in unread.items()]
+        typer.echo("\n".join([status_table.table(lines), *failing, *map(str, waits)]))
+    faults = [line.error for line in lines] + [partition.fault for partition in leadership.partitions.values()]
+    if not broker_reached or unread or leadership.absent or any(faults):
         raise typer.Exit(1)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,17 +14,23 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import ConfigError, TidemarkError
+from tidemark.errors import ConfigError
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker.properties import Broker, read_broker
+from uploader_agent.broker.broker_dirs import BrokerDirs
+from uploader_agent.broker.properties import Broker, parse_properties, read_broker
 from uploader_agent.components import Components
+from uploader_agent.disk.locks import DirectoryLocks, lock_directories
+from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import DirectoryWatcher
+from uploader_agent.hold import preflight
+from uploader_agent.hold.preflight import DeleteDelay, Guarantee
 from uploader_agent.intake.fetching import FetchLimits
-from uploader_agent.intake.lease import LeasedStore, SlotLease, check_count
+from uploader_agent.intake.lease import SlotLease, check_count
 from uploader_agent.intake.metadata import Ends, SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -36,8 +40,10 @@ from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.settings import PROTOCOLS, AgentSettings, FetchSettings
+from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
+from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity
 from uploader_agent.stored.destinations import Destinations, OpenStore
+from uploader_agent.stored.guarded_store import GuardedStore
 
 ConfigOption = Annotated[
     Path,
@@ -46,10 +52,6 @@ ConfigOption = Annotated[
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for programs.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")]
 DEFAULT_CONFIG = Path("/etc/tidemark/agent.yaml")
-
-
-class AlreadyRunning(TidemarkError):
-    """Another agent works on one of the directories."""
 
 
 def broker_of(settings: AgentSettings) -> Broker:
@@ -90,20 +92,53 @@ def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
 
 @contextmanager
 def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Destinations]:
-    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there."""
+    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there.
+
+    Raises:
+        ConfigError: another cluster owns the cluster's name in the store.
+    """
     name = settings.cluster or broker.cluster_id
-    with opened(settings) as (open_metered, _):
-        yield Destinations(name, resolver_of(settings.raw), open_metered, record=not dry_run)
+    with opened(settings) as (open_metered, _), cluster_name(settings, broker, open_metered) as owned:
+        if dry_run:
+            yield Destinations(name, resolver_of(settings.raw), open_metered, record=False)
+        else:
+            owned.check()
+            yield Destinations(
+                name, resolver_of(settings.raw), partial(_guarded, open_metered, owned.check), record=True
+            )
+
+
+@contextmanager
+def cluster_name(
+    settings: AgentSettings,
+    broker: Broker,
+    open_any: OpenStore,
+    answered: Callable[[], str | None] = lambda: None,
+) -> Iterator[ClusterName]:
+    """The right to write under the cluster's name. ``answered`` is the cluster that has answered a slot last."""
+    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
+    store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
+    if settings.fetch is None:
+        yield ClusterName(store, control, DiskIdentity(broker.log_dirs, broker.node_id, broker.cluster_id))
+        return
+    with closing(AdminMetadata(-1, _fetch_connector(settings.fetch))) as cluster:
+        yield ClusterName(store, control, lambda: answered() or cluster.cluster_id())
 
 
 def metadata_of(
-    settings: AgentSettings, broker: Broker, over: Callable[[], Ends] | None = None
+    settings: AgentSettings,
+    broker: Broker,
+    over: Callable[[], Ends] | None = None,
+    current: Callable[[], Broker] | None = None,
 ) -> AdminMetadata | SlotMetadata:
-    """A client that asks the cluster over Kafka's protocol. It connects for its first question."""
+    """A client that asks the cluster over Kafka's protocol. It connects for its first question.
+
+    ``current`` returns the broker as its file describes it when a connection is made; default: always ``broker``.
+    """
     if settings.fetch is not None:
         cluster = AdminMetadata(-1, _fetch_connector(settings.fetch))
         return SlotMetadata(settings.fetch, broker.node_id, cluster, over or dict)
-    return AdminMetadata(broker.node_id, _connector(settings, broker))
+    return AdminMetadata(broker.node_id, _connector(settings, current or (lambda: broker)), broker.cluster_id)
 
 
 @contextmanager
@@ -114,26 +149,56 @@ def built(
     notifier: Notifier | None = None,
     read_only: bool = False,
     lease: SlotLease | None = None,
+    log_dirs: LogDirs | None = None,
 ) -> Iterator[Components]:
-    """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it."""
+    """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it.
+
+    The default ``log_dirs`` are not locked.
+
+    Raises:
+        ConfigError, ClusterReplaced: at the end of the block, if the agent had to end since it may not write.
+    """
+    followed = _log_dirs(settings, broker, None) if log_dirs is None else log_dirs
+    current = (lambda: followed.broker) if isinstance(followed, BrokerDirs) else (lambda: broker)
     with (
-        opened(settings) as (open_unleased, traffic),
-        _source(settings, broker, open_unleased, traffic.metrics) as source,
-        closing(metadata_of(settings, broker, lambda: source.over)) as metadata,
+        opened(settings) as (open_unguarded, traffic),
+        _source(settings, broker, open_unguarded, traffic.metrics) as source,
+        closing(metadata_of(settings, broker, lambda: source.over, current)) as metadata,
         closing(DirectoryWatcher()) as watcher,
+        cluster_name(settings, broker, open_unguarded, lambda: metadata.answered) as owned,
     ):
-        yield Components(
+
+        def check() -> None:
+            if lease is not None:
+                lease.check()
+            owned.check()
+
+        components = Components(
             settings,
             broker,
             metadata,
-            open_unleased if lease is None else partial(_leased, open_unleased, lease),
+            open_unguarded if read_only else partial(_guarded, open_unguarded, check),
             watcher,
-            authority=None if read_only else authority_of(settings, broker),
+            authority=None if read_only else authority_of(settings, broker, current),
             notifier=notifier,
             traffic=traffic,
             source=source,
+            log_dirs=followed,
             read_only=read_only,
         )
+        owned.on_wrong = components.stop
+        yield components
+        owned.raise_wrong()
+
+
+def _log_dirs(settings: AgentSettings, broker: Broker, locks: DirectoryLocks | None) -> LogDirs:
+    """The log directories: those that the broker's file names from now on, or a slot's spool; locked with ``locks``."""
+    if settings.broker is None:
+        if locks is not None:
+            for spool in broker.log_dirs:
+                locks.take(spool)
+        return LogDirs(broker.log_dirs)
+    return BrokerDirs(settings.broker.properties, broker, settings.broker.bootstrap, locks)
 
 
 @contextmanager
@@ -161,44 +226,42 @@ def _fetch_connector(fetch: FetchSettings) -> Callable[[], Any]:
     return partial(connect, -1, fetch.bootstrap, protocol, fetch.client)
 
 
-def _connector(settings: AgentSettings, broker: Broker) -> Callable[[], Any]:
-    """A function that connects to ``broker`` over Kafka's protocol."""
+def _connector(settings: AgentSettings, current: Callable[[], Broker]) -> Callable[[], Any]:
+    """A function that connects over Kafka's protocol to the broker that ``current`` returns then."""
     assert settings.broker is not None
-    return partial(connect, broker.node_id, broker.bootstrap, broker.security_protocol, settings.broker.client)
+    options = settings.broker.client
+
+    def connected() -> Any:
+        broker = current()
+        return connect(broker.node_id, broker.bootstrap, broker.security_protocol, options)
+
+    return connected
 
 
-def authority_of(settings: AgentSettings, broker: Broker) -> Authority:
+def authority_of(settings: AgentSettings, broker: Broker, current: Callable[[], Broker]) -> Authority:
     """The authority on leader epochs, chosen from the broker's own configuration."""
     if broker.mode == "kraft":
-        return QuorumAuthority(broker.node_id, _connector(settings, broker))
+        return QuorumAuthority(broker.node_id, _connector(settings, current))
     if broker.zookeeper is None or settings.broker is None:
         return NoAuthority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 
-def lock_directories(folders: Iterable[Path]) -> ExitStack:
-    """Lock all ``folders`` until the result is closed: a second agent on one of them refuses to start.
-
-    The lock is taken on the directories themselves (``flock`` on a descriptor that is open for reading). So nothing is
-    written in ``log.dirs``, the lock holds across containers and state directories, and it ends with the process.
-
-    Raises:
-        AlreadyRunning: names the directory that another agent has locked.
-    """
-    with ExitStack() as stack:
-        for folder in sorted({folder.resolve() for folder in folders}):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise AlreadyRunning(f"{folder}: another agent uses this directory; stop it first") from error
-        return stack.pop_all()
+def holding(settings: AgentSettings, beside: BrokerSettings, broker: Broker) -> tuple[list[Guarantee], DeleteDelay]:
+    """How well segments can be held on each log directory, and the broker's delay of deletions. Both are tried."""
+    guarantees = preflight.check(broker.log_dirs, settings.hold)
+    properties = parse_properties(beside.properties.read_text(encoding="utf-8"))
+    return guarantees, preflight.delete_delay(guarantees, properties, settings.scan_interval)
 
 
 @contextmanager
 def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Components]:
-    """The components of an agent that uploads, with its directories locked."""
+    """The components of an agent that uploads, with its directories locked.
+
+    Raises:
+        AlreadyRunning: another agent works on one of them.
+        NoLogDir: no log directory can be read.
+    """
     configure(settings)
     broker = broker_of(settings)
     try:
@@ -208,12 +271,15 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
     if settings.fetch is not None:
         settings.fetch.spool.mkdir(parents=True, exist_ok=True)
     links = [folder for folder in settings.hold.links if folder.is_dir()]
-    with (
-        lock_directories([*broker.log_dirs, settings.state_dir, *links]),
-        _leased_slot(settings, broker) as lease,
-        built(settings, broker, notifier=notifier, lease=lease) as components,
-    ):
-        yield components
+    with lock_directories([settings.state_dir, *links]) as locks:
+        log_dirs = _log_dirs(settings, broker, locks)
+        with (
+            _leased_slot(settings, broker) as lease,
+            built(settings, broker, notifier=notifier, lease=lease, log_dirs=log_dirs) as components,
+        ):
+            if settings.broker is not None:
+                preflight.tell(*holding(settings, settings.broker, broker), settings.hold)
+            yield components
 
 
 @contextmanager
@@ -222,8 +288,9 @@ def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease 
     if settings.fetch is None:
         yield None
         return
-    with open_destinations(settings, broker, dry_run=False) as destinations:
-        store, control = destinations.control_store, destinations.control
+    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
+    with opened(settings) as (open_any, _):
+        store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
         check_count(store, control, settings.fetch.slots)
         if settings.fetch.lease is None:
             yield None
@@ -234,8 +301,8 @@ def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease 
             yield lease
 
 
-def _leased(open_store: OpenStore, lease: SlotLease, url: str) -> Store:
-    return LeasedStore(open_store(url), lease)
+def _guarded(open_any: OpenStore, check: Callable[[], object], url: str) -> Store:
+    return GuardedStore(open_any(url), check)
 
 
 @contextmanager

@@ -10,12 +10,22 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.endpoints import resolver_of
+from tidemark.errors import TidemarkError
 from tidemark.formats.keys import ControlKeys
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from tidemark.terminal import Output
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.broker.properties import Broker, parse_properties
-from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, broker_of, metadata_of
+from uploader_agent.broker.properties import Broker
+from uploader_agent.cli.common import (
+    DEFAULT_CONFIG,
+    ConfigOption,
+    OutputOption,
+    broker_of,
+    cluster_name,
+    holding,
+    metadata_of,
+    opened,
+)
 from uploader_agent.hold import check_links, preflight
 from uploader_agent.settings import AgentSettings, load_settings
 
@@ -43,7 +53,6 @@ def check(
     settings = load_settings(config)
     broker = broker_of(settings)
     check_links(settings.hold.links, broker.log_dirs)
-    holding = preflight.check(broker.log_dirs, settings.hold)
     endpoint = resolver_of(settings.raw).default()
     facts = {
         "broker": broker.node_id,
@@ -58,10 +67,9 @@ def check(
     held: dict[str, Any] = {}
     lines: list[str] = []
     if settings.broker is not None:
-        properties = parse_properties(settings.broker.properties.read_text(encoding="utf-8"))
-        delay = preflight.delete_delay(holding, properties, settings.scan_interval)
-        held = {"holding": [guarantee._asdict() for guarantee in holding], "file_delete_delay_ms": delay._asdict()}
-        lines = [*preflight.lines(holding, delay)]
+        guarantees, delay = holding(settings, settings.broker, broker)
+        held = {"holding": [guarantee._asdict() for guarantee in guarantees], "file_delete_delay_ms": delay._asdict()}
+        lines = [*preflight.lines(guarantees, delay)]
     checks = [] if offline else [*_asked(settings, broker)]
     if output is Output.json:
         typer.echo(json.dumps(facts | held | {"checks": [tried._asdict() for tried in checks]}))
@@ -78,6 +86,17 @@ def check(
         raise typer.Exit(1)
 
 
+def _try_name(settings: AgentSettings, broker: Broker) -> Tried:
+    """Compare the cluster with the one that owns its name in the store."""
+    subject = f"write as the cluster {settings.cluster or broker.cluster_id}"
+    try:
+        with opened(settings) as (open_any, _), cluster_name(settings, broker, open_any) as owned:
+            refusal = owned.refusal()
+    except (TidemarkError, OSError) as error:
+        return Tried(subject, "unknown", str(error))
+    return Tried(subject, "no", str(refusal)) if refusal else Tried(subject, "yes", "no other cluster owns the name")
+
+
 def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
     """Try the broker and each store. Writes are tried in the folder of the packs, which only this agent uses."""
     cluster, resolver = settings.cluster or broker.cluster_id, resolver_of(settings.raw)
@@ -89,6 +108,7 @@ def _asked(settings: AgentSettings, broker: Broker) -> Iterator[Tried]:
         yield from results
         if url == default.store and Tried(f"list {url}", "yes", TRIED) in results:
             yield try_clock(url, settings.store)
+            yield _try_name(settings, broker)
     subject = f"broker at {broker.bootstrap}"
     try:
         with closing(metadata_of(settings, broker)) as metadata:

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from tidemark.terminal import Output, Progress
-from uploader_agent.cli.common import CommandAnswer, OutputOption, lock_directories
+from uploader_agent.cli.common import CommandAnswer, OutputOption
+from uploader_agent.disk.locks import lock_directories
 
 
 def copy(

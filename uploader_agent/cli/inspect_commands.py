@@ -59,10 +59,10 @@ def verify_command(
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
-    Prints OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, GAP, LACKING or CORRUPT for each partition: the
-    worst of its findings. Exits with 1 if a gap is open or an object is wrong, or if something could not be checked.
-    Without --deep, objects are checked by size, version and the checksum that the store keeps, and packs by their heads
-    and footers. With it, all packs that still exist are compared with the segments that have replaced them.
+    Prints OK, CLAIMED, PACKED, LAGGING, COMPACTED, OVERLAP, TRUNCATED, TIERED, PARTED, GAP, LACKING or CORRUPT for each
+    partition: the worst of its findings. Exits with 1 if a gap is open or an object is wrong, or if something could not
+    be checked. Without --deep, objects are checked by size, version and the checksum that the store keeps, and packs by
+    their heads and footers. With it, all packs that still exist are compared with the segments that have replaced them.
     """
     settings = load_settings(config)
     progress, failed, heads = Progress(), False, Heads()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.gaps import REMOTE_TIER, Gap
 from tidemark.terminal import columns
 from uploader_agent.partitions.led_partition import LedPartition
 
@@ -27,7 +27,8 @@ class GapLine(NamedTuple):
 class StatusRow(NamedTuple):
     """The state of a partition. ``pending`` counts rotated segments that are not in the store.
 
-    Offsets are next offsets; ``uploaded_end`` is the end of segments and packs.
+    Offsets are next offsets; ``uploaded_end`` is the end of segments and packs. ``remote_tier`` are the offsets below
+    the partition's first one in the store that only Kafka's own remote tier has.
     """
 
     partition: str
@@ -39,6 +40,7 @@ class StatusRow(NamedTuple):
     pending_bytes: int
     gaps: tuple[GapLine, ...]
     error: str | None
+    remote_tier: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The row as plain values, for ``json.dumps``."""
@@ -81,6 +83,10 @@ def table(lines: Iterable[StatusRow]) -> str:
     rows = [(*line[:7], len(line.gaps) or None, line.error) for line in lines]
     shown = [columns([heads, *rows])]
     for line in lines:
+        shown += [
+            f"{line.partition}: {start} to {end}: {REMOTE_TIER}, below its first offset in the store"
+            for start, end in line.remote_tier
+        ]
         shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_in_words(gap)}" for gap in line.gaps]
     return "\n".join(shown)
 
@@ -100,5 +106,6 @@ def _line(partition: LedPartition) -> StatusRow:
         pending=len(pending),
         pending_bytes=sum(segment.size for segment in pending),
         gaps=tuple(map(GapLine.of, partition.remote.gaps)),
+        remote_tier=partition.remote.remote_tier,
         error=partition.error,
     )

@@ -1,11 +1,12 @@
 """The partitions on the broker's disks: the directory of each, and its segments.
 
 Nothing here opens a segment. Files that Kafka is making (``.cleaned``, ``.swap``) and directories that come or go
-(``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen. Deleted
-files (``.deleted``) are listed separately. A symbolic link is never followed here: Kafka makes none, and its maker
-should not choose the files that the agent reads. A log directory itself may be a link, by configuration.
+(``-future``, ``-delete``, ``-stray``) do not have names of segments or partitions, so they are never seen, nor is the
+cache of the remote tier's indexes. Deleted files (``.deleted``) are listed separately. A symbolic link is never
+followed here: Kafka makes none, and its maker should not choose the files that the agent reads. A log directory itself
+may be a link, by configuration.
 
-Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``.
+Source: Kafka's ``UnifiedLog.parseTopicPartitionName``, ``LogFileUtils``, ``RemoteIndexCache``.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from tidemark.errors import FormatError
+from typing_extensions import override
+
+from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import parse_partition_metadata, parse_segment_file
 
 PARTITION_METADATA = "partition.metadata"
 
 _PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
-_TRANSIENT = re.compile(r".+-(?:future|delete|stray)")
+_QUORUM_LOG = "__cluster_metadata"
+"""The log of KRaft's quorum lies among the partitions. It is no topic: no broker names a leader of it.
+
+Source: ``Topic.CLUSTER_METADATA_TOPIC_NAME``.
+"""
+_KAFKA_S_OWN = re.compile(r".+-(?:future|delete|stray)|remote-log-index-cache")
 
 DELETED = ".deleted"
 """The suffix that Kafka appends to the names of a segment's files ``file.delete.delay.ms`` before it unlinks them."""
@@ -62,31 +71,68 @@ class Inventory:
     unreadable: dict[Path, str]
 
 
+class LogDirs(Collection[Path]):
+    """The log directories that could be read at the last look. Those of this class are fixed, and may hold anything.
+
+    One thread looks; any thread may go through them.
+    """
+
+    def __init__(self, named: Iterable[Path]) -> None:
+        self.named = tuple(named)
+        """All log directories, readable or not. Where two have a partition, the later one counts."""
+        self.readable = self.named
+        """Set after each look."""
+        self.problem: tuple[Path, str] | None = None
+        """The file that says which log directories there are, and the reason for which it cannot be followed."""
+        self.replaced: str | None = None
+        """How the broker has become another one, for which this process cannot work."""
+
+    def follow(self) -> None:
+        """Look again which log directories there are."""
+
+    def check(self, log_dir: Path) -> None:
+        """Return if ``log_dir`` may be read. Raises OSError and TidemarkError with the reason otherwise."""
+
+    @override
+    def __iter__(self) -> Iterator[Path]:
+        return iter(self.readable)
+
+    @override
+    def __len__(self) -> int:
+        return len(self.readable)
+
+    @override
+    def __contains__(self, log_dir: object) -> bool:
+        return log_dir in self.readable
+
+
 def find_partitions(log_dirs: Iterable[Path]) -> Inventory:
     """Look through all ``log_dirs``, once. See :class:`Disks`."""
-    return Disks(log_dirs).find()
+    return Disks(LogDirs(log_dirs)).find()
 
 
 class Disks:
     """Looks through ``log_dirs`` repeatedly; unchanged names are not parsed again."""
 
-    def __init__(self, log_dirs: Iterable[Path]) -> None:
-        self._log_dirs = tuple(log_dirs)
+    def __init__(self, log_dirs: LogDirs) -> None:
+        self._log_dirs = log_dirs
         self._parsed: dict[Path, _Parsed] = {}
 
     def find(self) -> Inventory:
-        """The current partitions.
+        """The current partitions. A log directory that cannot be read fails alone.
 
         While a partition moves between two log directories, both may hold it for a moment, with the same content.
         """
+        self._log_dirs.follow()
         partitions: dict[TopicPartition, Path] = {}
         strangers: list[Path] = []
         links: list[Path] = []
         unreadable: dict[Path, str] = {}
-        for log_dir in self._log_dirs:
+        for log_dir in self._log_dirs.named:
             try:
+                self._log_dirs.check(log_dir)
                 names, linked = _folders(log_dir)
-            except OSError as error:
+            except (OSError, TidemarkError) as error:
                 unreadable[log_dir] = str(error)
                 continue
             parsed = self._parsed.get(log_dir)
@@ -95,6 +141,7 @@ class Disks:
             partitions |= parsed.partitions
             strangers += parsed.strangers
             links += linked
+        self._log_dirs.readable = tuple(log_dir for log_dir in self._log_dirs.named if log_dir not in unreadable)
         return Inventory(partitions, tuple(strangers), tuple(links), unreadable)
 
 
@@ -108,9 +155,11 @@ def _parse(log_dir: Path, names: list[str]) -> _Parsed:
     parsed = _Parsed(names, {}, [])
     for name in names:
         match = _PARTITION.fullmatch(name)
+        if match is not None and match["topic"] == _QUORUM_LOG:
+            continue
         if match is not None:
             parsed.partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
-        elif not _TRANSIENT.fullmatch(name):
+        elif not _KAFKA_S_OWN.fullmatch(name):
             parsed.strangers.append(log_dir / name)
     return parsed
 
@@ -124,12 +173,18 @@ class DirectoryListing:
 
 
 def list_segments(folder: Path) -> DirectoryListing:
-    """The content of a partition's directory; empty if it is gone or keeps changing, until the next scan."""
+    """The content of a partition's directory; empty if it is gone or keeps changing, until the next scan.
+
+    Raises:
+        OSError: it cannot be read. A part of a listing is never returned: what it lacks would seem to be deleted.
+    """
     for _ in range(_LISTINGS):
         try:
             return _list(folder)
         except FileNotFoundError:
-            if not folder.is_dir():
+            try:
+                os.stat(folder)  # noqa: PTH116 - Path.is_dir hides errors of the disk
+            except FileNotFoundError:
                 break
     return DirectoryListing([])
 
@@ -144,12 +199,18 @@ def topic_id_of(folder: Path) -> str | None:
 
     Raises:
         FormatError: the file is damaged.
+        OSError: it cannot be read.
     """
     path = folder / PARTITION_METADATA
     try:
         return parse_partition_metadata(read_text(path), str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def resolved(path: str | Path) -> Path:
+    """``path`` without links, as far as these can be read; Path.resolve raises an error for a circle of them."""
+    return Path(os.path.realpath(path))
 
 
 def open_file(name: str | Path, directory: int | None = None) -> int:
@@ -159,10 +220,12 @@ def open_file(name: str | Path, directory: int | None = None) -> int:
         OSError: it cannot be opened; a link is not followed (ELOOP), and a pipe is not waited for.
     """
     descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is not a regular file", str(name))
-    return descriptor
+    with ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            stack.pop_all()
+            return descriptor
+    raise OSError(errno.EINVAL, "is not a regular file", str(name))
 
 
 def read_text(path: Path) -> str:
@@ -170,7 +233,8 @@ def read_text(path: Path) -> str:
 
     Raises:
         FileNotFoundError, NotADirectoryError: the file is missing.
-        FormatError: it is a link, or no regular file.
+        OSError: it cannot be read.
+        FormatError: it is a link, no regular file, or no text.
     """
     try:
         with open(open_file(path), encoding="utf-8") as file:
@@ -179,6 +243,8 @@ def read_text(path: Path) -> str:
         if error.errno in {errno.ELOOP, errno.EINVAL}:
             raise FormatError(str(path), f"{error.strerror}: no link is followed, and only files are read") from error
         raise
+    except UnicodeDecodeError as error:
+        raise FormatError(str(path), f"is no text in UTF-8: {error}") from error
 
 
 def _folders(log_dir: Path) -> tuple[list[str], list[Path]]:
@@ -189,9 +255,17 @@ def _folders(log_dir: Path) -> tuple[list[str], list[Path]]:
         for entry in entries:
             if entry.is_symlink():
                 links.append(log_dir / entry.name)
-            elif entry.is_dir(follow_symlinks=False):
+            elif _is_folder(entry):
                 names.append(entry.name)
     return sorted(names), sorted(links)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """True for a directory, and for what cannot be told, if a partition has such a name: it then fails alone."""
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return _PARTITION.fullmatch(entry.name) is not None
 
 
 def _list(folder: Path) -> DirectoryListing:

@@ -33,13 +33,15 @@ class LogTail(NamedTuple):
 
 
 class PartitionFolder:
-    """A partition's directory; ``listing`` is the result of the last :meth:`look`."""
+    """A partition's directory; ``listing`` is the result of the last :meth:`look` that could read it."""
 
     def __init__(self, path: Path, runtime: Runtime = MACHINE) -> None:
         self.path = path
         self._time = runtime.time
         self.listing = DirectoryListing([])
         self.tail: LogTail | None = None
+        self.error: str | None = None
+        """The reason for which the last look could not read it. Then nothing is known to have changed."""
         self.overdue = 0
         """New segments at the last look that began more than a second before it: no event reported them."""
         self.replaced = False
@@ -52,16 +54,13 @@ class PartitionFolder:
 
     def look(self) -> bool:
         """Look again, and return True if the directory was listed again because its files may have changed."""
-        before, inode, listed = self.tail, self._inode, False
+        before, inode = self.tail, self._inode
         try:
-            stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
-        except FileNotFoundError:
-            self._listed, self.listing, listed = None, DirectoryListing([]), True
-        else:
-            self._inode = stat.st_ino
-            if (stat.st_ino, stat.st_mtime_ns) != self._listed or not self._look_at_active():
-                self._list(stat)
-                listed = True
+            listed = self._look()
+        except OSError as error:
+            self._listed, self.error, self.overdue, self.replaced = None, str(error), 0, False
+            return False
+        self.error = None
         tail = self._tail()
         if tail != before:
             self.tail = tail
@@ -72,11 +71,23 @@ class PartitionFolder:
             self.overdue = sum(segment.base_offset > before.base_offset for segment in self.listing.segments)
         return listed
 
+    def _look(self) -> bool:
+        try:
+            stat = os.stat(self._text)  # noqa: PTH116 - thousands of times in a scan
+        except FileNotFoundError:
+            self._listed, self.listing = None, DirectoryListing([])
+            return True
+        self._inode = stat.st_ino
+        if (stat.st_ino, stat.st_mtime_ns) == self._listed and self._look_at_active():
+            return False
+        self._list(stat)
+        return True
+
     def _list(self, stat: os.stat_result) -> None:
         stable = self._time() - stat.st_mtime > _GRANULARITY
+        self.listing = list_segments(self.path)
         self._listed = (stat.st_ino, stat.st_mtime_ns) if stable else None
         self._modified = stat.st_mtime
-        self.listing = list_segments(self.path)
         if self.listing.segments:
             self._active = f"{self._text}/{file_name(self.listing.segments[-1].base_offset, 'log')}"
 

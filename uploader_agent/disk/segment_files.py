@@ -231,20 +231,23 @@ class PartitionFiles(SegmentFiles):
 
         Raises:
             SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
+            FormatError: its ``partition.metadata`` is damaged.
+            OSError: it cannot be read.
         """
         self.folder = folder
         self._restores = restores
-        self._stack = ExitStack()
         try:
             self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SegmentChanged(f"{folder}: is gone, or a link, and none is followed") from error
-        self._stack.callback(os.close, self._directory)
-        text = self.text(PARTITION_METADATA)
-        recorded_id = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
-        if None not in {recorded_id, topic_id} and recorded_id != topic_id:
-            self.close()
-            raise SegmentChanged(f"{folder}: belongs to topic id {recorded_id}, not {topic_id}")
+        with ExitStack() as stack:
+            self._stack = stack
+            stack.callback(os.close, self._directory)
+            text = self.text(PARTITION_METADATA)
+            recorded_id = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
+            if None not in {recorded_id, topic_id} and recorded_id != topic_id:
+                raise SegmentChanged(f"{folder}: belongs to topic id {recorded_id}, not {topic_id}")
+            self._stack = stack.pop_all()
 
     @override
     def open(self, name: str) -> OpenFile | None:

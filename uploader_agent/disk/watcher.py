@@ -11,6 +11,7 @@ changes later. So nothing here is an error: a directory that cannot be watched i
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
@@ -174,7 +175,7 @@ class DirectoryWatcher(NoWatcher):
             logger.debug("watch_gone", folder=str(folder), error=str(error))  # deleted with its directory
 
     def _complain(self, folder: Path, error: OSError) -> None:
-        if isinstance(error, FileNotFoundError | NotADirectoryError):
+        if error.errno != errno.ENOSPC:  # who reads the directory tells what is wrong with it
             logger.debug("not_watched", folder=str(folder), error=str(error))
         elif not self._complained:
             self._complained = True

@@ -12,6 +12,7 @@ import os
 import resource
 import secrets
 import shutil
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -154,19 +155,28 @@ def read_back(parent: Path) -> Iterator[tuple[HeldSegment, HardLinkBackend]]:
     """Read the sets that a former agent left below ``parent``. Incomplete or changed sets are removed.
 
     A set that a later version of the agent has described stays for that version.
+
+    Raises:
+        OSError: a set cannot be read now. It may hold the only copy of a segment, so it stays for the next try.
     """
     try:
-        folders = sorted(path for path in parent.iterdir() if path.is_dir())
+        paths = sorted(parent.iterdir())
     except FileNotFoundError:
         return
-    for folder in folders:
+    failure: OSError | None = None
+    for folder in paths:
         try:
-            yield _read(folder)
+            if stat.S_ISDIR(folder.stat().st_mode):  # Path.is_dir takes errors of the disk for an answer
+                yield _read(folder)
         except LaterFormat as error:
             logger.warning("held_set_not_read", folder=str(folder), error=str(error))
-        except (OSError, FormatError) as error:
+        except (FileNotFoundError, FormatError) as error:
             logger.warning("held_set_dropped", folder=str(folder), error=str(error))
             shutil.rmtree(folder, ignore_errors=True)
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def link(descriptor: int, path: Path) -> None:
@@ -201,7 +211,7 @@ def _read(folder: Path) -> tuple[HeldSegment, HardLinkBackend]:
         raise FormatError(str(folder), "was not finished, or was being removed, when its agent ended")
     note, links = HeldSegment.from_bytes(path.read_bytes(), str(path)), HardLinkBackend(folder)
     for name in note.files:
-        stat = links.stat(name)
-        if name == note.log and (stat.st_size, stat.st_mtime) != (note.size, note.modified):
+        kept = links.stat(name)
+        if name == note.log and (kept.st_size, kept.st_mtime) != (note.size, note.modified):
             raise FormatError(str(folder / name), "has changed since it was linked: its log was truncated")
     return note, links

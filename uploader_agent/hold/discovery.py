@@ -75,8 +75,12 @@ def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterat
     """Open the usable ``.deleted`` files of the segments with these ``bases``."""
     for base in sorted(bases):
         taken = take(files, base, DELETED)
-        log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))
-        known = extent(log, index, base) if log is not None else None
+        try:
+            log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))
+            known = extent(log, index, base) if log is not None else None
+        except OSError:
+            close_all(taken)
+            raise
         if log is None or known is None:
             close_all(taken)
             continue

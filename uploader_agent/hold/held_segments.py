@@ -19,6 +19,9 @@ Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments of one partition and topic id, by base offset."""
 
 
+_EFFECT = "descriptors hold instead, until the agent ends"
+
+
 class HeldKey(NamedTuple):
     """The owner of a held set, and its segment."""
 
@@ -38,14 +41,8 @@ class HeldSegments:
         self._lock = threading.RLock()
         self._said: set[object] = set()
         self._links: dict[int, list[Path]] = {}
-        for folder in links:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._links.setdefault(folder.stat().st_dev, []).append(folder)
-                for note, keeper in read_back(folder):
-                    self._put(note, keeper)
-            except OSError as error:
-                self._warn_once((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
+        self._unread = links
+        self.read_links()
 
     def __len__(self) -> int:
         with self._lock:
@@ -80,6 +77,21 @@ class HeldSegments:
         self._put(note, keeper or DescriptorBackend(files))
         return True
 
+    def read_links(self) -> None:
+        """Read back the sets in the directories for links that could not be read before."""
+        unread, self._unread = self._unread, ()
+        for folder in unread:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                usable = self._links.setdefault(folder.stat().st_dev, [])
+                if folder not in usable:
+                    usable.append(folder)
+                for note, keeper in read_back(folder):
+                    self._put(note, keeper)
+            except OSError as error:
+                self._unread = (*self._unread, folder)
+                self._warn_once((folder, error.errno), "links_unusable", folder=str(folder), error=str(error))
+
     def drop(self, key: HeldKey) -> None:
         """Release a set."""
         with self._lock:
@@ -105,13 +117,16 @@ class HeldSegments:
             self._sets.setdefault((note.tp, note.topic_id), {})[note.base_offset] = note, keeper
 
     def _link(self, note: HeldSegment, files: Mapping[str, int], device: int) -> HoldBackend | None:
-        for parent in self._links.get(device, []):
+        folders = self._links.get(device, [])
+        if self._links and not folders:
+            cause = f"no directory of hold.links is on the file system of {note.tp}"
+            self._warn_once(("device", device), "links_impossible", error=cause, effect=_EFFECT)
+        for parent in folders:
             try:
                 return HardLinkBackend.make(parent, note, files)
             except OSError as error:
                 cause = {"folder": str(parent), "error": str(error)}
-                effect = "descriptors hold instead, until the agent ends"
-                self._warn_once((parent, error.errno), "links_impossible", **cause, effect=effect)
+                self._warn_once((parent, error.errno), "links_impossible", **cause, effect=_EFFECT)
         return None
 
     def _has_room(self, needed: int, modified: float) -> bool:

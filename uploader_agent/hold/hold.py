@@ -7,6 +7,7 @@ drop is logged. It belongs to (partition, topic id), whichever broker leads. All
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments
+from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments, resolved
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.hold import discovery
 from uploader_agent.hold.backends import HoldBackend, close_all, raise_limit
@@ -169,6 +170,7 @@ class Hold:
 
     def enforce(self) -> None:
         """Evict sets beyond the bounds, and count the held ones. A look at all partitions must follow."""
+        self._shelf.read_links()
         self._limits.enforce()
         self._metrics.unheld_segments.set(sum(self._unheld.values()))
         self._unheld.clear()
@@ -186,34 +188,52 @@ class Hold:
         owner = (owned.tp, owned.topic_id)
         held = self._shelf.of(owner)
         new: list[LocalSegment] = []
+        others: list[int] = []
         for segment in listing.segments:
             if segment.next_offset is None or final.covers(segment.base_offset, segment.next_offset):
                 continue
             if segment.base_offset in held:
                 if held[segment.base_offset][0].segment == segment:
                     continue
-                self._spoilt(
-                    HeldKey(owner, segment.base_offset), "the live segment is another one: the log was truncated"
-                )
+                others.append(segment.base_offset)
             new.append(segment)
         ignored = self._ignored.get(owner, set()) & listing.deleted
         bases = discovery.unknown_deleted(listing, held, final) - ignored
-        self._ignored[owner] = ignored | bases
-        if not self._ignored[owner]:
-            del self._ignored[owner]
         self._unheld.pop(owner, None)
-        if not (new or bases):
-            return
         try:
+            if not (new or bases):
+                return
             with PartitionFiles(folder, owned.topic_id) as files:
+                self._drop_others(owner, others, files.lineage(), watermark)
                 self._hold_rotated(files, owned, new)
                 self._hold_deleted(files, owned, listing, bases, watermark)
         except SegmentChanged:
+            bases = set()
             return  # the directory is gone; the next look finds the new state
         except (FormatError, OSError) as error:
             self._warn_once((folder, type(error)), "cannot_hold", folder=str(folder), error=str(error))
+            bases = set()  # the next look opens them again
+        finally:
+            self._ignored[owner] = ignored | bases
+            if not self._ignored[owner]:
+                del self._ignored[owner]
         held = self._shelf.of(owner)
         self._unheld[owner] = sum(segment.base_offset not in held for segment in new)
+
+    def _drop_others(self, owner: Owner, bases: list[int], lineage: Lineage, watermark: Watermark | None) -> None:
+        """Drop held segments in place of which the directory has other files: of the same log, or after a truncation.
+
+        A partition that moves between disks is copied, so its files are others, with times of their own.
+        """
+        held = self._shelf.of(owner)
+        for base in bases:
+            note, keeper = held[base]
+            reason = _no_longer_counts(note, keeper, lineage, watermark)
+            if reason:
+                self._spoilt(HeldKey(owner, base), reason)
+            else:
+                self._shelf.drop(HeldKey(owner, base))
+                logger.info("held_segment_copied", partition=str(note.tp), base_offset=base, then="the copy is held")
 
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
         if not new:
@@ -233,14 +253,20 @@ class Hold:
     ) -> None:
         if not bases:
             return
-        deleted = {segment.note.base_offset: segment for segment in discovery.deleted(files, owned, bases)}
         held = [note for note, _ in self._shelf.of((owned.tp, owned.topic_id)).values()]
-        notes, start = [segment.note for segment in deleted.values()], listing.segments[0].base_offset
-        chosen = {note.base_offset for note in believable(notes, held, start, files.lineage(), watermark)}
-        for base, segment in deleted.items():
-            if base in chosen:
-                self._take_deleted(segment)
-            else:
+        start, found = listing.segments[0].base_offset, deque[FoundSegment]()
+        try:
+            found.extend(discovery.deleted(files, owned, bases))
+            notes = [segment.note for segment in found]
+            chosen = {note.base_offset for note in believable(notes, held, start, files.lineage(), watermark)}
+            while found:
+                segment = found.popleft()
+                if segment.note.base_offset in chosen:
+                    self._take_deleted(segment)
+                else:
+                    close_all(segment.files)
+        finally:
+            for segment in found:
                 close_all(segment.files)
 
     def _take_deleted(self, segment: FoundSegment) -> None:
@@ -268,14 +294,20 @@ class Hold:
                 lineage = files.lineage()
         except SegmentChanged:
             return False
-        except FormatError as error:
+        except (FormatError, OSError) as error:
             self._warn_once((folder, type(error)), "lineage_unreadable", folder=str(folder), error=str(error))
             return False
+        judged = True
         for base, (note, keeper) in gone.items():
-            reason = _no_longer_counts(note, keeper, lineage, watermark)
+            try:
+                reason = _no_longer_counts(note, keeper, lineage, watermark)
+            except OSError as error:  # it may be the only copy: it stays until it can be judged
+                self._warn_once((folder, base), "held_segment_unreadable", file=note.log, error=str(error))
+                judged = False
+                continue
             if reason:
                 self._spoilt(HeldKey(owner, base), reason)
-        return True
+        return judged
 
     def _below(self, owned: Owned, listing: DirectoryListing) -> list[LocalSegment]:
         """The held segments below the first live one."""
@@ -297,16 +329,20 @@ def check_links(links: Collection[Path], log_dirs: Collection[Path]) -> None:
     """Raise ConfigError if a directory for links lies in a log directory. The broker would not start with it."""
     for folder in links:
         for log_dir in log_dirs:
-            if folder.resolve().is_relative_to(log_dir.resolve()):
+            if resolved(folder).is_relative_to(resolved(log_dir)):
                 rule = f"{folder} is in the log directory {log_dir}: Kafka does not start with foreign files there"
                 raise ConfigError("the agent's file", [("hold.links", rule)])
 
 
 def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, watermark: Watermark | None) -> str | None:
-    """The reason that a held segment does not belong to the log; None if it belongs to it."""
+    """The reason that a held segment does not belong to the log; None if it belongs to it.
+
+    Raises:
+        OSError: that cannot be told now.
+    """
     try:
         stat = keeper.stat(note.log)
-    except OSError as error:
+    except FileNotFoundError as error:
         return str(error)
     if (stat.st_size, stat.st_mtime) != (note.size, note.modified):
         return "it was written to after it was rotated: the log was truncated"

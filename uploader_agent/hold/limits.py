@@ -38,7 +38,7 @@ class HoldLimits:
         space: Callable[[Path], Space],
     ) -> None:
         self.settings = settings
-        self._log_dirs = tuple(log_dirs)
+        self._log_dirs = log_dirs
         self._shelf = shelf
         self._evicted = evicted
         self._metrics = metrics

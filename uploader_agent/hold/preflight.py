@@ -13,9 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import structlog
+
 from uploader_agent.disk.log_dirs import find_partitions
 from uploader_agent.hold.backends import link
 from uploader_agent.settings import HoldSettings
+
+logger = structlog.get_logger(__name__)
 
 RESTART = timedelta(seconds=30)
 """The assumed time from the end of an agent until its successor has looked at all log directories."""
@@ -66,6 +70,15 @@ def delete_delay(
     at_least = scan_interval + RESTART
     because = "segments that retention deletes while the agent is down can be found as .deleted only for this long"
     return DeleteDelay(value, round(at_least.total_seconds() * 1000), because)
+
+
+def tell(guarantees: Collection[Guarantee], delay: DeleteDelay, settings: HoldSettings) -> None:
+    """Log where holding is weaker than ``settings`` ask for, as an agent starts."""
+    for guarantee in guarantees if settings.enabled else ():
+        if guarantee.means == "none" or (settings.links and guarantee.means != "links"):
+            logger.warning("holding_is_weaker", **guarantee._asdict())
+    if settings.enabled and delay.value < delay.at_least:
+        logger.warning("delete_delay_too_short", setting=_DELETE_DELAY, **delay._asdict())
 
 
 def lines(guarantees: Collection[Guarantee], delay: DeleteDelay) -> list[str]:

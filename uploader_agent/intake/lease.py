@@ -13,18 +13,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
 
 import structlog
-from typing_extensions import override
 
-from tidemark.errors import ConfigError, NotFound, PreconditionFailed, Refused, StoreError, TidemarkError
+from tidemark.errors import ConfigError, NotFound, PreconditionFailed, StoreError, TidemarkError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import LeaseOfSlot, SlotCount
-from tidemark.retry import Retry
 from tidemark.store import Store
-from tidemark.store.retrying import RepeatingStore
 from uploader_agent.settings import FetchSettings
 
 logger = structlog.get_logger(__name__)
@@ -166,36 +162,3 @@ class SlotLease:
             return False
         self._held_until = begun + self._seconds
         return True
-
-
-class LeasedStore(RepeatingStore):
-    """A store to which nothing is written without the lease."""
-
-    def __init__(self, store: Store, lease: SlotLease) -> None:
-        super().__init__(store.inner if isinstance(store, RepeatingStore) else store, Retry())
-        self._lease = lease
-
-    @override
-    def put(
-        self,
-        key: str,
-        body: bytes | BinaryIO,
-        *,
-        size: int | None = None,
-        crc32c: int | None = None,
-        if_match: str | None = None,
-        if_none_match: bool = False,
-    ) -> str:
-        self._check(key)
-        return super().put(key, body, size=size, crc32c=crc32c, if_match=if_match, if_none_match=if_none_match)
-
-    @override
-    def copy(self, source: str, target: str, *, source_etag: str) -> str:
-        self._check(target)
-        return super().copy(source, target, source_etag=source_etag)
-
-    def _check(self, key: str) -> None:
-        try:
-            self._lease.check()
-        except LeaseLost as error:
-            raise Refused(key, str(error)) from error

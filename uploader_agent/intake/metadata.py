@@ -21,7 +21,16 @@ from typing_extensions import override
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import parse_leader_epoch_checkpoint
-from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Cleanup, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import (
+    AdminMetadata,
+    BrokerUnavailable,
+    Cleanup,
+    KafkaTier,
+    Leader,
+    Led,
+    Metadata,
+    Offsets,
+)
 from uploader_agent.disk.log_dirs import read_text, topic_id_of
 from uploader_agent.disk.segment_files import EPOCHS
 from uploader_agent.intake.replica import owns
@@ -49,7 +58,7 @@ class SlotMetadata(Metadata):
         """What each directory follows, with the checkpoint's inode and modification time."""
 
     @override
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._leaders = self._cluster.leaders(wanted)
         leaders: dict[TopicPartition, Leader] = {}
         over = self._over()
@@ -102,12 +111,22 @@ class SlotMetadata(Metadata):
         return known == led and offsets is not None and offsets.high_watermark == offsets.log_end == end
 
     @override
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        """None for all: whatever lies above the log's start may still be fetched."""
+        return dict.fromkeys(led)
+
+    @override
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         return self._cluster.cleanup(topics)
 
     def brokers(self) -> list[int]:
         """See :class:`AdminMetadata`."""
         return self._cluster.brokers()
+
+    @property
+    def answered(self) -> str | None:
+        """See :class:`AdminMetadata`."""
+        return self._cluster.answered
 
     def close(self) -> None:
         """Close the connections."""

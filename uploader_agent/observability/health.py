@@ -37,13 +37,25 @@ class Stalled(NamedTuple):
         return f"nothing was packed for {self.seconds:.0f} s beside {self.head}, though {waits}{failure}"
 
 
+class Failing(NamedTuple):
+    """For ``seconds`` ``what`` did not work; ``error`` is the last one."""
+
+    what: str
+    seconds: float
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.what} for {self.seconds:.0f} s: {self.error}"
+
+
 class Health:
     """Collects the reports of the loop and the workers, and judges them.
 
     The agent is unhealthy if its loop has not turned for ``turn_limit`` seconds, a thread has ended, a question to the
-    broker has been open for a minute, or work has waited for ``stuck_after`` and none was finished: jobs of the
-    workers, or partitions to pack in a bucket; or if a log is not the stored one. Without work it is healthy, however
-    long that lasts.
+    broker has been open for a minute, a disk of the broker cannot be read, a log is not the stored one, or work has
+    waited for ``stuck_after`` and none was finished: jobs of the workers, partitions to pack in a bucket, the watermark
+    index, or questions to the broker. The last two are due each minute, so they show what fails an idle agent; before
+    the agent is ready, a minute of failures is enough.
     """
 
     def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,6 +66,10 @@ class Health:
         """Seconds for which the broker has not answered."""
         self.packs_stalled: Callable[[], Stalled | None] = lambda: None
         """The bucket in which partitions have waited longest to be packed."""
+        self.failing: list[Callable[[], Failing | None]] = []
+        """The failures of what is due each minute, while it fails."""
+        self.disk_trouble: Callable[[], str | None] = lambda: None
+        """What cannot be read of the broker's disks."""
         self.other_histories: Callable[[], str | None] = lambda: None
         """The partitions with a log that is another history than the stored one."""
         self._clock = clock
@@ -101,7 +117,7 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """True once the agent has learnt the partitions that it leads, and their state in the store."""
+        """True once the agent has learnt the partitions that it leads, and the store has taken its watermark index."""
         return self.waits_for is None
 
     def stopped(self) -> str | None:
@@ -126,10 +142,16 @@ class Health:
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
             return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
+        if unread := self.disk_trouble():
+            return unread
         packs = self.packs_stalled()
         if packs is not None and packs.seconds > self.stuck_after.total_seconds():
             return str(packs)
-        return self.other_histories()
+        limit = self.stuck_after.total_seconds()
+        patience = limit if self.ready else min(limit, QUESTION_LIMIT)
+        failures = (failing() for failing in self.failing)
+        failed = next((str(failure) for failure in failures if failure and failure.seconds > patience), None)
+        return failed or self.other_histories()
 
 
 class HttpServer:
@@ -171,6 +193,16 @@ class HttpServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def http_server(
+    host: str, port: int, health: Health, registry: CollectorRegistry, waiting: Callable[[], Mapping[str, object]]
+) -> HttpServer:
+    """See :class:`HttpServer`. Raises OSError that names the setting."""
+    try:
+        return HttpServer(host, port, health, registry, waiting)
+    except OSError as error:
+        raise OSError(error.errno, f"http: cannot listen on {host}:{port}: {error.strerror}") from error
 
 
 class _Handler(BaseHTTPRequestHandler):

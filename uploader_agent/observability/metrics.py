@@ -139,8 +139,12 @@ class Metrics:
         )
 
         # gaps
-        self.gaps = self._gauge("gaps", "Gaps of led partitions that nobody has acknowledged.")
+        self.gaps = self._gauge("gaps", "Gaps of led partitions whose offsets are lost, and not acknowledged.")
         self.gap_offsets = self._gauge("gap_offsets", "Offsets in these gaps.")
+        self.remote_tier_offsets = self._gauge(
+            "remote_tier_offsets",
+            "Offsets in gaps that only Kafka's own remote tier has; their partitions stand still.",
+        )
         self.filled = self._counter("filled_segments", "Segments uploaded from a replica to fill another leader's gap.")
 
         # surroundings
@@ -151,6 +155,11 @@ class Metrics:
         )
         self.log_dirs_unreadable = self._gauge(
             "log_dirs_unreadable", "Log directories that could not be read at the last try."
+        )
+        self.logs_unreadable = self._gauge(
+            "logs_unreadable",
+            "Partitions that this broker leads by the metadata, with a directory that has been missing or unreadable "
+            "for 20 s.",
         )
         self.broker_reachable = self._gauge(
             "broker_reachable", "1 if the broker answered the last question, within 10 s; otherwise 0."

@@ -9,7 +9,7 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.intervals import Intervals
 from tidemark.raw.objects import StoredWatermark
 from tidemark.store import Store
-from uploader_agent.broker.admin import Cleanup, Led, Offsets
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
@@ -54,8 +54,9 @@ class LocalLog:
 
     ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
     checkpoint. ``disk_start`` is the base offset of the first segment on the disk; None without one. ``observed_start``
-    is its value at the time of the ``offsets``. ``replicas`` are the brokers that have a replica, as metadata names
-    them. ``packs`` is true if ``offset.wm`` lists this leadership among those that may have packed from its claim on.
+    is its value before the broker was asked for the ``offsets``. ``replicas`` are the brokers that have a replica, as
+    metadata names them. ``packs`` is true if ``offset.wm`` lists this leadership among those that may have packed from
+    its claim on.
     """
 
     segments: tuple[LocalSegment, ...] = ()
@@ -65,6 +66,12 @@ class LocalLog:
     observed_start: int | None = None
     replicas: tuple[int, ...] = ()
     packs: bool = False
+
+    @property
+    def start_evidence(self) -> tuple[int | None, int | None, KafkaTier | None]:
+        """What tells why the disk lacks offsets: the log's start, the disk's, and the remote tier's part between."""
+        seen = self.offsets
+        return seen.log_start_offset if seen else None, self.observed_start, seen.tier if seen else None
 
     @property
     def rotated(self) -> Intervals:

@@ -16,7 +16,7 @@ def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics
 
     Only partitions that have a job or wait are measured in detail.
     """
-    offsets = segments = size = gaps = gap_offsets = 0
+    offsets = segments = size = gaps = gap_offsets = tiered = 0
     rotated = moved = now
     for partition in partitions:
         if partition.observation is not None:
@@ -24,9 +24,10 @@ def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics
             offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
         if not partition.restless:
             continue
-        held_up = partition.remote.gaps
+        held_up = [gap for gap in partition.remote.gaps if not gap.in_remote_tier]
         gaps += len(held_up)
         gap_offsets += sum(gap.end - gap.start for gap in held_up)
+        tiered += sum(gap.end - gap.start for gap in partition.remote.gaps if gap.in_remote_tier)
         pending = partition.pending()
         segments += len(pending)
         size += sum(segment.size for segment in pending)
@@ -41,6 +42,7 @@ def measure(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics
     metrics.watermark_age.set(now - moved)
     metrics.gaps.set(gaps)
     metrics.gap_offsets.set(gap_offsets)
+    metrics.remote_tier_offsets.set(tiered)
     for kind in _STORABLE:
         seconds, overdue = oldest(waits, kind)
         metrics.unstored_age.labels(kind).set(seconds)

@@ -3,7 +3,7 @@
 The poller asks, and this module judges the answers. While the broker cannot be asked, the last known leadership stays,
 with high watermarks from the broker's checkpoint. Data below them is committed under any leader, and the leader epoch
 in ``offset.wm`` fences partitions that another broker has taken over. Any broker may have answered, and one that lags
-reports a former leadership: an epoch below the highest one seen is ignored.
+reports a former leadership: an epoch below the highest one seen is ignored, unless it stays for :data:`_STAYS` seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets, checkpointed_offsets
-from uploader_agent.disk.log_dirs import Disks, Inventory, topic_id_of
+from uploader_agent.disk.log_dirs import Disks, Inventory, LogDirs, topic_id_of
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.context import Context
@@ -29,13 +30,18 @@ from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Quest
 
 logger = structlog.get_logger(__name__)
 
+_NOT_ITS_OWN = "its directory is another topic's of this name, which was deleted, or cannot be read"
+
+_STAYS = 60.0
+"""Seconds without another answer after which a lower epoch counts. A broker applies metadata within milliseconds."""
+
 
 class Leadership:
     """Keeps :attr:`partitions` up to date; not thread-safe, the loop owns it."""
 
     def __init__(
         self,
-        log_dirs: Collection[Path],
+        log_dirs: LogDirs,
         accepts_topic: Callable[[str], bool],
         freshness_of: Callable[[str], float | None],
         context: Context,
@@ -48,7 +54,14 @@ class Leadership:
         self.seen = False
         self.confirmed_at: datetime | None = None
         """The time of the last question about leaders that the broker answered."""
-        self._log_dirs = log_dirs
+        self.unreachable: str | None = None
+        """The reason that the broker has not answered the last question; None if it has."""
+        self._unreachable_since = 0.0
+        self.log_dirs = log_dirs
+        self.unreadable: Mapping[Path, str] = {}
+        """The log directories that could not be read at the last look, with the reason."""
+        self.absent: Mapping[TopicPartition, str] = {}
+        """The partitions that this broker leads by the last answer about everything, without a log that can be read."""
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
         self._freshness_of = freshness_of
@@ -62,10 +75,11 @@ class Leadership:
         self._judged: tuple[Mapping[TopicPartition, Leader], Mapping[str, Cleanup]] | None = None
         """The last answer, while the same answer would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
+        self._lower: dict[tuple[TopicPartition, str | None], tuple[int, float]] = {}
+        """Epochs below the highest one, and since when nothing else was said."""
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
-        self._unreadable: set[Path] = set()
         self._was_away = False
         """True if the broker has not answered since it was last asked about leaders."""
 
@@ -97,8 +111,11 @@ class Leadership:
             self._unreachable(answer.error)
         else:
             self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
+            self.unreachable = None
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
+            if answer.everything:
+                self.absent = {tp: self._why_absent(tp) for tp in self.led_elsewhere(answer)}
             self._may_be_another(answer.asked_at)
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()
@@ -113,10 +130,39 @@ class Leadership:
                 else:
                     self._judged = None
         self.partitions = now
+        self.absent = {tp: why for tp, why in self.absent.items() if tp not in now}
         if self.seen:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
         return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}
+
+    def led_elsewhere(self, answer: LeadersAnswer) -> set[TopicPartition]:
+        """The partitions that this broker leads by ``answer``, and that no log directory has at the last look."""
+        return {
+            tp
+            for tp, leader in answer.leaders.items()
+            if leader.broker == self._context.broker and tp not in self.replicas and self._accepts_topic(tp.topic)
+        }
+
+    def unread(self) -> dict[TopicPartition, str]:
+        """The partitions that this broker leads and whose log the agent cannot read, and the reason. For any thread."""
+        unread = dict(self.absent)
+        for tp, leader in self._leaders.items():
+            if leader.broker == self._context.broker and tp in self.replicas and tp not in self.partitions:
+                unread[tp] = _NOT_ITS_OWN
+        for tp, partition in self.partitions.items():
+            if partition.fault is not None:
+                unread[tp] = partition.fault
+            elif self._context.source.origin == "disk" and not partition.disk.listing.segments:
+                unread[tp] = f"{partition.folder} is gone, or has no segment"
+        return unread
+
+    def _why_absent(self, tp: TopicPartition) -> str:
+        where = ", ".join(map(str, self.log_dirs.named))
+        if self.unreadable:
+            away = ", ".join(map(str, self.unreadable))
+            return f"this broker leads it, and of {where} those that can be read do not have it: not {away}"
+        return f"this broker leads it, and none of {where} has it: see log.dirs in the broker's own file"
 
     def _may_be_another(self, asked_at: datetime) -> None:
         """Have all logs compared with what is stored, if the broker answers again: its disks may be restored ones."""
@@ -190,6 +236,14 @@ class Leadership:
         """Note that the broker has not answered a question for ``seconds``."""
         self._unreachable(BrokerUnavailable(f"a question to the broker has been without an answer for {seconds:.0f} s"))
 
+    def failing(self) -> Failing | None:
+        """The failure of the broker while it answers nothing. For any thread."""
+        error = self.unreachable
+        if error is None:
+            return None
+        seconds = self._context.runtime.monotonic() - self._unreachable_since
+        return Failing("the broker has answered nothing but errors", seconds, error)
+
     def parted(self) -> list[LedPartition]:
         """The partitions with a log that is certain to be another history than the stored one. For any thread."""
         return [partition for partition in [*self.partitions.values()] if partition.parting is not None]
@@ -208,12 +262,19 @@ class Leadership:
         leaders, led = self._leaders, self.partitions
         for tp in self.replicas:
             leader = leaders.get(tp)
-            if leader is None:
+            if leader is None and self.unreachable is not None:
+                yield tp, f"the broker has not said who leads it: {self.unreachable}"
+            elif leader is None and tp in self._asked:
+                yield (
+                    tp,
+                    "the cluster has no such partition: if its topic was deleted, the broker removes the directory",
+                )
+            elif leader is None:
                 yield tp, "the broker has not said who leads it"
             elif leader.broker < 0:
                 yield tp, "nobody leads it"
             elif leader.broker == self._context.broker and tp not in led:
-                yield tp, "its directory is another topic's of this name, which was deleted, or cannot be read"
+                yield tp, _NOT_ITS_OWN
 
     def fall_back(self, wanted: Collection[TopicPartition]) -> set[TopicPartition]:
         """Use the broker's checkpoints, since it does not answer. Return the partitions that they advance."""
@@ -224,13 +285,13 @@ class Leadership:
 
     def _checkpointed(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Offsets]:
         """High watermarks from the broker's checkpoints, where they are higher than its answers."""
-        try:
-            folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
-            checkpointed = checkpointed_offsets(self._log_dirs, folders)
-        except FormatError as error:
+        failures: list[FormatError] = []
+        folders = {tp: self.partitions[tp].folder for tp in wanted if tp in self.partitions}
+        checkpointed = checkpointed_offsets(self.log_dirs, folders, failures.append)
+        for error in failures:
             self._trouble("checkpoint", "checkpoint_unreadable", error=str(error))
-            return {}
-        self._over("checkpoint", was="checkpoint_unreadable")
+        if not failures:
+            self._over("checkpoint", was="checkpoint_unreadable")
         return {tp: new for tp, new in checkpointed.items() if self._counts(self.partitions[tp], new)}
 
     def _counts(self, partition: LedPartition, checkpointed: Offsets) -> bool:
@@ -253,14 +314,26 @@ class Leadership:
             if known is not None and self._is_past(tp, leader.led, known.led):
                 logger.debug("deleted_topic_ignored", partition=str(tp), said=leader.led, known=known.led)
                 believed[tp] = known
-            elif leader.led.leader_epoch >= highest:
+            elif leader.led.leader_epoch >= highest or self._stays(key, leader.led):
                 self._highest[key] = leader.led.leader_epoch
+                self._lower.pop(key, None)
                 believed[tp] = leader
             else:
                 logger.info("lower_epoch_ignored", partition=str(tp), said=leader.led.leader_epoch, highest=highest)
+                self._judged = None  # the same answer counts once it stays
                 if known is not None:
                     believed[tp] = known
         return believed
+
+    def _stays(self, key: tuple[TopicPartition, str | None], led: Led) -> bool:
+        """True if nothing but this epoch was said for long: the metadata were restored, and no broker lags."""
+        now = self._context.runtime.monotonic()
+        said, since = self._lower.get(key, (led.leader_epoch, now))
+        self._lower[key] = led.leader_epoch, since if said <= led.leader_epoch else now
+        if now - since < _STAYS or said > led.leader_epoch:
+            return False
+        logger.error("leader_epoch_went_back", partition=str(key[0]), said=led.leader_epoch, before=self._highest[key])
+        return True
 
     def _is_past(self, tp: TopicPartition, answer: Led, known: Led) -> bool:
         """True if ``answer`` is of a topic that was deleted, and ``known`` of its re-creation, which the disk has."""
@@ -285,13 +358,16 @@ class Leadership:
         """True unless the directory belongs to another incarnation, which the broker is about to rename."""
         try:
             topic_id = topic_id_of(folder)
-        except FormatError as error:
+        except (FormatError, OSError) as error:
             self._trouble(folder, "partition_metadata_unreadable", folder=str(folder), error=str(error))
             return False
         self._over(folder, was="partition_metadata_unreadable", folder=str(folder))
         return topic_id == led.topic_id or None in {topic_id, led.topic_id}
 
     def _unreachable(self, error: BrokerUnavailable) -> None:
+        if self.unreachable is None:
+            self._unreachable_since = self._context.runtime.monotonic()
+        self.unreachable = str(error)
         self._was_away = True
         self._metrics.broker_reachable.set(0)
         self._trouble("broker", "broker_unavailable", error=str(error), instead="high watermarks from the checkpoint")
@@ -306,9 +382,9 @@ class Leadership:
         self._metrics.log_dirs_unreadable.set(len(inventory.unreadable))
         for path, reason in inventory.unreadable.items():
             self._trouble(path, "log_dir_unreadable", folder=str(path), error=reason)
-        for path in self._unreadable - inventory.unreadable.keys():
+        for path in self.unreadable.keys() - inventory.unreadable.keys():
             self._over(path, was="log_dir_unreadable", folder=str(path))
-        self._unreadable = set(inventory.unreadable)
+        self.unreadable = inventory.unreadable
 
     def _trouble(self, subject: Hashable, event: str, **details: object) -> None:
         self._repeats.failed(("leadership", subject), event, "warning", **details)

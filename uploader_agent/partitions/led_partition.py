@@ -87,6 +87,7 @@ class LedPartition:
         self.confirmed: Confirmed | None = None
         """The high watermark that the broker has answered under this leadership."""
         self._error: str | None = None
+        self._is_local = False  # True if the last error was one of this host's disk
         self._is_busy = True  # True before the first plan, and if the last one had a job or a wait
         self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
@@ -119,13 +120,18 @@ class LedPartition:
         """The error of the last job; None if it succeeded."""
         return self._error
 
-    def failed(self, error: str) -> None:
-        """Note the error of a job. For the worker that carried it out."""
-        self._error = error
+    @property
+    def fault(self) -> str | None:
+        """The reason for which the directory or a file of it cannot be read; None if it could be at the last try."""
+        return self.disk.error or (self._error if self._is_local else None)
+
+    def failed(self, error: str, *, local: bool = False) -> None:
+        """Note the error of a job; ``local`` if the disk failed. For the worker that carried it out."""
+        self._error, self._is_local = error, local
 
     def succeeded(self) -> None:
         """Note that a job succeeded. For the worker that carried it out."""
-        self._error = None
+        self._error, self._is_local = None, False
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
@@ -163,7 +169,7 @@ class LedPartition:
         listed = self.disk.look()
         if self.disk.replaced and self.remote.known:
             self.uploader.doubt()
-        same = not self.follows and not self._has_grown()
+        same = not self.follows and self.disk.error is None and not self._has_grown()
         if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
@@ -249,18 +255,31 @@ class LedPartition:
         """True if the directory follows the log, as the last answer told: it may have grown unseen."""
         return self.observation is not None and self.observation.is_stated
 
+    def held_at(self, observation: Observation, confirmed_at: datetime | None) -> datetime | None:
+        """The last time at which the offsets of ``observation`` were valid, see :meth:`Observation.held_at`.
+
+        A directory that cannot be read does not show what was appended since the broker was asked.
+        """
+        return observation.asked_at if self.disk.error else observation.held_at(confirmed_at, self.disk.tail)
+
     @property
     def outdated(self) -> bool:
         """True if the broker's offsets may have changed since it was last asked."""
         return self.observation is None or self.observation.is_outdated(self.disk.tail)
 
+    @property
+    def names_remote_tier(self) -> bool:
+        """True if ``offset.wm`` says what only Kafka's remote tier has: retention there shows in no file."""
+        return bool(self.remote.remote_tier) or any(gap.in_remote_tier for gap in self.remote.gaps)
+
     def _take(self, observation: Observation) -> None:
         before, known = self.uploader.local, self.observation
         self.observation = observation
-        if known is not None and known.says_the_same(observation) and before.disk_start == before.observed_start:
+        start = observation.tail.first if observation.tail else None
+        if known is not None and known.says_the_same(observation) and start == before.observed_start:
             return
-        self.uploader.local = replace(before, offsets=observation.offsets, observed_start=before.disk_start)
-        if before.disk_start != before.observed_start:
+        self.uploader.local = local = replace(before, offsets=observation.offsets, observed_start=start)
+        if local.start_evidence != before.start_evidence:
             self.uploader.reconsider_gaps()
 
     # -- packs ---------------------------------------------------------------------------------------------------------
@@ -342,7 +361,7 @@ class LedPartition:
         end = self.stored_end if stored_end is None else stored_end
         if self.segments:
             end = max(end, self.segments[0].base_offset)  # offsets below are a gap, which nobody can store
-        if not self._has_grown() and end >= log_end:
+        if self.disk.error is None and not self._has_grown() and end >= log_end:
             return 0.0
         return max(0.0, now - self.ages.since(end))
 
@@ -368,6 +387,7 @@ class LedPartition:
         """
         self._plan_requests = self.packed.plan_requests
         jobs = self._plan(quiet_before)
+        self._is_local = self._is_local and bool(jobs)  # without a job nothing is tried again
         self._is_busy = bool(jobs or self.remote.gaps or self.has_news or self.pending())
         return jobs
 
@@ -382,7 +402,8 @@ class LedPartition:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
         if not self.remote.surveyed:
-            return [SURVEY] if jobs or self.uploader.holes() or self.uploader.in_doubt else []
+            news = self.uploader.holes() or self.uploader.in_doubt or self.offsets.tier
+            return [SURVEY] if jobs or news else []
         if not self.uploader.claimed:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs

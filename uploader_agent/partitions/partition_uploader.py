@@ -181,8 +181,9 @@ class PartitionUploader:
         return (self._lost(coverage.present, coverage.start) | (coverage.damaged - coverage.present)) - passed
 
     def reconsider_gaps(self) -> None:
-        """Look for the reasons of unexplained gaps again, since there is new evidence."""
-        if any(gap.reason == "unknown" for gap in self._remote.gaps_found):
+        """Look for the reasons of gaps again, and for what only the remote tier has, since there is new evidence."""
+        written = self._remote.watermark
+        if self._remote.gaps_found or (written and written.remote_tier) or self.local.start_evidence[2]:
             self._unwritten = True
 
     def run(self, job: Job) -> StoredManifest | None:
@@ -249,6 +250,8 @@ class PartitionUploader:
             lasts = log.last_batch(), self._packed.last_batch
             differs = differs or self.parting is not None or self._differs(files, log.end, lasts)
             parting = self._find_parting(store, keys, log, lineage, files) if differs else None
+            if parting is None and log.foreign is not None:
+                parting = self._later_history(log, files)
             if files.lineage() != lineage:
                 raise SegmentChanged(f"{self._folder}: its leader epochs changed while it was read")
         self._part(parting)
@@ -269,6 +272,23 @@ class PartitionUploader:
         if parting is not None and parting.local is not None:
             self._part(parting)
             raise self._parted(parting)
+
+    def _later_history(self, log: StoredLog, files: SegmentFiles) -> Parting | None:
+        """The parting from segments of later leaders than this one, although the cluster never gave such an epoch.
+
+        A damaged ``offset.wm`` alone may have any epoch. Segments of it prove that the metadata were restored.
+        """
+        later = [
+            segment
+            for segment in log.segments.values()
+            if segment.next_offset > segment.readable_end
+            and max(segment.lineage.epochs, default=0) > self._led.leader_epoch
+        ]
+        bounds = log_bounds(files)
+        if not later or bounds is None:
+            return None
+        at, end = min(segment.readable_end for segment in later), max(segment.next_offset for segment in later)
+        return Parting(at, end, *bounds, None, None)
 
     def _find_parting(
         self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, files: SegmentFiles
@@ -540,10 +560,14 @@ class PartitionUploader:
             missing, damaged = missing & Intervals.of(known), damaged & Intervals.of(known)
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
-        all_gaps = gaps.find_gaps(missing, damaged - present, self._evidence(before, previous), known, now)
+        evidence = self._evidence(before, previous)
+        all_gaps = gaps.find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign
+        below = evidence.below(start)
+        if below is None:  # what was last known
+            below = Intervals(before.watermark.remote_tier if before else ())
         return WatermarkState(
             self._led.topic_id,
             self._led.leader_epoch,
@@ -556,6 +580,7 @@ class PartitionUploader:
             (foreign.leader_epoch,) if foreign else (),
             packs=self.local.packs or self._tail_wanted,
             origin=self._context.source.origin,
+            remote_tier=tuple(below),
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:
@@ -567,4 +592,5 @@ class PartitionUploader:
             cut=cut,
             log_start=local.offsets.log_start_offset if local.offsets else None,
             disk_start=local.observed_start,
+            tier=local.offsets.tier if local.offsets else None,
         )

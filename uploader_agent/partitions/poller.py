@@ -7,7 +7,7 @@ is merged with the next one of its kind, so that many hints become one question.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -29,7 +29,10 @@ _CLEANUP_AGE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class LeadersAnswer:
-    """The leaders of the ``wanted`` partitions at ``asked_at``, and the topics' clean-up; or the ``error``."""
+    """The leaders of the ``wanted`` partitions at ``asked_at``, and the topics' clean-up; or the ``error``.
+
+    With ``everything`` also the partitions beside ``wanted`` that this broker leads.
+    """
 
     asked_at: datetime
     seconds: float
@@ -37,6 +40,7 @@ class LeadersAnswer:
     cleanup: Mapping[str, Cleanup] = field(default_factory=dict)
     wanted: frozenset[TopicPartition] = frozenset()
     error: BrokerUnavailable | None = None
+    everything: bool = False
 
 
 class Question(NamedTuple):
@@ -81,6 +85,7 @@ class Poller:
         self._clock = runtime.monotonic
         self._changed = runtime.condition()
         self._leaders: Collection[TopicPartition] | None = None
+        self._everything = False  # True if the next question about leaders is about everything that the broker leads
         self._offsets: dict[TopicPartition, Question] = {}
         self._leaders_next = False  # True if the question about leaders is next, when both kinds wait
         self._answers: list[Answer] = []
@@ -100,10 +105,11 @@ class Poller:
             self._stopped = True
             self._changed.notify_all()
 
-    def ask_leaders(self, wanted: Collection[TopicPartition]) -> None:
-        """Ask for the leaders of the partitions ``wanted``."""
+    def ask_leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> None:
+        """Ask for the leaders of the partitions ``wanted``; with ``everything`` also what else this broker leads."""
         with self._changed:
             self._leaders = wanted
+            self._everything = self._everything or everything
             self._changed.notify_all()
 
     def ask_offsets(self, questions: Mapping[TopicPartition, Question]) -> None:
@@ -148,29 +154,30 @@ class Poller:
         """Ask the next question. Offsets come first, since a segment may wait for them, but not twice in a row."""
         with self._changed:
             offsets: dict[TopicPartition, Question] = {}
-            leaders = None
+            leaders, everything = None, self._everything
             if self._leaders is not None and (self._leaders_next or not self._offsets):
-                leaders, self._leaders = self._leaders, None
+                leaders, self._leaders, self._everything = self._leaders, None, False
             elif self._offsets:
                 offsets, self._offsets = self._offsets, offsets
             else:
                 return False
             self._leaders_next = leaders is None
             self._asked_at = self._clock()
-        answer = self._offsets_of(offsets) if leaders is None else self._leaders_of(leaders)
+        answer = self._offsets_of(offsets) if leaders is None else self._leaders_of(leaders, everything=everything)
         with self._changed:
             self._asked_at = None
             self._answers.append(answer)
         return True
 
-    def _leaders_of(self, wanted: Collection[TopicPartition]) -> LeadersAnswer:
+    def _leaders_of(self, wanted: Collection[TopicPartition], *, everything: bool) -> LeadersAnswer:
         asked_at, started = self._runtime.utc_now(), self._clock()
         try:
-            leaders = self._metadata.leaders(wanted)
-            self._refresh_cleanup({tp.topic for tp in leaders})
+            leaders = self._metadata.leaders(wanted, everything=everything)
+            self._refresh_cleanup({tp.topic for tp in leaders if tp in wanted})
         except Exception as error:  # noqa: BLE001 - the next question is asked after any error of a client
             return LeadersAnswer(asked_at, self._clock() - started, error=_unavailable(error))
-        return LeadersAnswer(asked_at, self._clock() - started, leaders, self._cleanup, frozenset(wanted))
+        seconds, asked = self._clock() - started, frozenset(wanted)
+        return LeadersAnswer(asked_at, seconds, leaders, self._cleanup, asked, everything=everything)
 
     def _offsets_of(self, asked: Mapping[TopicPartition, Question]) -> OffsetsAnswer:
         asked_at = self._runtime.utc_now()
@@ -179,7 +186,7 @@ class Poller:
         try:
             before = {tp: answer.active for tp, answer in known.items()}
             before |= _read_active({tp: asked[tp].partition for tp in asked.keys() - known.keys()})
-            offsets = self._metadata.offsets({tp: asked[tp].partition.led for tp in before})
+            offsets = self._with_tiers(asked, self._metadata.offsets({tp: asked[tp].partition.led for tp in before}))
             same = {tp: before[tp] for tp, answer in known.items() if offsets.get(tp) == answer.offsets}
             # Only now: a log end that was read before the high watermark would prove nothing.
             moved = _read_active({tp: asked[tp].partition for tp in offsets.keys() - same.keys()})
@@ -188,11 +195,27 @@ class Poller:
             return OffsetsAnswer(asked_at, asked, error=_unavailable(error))
         return OffsetsAnswer(asked_at, asked, {tp: offsets[tp] for tp in active}, active)
 
+    def _with_tiers(
+        self, asked: Mapping[TopicPartition, Question], offsets: Mapping[TopicPartition, Offsets]
+    ) -> dict[TopicPartition, Offsets]:
+        """``offsets``, with the remote tier's part of the logs that began, by the disk, above their start.
+
+        Other logs cannot have any. Partitions that the broker does not lead any more are left out.
+        """
+        above = {tp: asked[tp].partition.led for tp, seen in offsets.items() if _begins_above(asked[tp].tail, seen)}
+        tiers = self._metadata.remote_tier(above) if above else {}
+        left = {tp: seen for tp, seen in offsets.items() if tp not in above}
+        return left | {tp: replace(offsets[tp], tier=tier) for tp, tier in tiers.items()}
+
     def _refresh_cleanup(self, topics: set[str]) -> None:
         if topics <= self._cleanup.keys() and self._clock() - self._cleanup_at < _CLEANUP_AGE:
             return
         self._cleanup = self._metadata.cleanup(topics)
         self._cleanup_at = self._clock()
+
+
+def _begins_above(tail: LogTail | None, seen: Offsets) -> bool:
+    return tail is not None and seen.log_start_offset is not None and tail.first > seen.log_start_offset
 
 
 def _read_active(partitions: Mapping[TopicPartition, LedPartition]) -> dict[TopicPartition, Active | None]:

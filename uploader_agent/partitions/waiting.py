@@ -18,7 +18,7 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 
-Kind = Literal["rotated", "tail", "gap", "leadership", "other_history"]
+Kind = Literal["rotated", "tail", "gap", "leadership", "directory", "other_history"]
 
 
 class Wait(NamedTuple):
@@ -72,6 +72,11 @@ class Waits:
                     waits += self._of(partition, tail_after, now, begun)
             for tp, reason in self._leadership.undecided():
                 waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, begun), reason))
+            undecided = {wait.tp for wait in waits if wait.kind == "leadership"}
+            for tp, reason in self._leadership.unread().items():
+                if tp in undecided:
+                    continue
+                waits.append(Wait(tp, "directory", now - self._begun((tp, "directory", 0, 0), now, begun), reason))
             self._since = begun
         return sorted(waits, key=lambda wait: -wait.seconds)
 
@@ -80,32 +85,34 @@ class Waits:
         for segment in partition.pending()[:1]:
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "rotated", segment.base_offset, end), now, begun, appended)
-            yield Wait(tp, "rotated", now - seen, why_rotated(partition, segment), now - seen)
+            reason = why_rotated(partition, segment, self._leadership.unreachable)
+            yield Wait(tp, "rotated", now - seen, reason, now - seen)
         yield from self._of_tail(partition, tail_after, now, begun)
         if (parting := partition.parting) is not None:
             seen = self._begun((tp, "other_history", parting.at, 0), now, begun)
             yield Wait(tp, "other_history", now - seen, str(parting))
         for gap in partition.remote.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
-            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are stored nowhere: {gap.reason}")
+            where = "only in Kafka's own remote tier" if gap.in_remote_tier else "stored nowhere"
+            yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are {where}: {gap.reason}")
 
     def _of_tail(
         self, partition: LedPartition, tail_after: float, now: float, begun: dict[_Mark, float]
     ) -> Iterator[Wait]:
         """The wait of the active segment's offsets that are neither sealed nor packed."""
         tp, end, freshness = partition.tp, partition.stored_end, partition.freshness
+        unreachable = self._leadership.unreachable
         age = partition.unstored_age(self._monotonic())
         if freshness is not None and age is not None:
             if age:
-                yield Wait(
-                    tp, "tail", age, why_unpacked(partition, freshness), max(0.0, age - freshness / PACKS_PER_FRESHNESS)
-                )
+                reason = why_unpacked(partition, freshness, unreachable)
+                yield Wait(tp, "tail", age, reason, max(0.0, age - freshness / PACKS_PER_FRESHNESS))
             return
         for segment in partition.segments[-1:] if partition.has_news else ():
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "tail", segment.base_offset, end), now, begun, appended)
             quiet = now - (seen if appended is None else appended)
-            reason = why_tail(partition, segment, tail_after, now)
+            reason = why_tail(partition, segment, tail_after, now, unreachable)
             yield Wait(tp, "tail", now - seen, reason, max(0.0, quiet - tail_after))
 
     def _begun(self, mark: _Mark, now: float, begun: dict[_Mark, float], known: float | None = None) -> float:
@@ -118,19 +125,21 @@ class Waits:
         return segment.modified if partition.remote.known and partition.observation is not None else None
 
 
-def why_rotated(partition: LedPartition, segment: LocalSegment) -> str:
-    """The reason for which a rotated segment waits."""
+def why_rotated(partition: LedPartition, segment: LocalSegment, unreachable: str | None = None) -> str:
+    """The reason for which a rotated segment waits. ``unreachable`` is that of a broker that does not answer."""
     offsets = partition.offsets
-    if (unknown := _unknown(partition)) is not None:
+    if (unknown := _unknown(partition, unreachable)) is not None:
         return unknown
     if offsets is not None and segment.next_offset is not None and segment.next_offset > offsets.high_watermark:
-        return _behind(partition, offsets.high_watermark, f"the segment's end {segment.next_offset}")
+        return _behind(partition, offsets.high_watermark, f"the segment's end {segment.next_offset}", unreachable)
     return "its upload waits for a worker, or is under way"
 
 
-def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, now: float) -> str:
-    """The reason for which an active segment waits."""
-    if (unknown := _unknown(partition)) is not None:
+def why_tail(
+    partition: LedPartition, segment: LocalSegment, tail_after: float, now: float, unreachable: str | None = None
+) -> str:
+    """The reason for which an active segment waits. ``unreachable`` is that of a broker that does not answer."""
+    if (unknown := _unknown(partition, unreachable)) is not None:
         return unknown
     quiet, observation = now - segment.modified, partition.observation
     if quiet < tail_after:
@@ -138,25 +147,27 @@ def why_tail(partition: LedPartition, segment: LocalSegment, tail_after: float, 
     if partition.packed.error is not None:
         return _not_packed(partition.packed.error)
     if observation is None or observation.tail != partition.disk.tail:
-        return "the broker has not been asked, or has not answered, since the last append"
+        return unreachable or "the broker has not been asked, or has not answered, since the last append"
     if observation.log_end is None:
         return "its log end cannot be read from the disk"
     if observation.offsets.high_watermark < observation.log_end:
-        return _behind(partition, observation.offsets.high_watermark, f"the log end {observation.log_end}")
+        return _behind(partition, observation.offsets.high_watermark, f"the log end {observation.log_end}", unreachable)
     if partition.seals_quiet_tail:
         return "its upload waits for a worker, or is under way"
     return "it waits for other quiet tails to be packed with, or is being packed"
 
 
-def why_unpacked(partition: LedPartition, freshness: float) -> str:
-    """The reason for which the newest bytes wait, of a partition with a ``freshness``."""
-    if (unknown := _unknown(partition)) is not None:
+def why_unpacked(partition: LedPartition, freshness: float, unreachable: str | None = None) -> str:
+    """The reason for which the newest bytes wait, of a partition with a ``freshness``. ``unreachable`` is as above."""
+    if (unknown := _unknown(partition, unreachable)) is not None:
         return unknown
     if partition.packed.error is not None:
         return _not_packed(partition.packed.error)
     seen, high_watermark = partition.observation, partition.high_watermark or 0
     if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
-        return _behind(partition, high_watermark, f"the log end {seen.log_end}")
+        return _behind(partition, high_watermark, f"the log end {seen.log_end}", unreachable)
+    if unreachable is not None:
+        return f"only a high watermark that the broker has answered lets it be packed: {unreachable}"
     return f"freshness: it is packed within {duration(freshness / PACKS_PER_FRESHNESS)}"
 
 
@@ -166,11 +177,11 @@ def oldest(waits: Iterable[Wait], kind: Kind) -> tuple[float, float]:
     return max((wait.seconds for wait in same), default=0.0), max((wait.overdue for wait in same), default=0.0)
 
 
-def _unknown(partition: LedPartition) -> str | None:
+def _unknown(partition: LedPartition, unreachable: str | None) -> str | None:
     if partition.error is not None:
         return f"the last try failed, and the next one comes after a pause: {partition.error}"
     if partition.offsets is None:
-        return "the broker has not said its high watermark yet"
+        return f"the broker has not said its high watermark yet{f': {unreachable}' if unreachable else ''}"
     if not partition.remote.known:
         return "its state in the store is not known yet"
     return None
@@ -180,6 +191,10 @@ def _not_packed(error: str) -> str:
     return f"it was not packed at the last try: {error}"
 
 
-def _behind(partition: LedPartition, high_watermark: int, end: str) -> str:
+def _behind(partition: LedPartition, high_watermark: int, end: str, unreachable: str | None) -> str:
+    if unreachable is not None:
+        return (
+            f"the last known high watermark {high_watermark} is below {end}, and there is no newer one: {unreachable}"
+        )
     asked = f"it is asked for again every {partition.pace.seconds:g} s"
     return f"the high watermark {high_watermark} is below {end}: followers have not fetched that yet; {asked}"

@@ -28,7 +28,7 @@ from tidemark.store import ObjectInfo
 from uploader_agent import __version__
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
-from uploader_agent.repair.splice import Edit, OtherHistory, batches_of, edits, spliced
+from uploader_agent.repair.splice import Edit, OtherBatches, batches_of, edits, spliced
 from uploader_agent.repair.transactions import Undecided, open_at, tell_following
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
@@ -153,7 +153,7 @@ class FromPacks:
                     self._put(stored, whole, log if changes else None, log.etag)
                 size = file.size - manifest.objects[manifest.log_name].size
             return self._row(manifest, size, "would bring" if dry_run else "brought")
-        except (FormatError, NotMadeWhole, OtherHistory, Undecided) as error:
+        except (FormatError, NotMadeWhole, OtherBatches, Undecided) as error:
             return self._row(manifest, 0, "left", str(error))
 
     def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:

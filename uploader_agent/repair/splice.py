@@ -31,7 +31,7 @@ class PackBatch(NamedTuple):
     position: int
 
 
-class OtherHistory(TidemarkError):
+class OtherBatches(TidemarkError):
     """A pack has other batches at the offsets of the stored ones."""
 
 
@@ -70,7 +70,7 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
 
     Raises:
-        OtherHistory: a wanted batch is another one than the log has at its offsets.
+        OtherBatches: a wanted batch is another one than the log has at its offsets.
         SegmentError: the log is damaged.
         StoreError: the store failed.
     """
@@ -79,7 +79,7 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     for stored in scan_batches(pieces(store, log), log.key, base):
         if left and _differs(left[0].header, stored):
             rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
-            raise OtherHistory(f"{log.key}: {rule}: of another history, which must not replace it")
+            raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
         while left and left[0].header.base_offset < stored.base_offset:
             changes.append(Edit(stored.position, stored.position, left.popleft()))
         if left and _is_copy(left[0].header, stored):

@@ -92,7 +92,7 @@ class UploadWorkers:
                 slow_down = isinstance(error, SlowDown)
                 retry_after, message = self._failures.failed(tp, error)
                 if message:
-                    task.partition.failed(message)
+                    task.partition.failed(message, local=isinstance(error, OSError))
                 self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
                 again = retry_after
             finally:

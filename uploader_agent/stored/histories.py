@@ -133,8 +133,14 @@ def first_difference(
     Both are in the order of offsets. A batch that one of them lacks is no difference: compaction may have removed it.
     """
     pairs = overlapping(stored, local, lambda header: header, lambda batch: batch.header)
-    others = ((one, batch) for one, batch in pairs if is_same(one, batch.header) is False and batch.is_sound)
-    return next(((one, batch.header) for one, batch in others), None)
+    return next(
+        (
+            (header, batch.header)
+            for header, batch in pairs
+            if is_same(header, batch.header) is False and batch.is_sound
+        ),
+        None,
+    )
 
 
 def find_parting(

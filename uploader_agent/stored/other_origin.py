@@ -7,7 +7,7 @@ batches, and a late pack of one may hold records that compaction had removed bef
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from tidemark.errors import ContinuityError
@@ -18,9 +18,13 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
 from tidemark.formats.table.index_cache import IndexCache
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.runtime import Runtime
+from uploader_agent.settings import LONGEST_INDEX_INTERVAL
 
-_SILENT: Final = timedelta(minutes=3)
-"""Time without a new index after which an agent is taken to be stopped; a running one writes each minute at least."""
+SILENT: Final = 3 * LONGEST_INDEX_INTERVAL
+"""Time without a new index after which an agent is taken to be stopped.
+
+A running one waits for both intervals of its index at most; the rest is for the writing.
+"""
 
 _LOOK_SECONDS: Final = 10.0
 
@@ -52,7 +56,7 @@ class OtherOrigin:
             for error in self._cache.failures.values():
                 raise error
             led = list(self._cache.kept.values())
-        silent_before = self._runtime.utc_now() - _SILENT
+        silent_before = self._runtime.utc_now() - SILENT
         others = [index for index in led if origin_of(index.broker) != self._origin]
         for index in others:
             if index.written_at > silent_before and (tp, topic_id) in index.partitions:

@@ -145,6 +145,12 @@ class RemoteState:
             return self._log.agreed.gaps if self._log.agreed else self._gaps
 
     @property
+    def remote_tier(self) -> tuple[tuple[int, int], ...]:
+        """The offsets below the start that only Kafka's remote tier has, as ``offset.wm`` states them."""
+        with self._lock:
+            return self._log.agreed.remote_tier if self._log.agreed else ()
+
+    @property
     def gaps_found(self) -> tuple[Gap, ...]:
         """The open holes as last found, which ``offset.wm`` may not name yet."""
         return self._gaps

@@ -58,6 +58,7 @@ class WatermarkState:
     packs: bool = False
     """True if this leadership may pack."""
     origin: Origin = "disk"
+    remote_tier: tuple[Interval, ...] = ()
 
 
 def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
@@ -80,6 +81,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
         acknowledged_gaps=view.acknowledged_gaps,
         foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
         tails=tails(previous.tails if previous else (), own, lineage, contiguous),
+        remote_tier=view.remote_tier,
         broker=view.broker,
         origin=view.origin,
         written_at=utc_now(),

@@ -24,6 +24,8 @@ class Severity(StrEnum):
     """Two segments hold the same offsets of one log, as after a change of leader; readers take each offset once."""
     TRUNCATED = "TRUNCATED"
     """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
+    TIERED = "TIERED"
+    """Offsets that only Kafka's own remote tier has: not in the store, and not lost."""
     PARTED = "PARTED"
     """Bytes of another history than the disk's, or than another object's: Kafka gave the same offsets twice."""
     GAP = "GAP"
@@ -37,8 +39,8 @@ class Severity(StrEnum):
 class VerifyFinding(NamedTuple):
     """A finding about the offsets ``[offset, end)``, or about an object.
 
-    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT object if
-    no other segment has its offsets, or its own manifest vouches for it.
+    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT
+    object if no other segment has its offsets, or its own manifest vouches for it.
     """
 
     word: Severity

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw import tombstones
+from tidemark.formats.raw.gaps import REMOTE_TIER
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
@@ -157,11 +158,18 @@ class _Verification:
 
     def _report_gaps(self, stored: StoredWatermark) -> None:
         current = stored.watermark
+        for start, end in current.remote_tier:
+            detail = (
+                f"{REMOTE_TIER}: the partition begins at {current.start_offset} in the store, and consumers get them"
+            )
+            self.say(VerifyFinding(Severity.TIERED, start, end, None, detail))
         for gap in current.gaps:
+            word = Severity.TIERED if gap.in_remote_tier else Severity.GAP
             detail = f"{gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC"
-            self.say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, detail, wrong=True))
+            self.say(VerifyFinding(word, gap.start, gap.end, None, detail, wrong=not gap.in_remote_tier))
         for gap in current.acknowledged_gaps:
-            self.say(VerifyFinding(Severity.GAP, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
+            word = Severity.TIERED if gap.in_remote_tier else Severity.GAP
+            self.say(VerifyFinding(word, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
 
     def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
         check_segment = partial(check, store, keys, live=live, deep=self._deep)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.last_batch import last_batch_of
-from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, OtherHistory
+from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, OtherHistory
 from tidemark.store import Store
 from uploader_agent.clock import NEVER
 from uploader_agent.partitions.led_partition import LedPartition
@@ -55,17 +55,20 @@ class IndexPublisher:
         endpoints: str,
         settings: IndexSettings,
         damaged: Callable[[], Sequence[DamagedHead]],
+        unread: Callable[[], Sequence[DiskFault]] = tuple,
         runtime: Runtime = MACHINE,
     ) -> None:
         """``endpoints`` is a digest of the configuration of ``destinations``.
 
-        ``damaged`` returns the damage of this broker's heads, which people must learn of.
+        People must learn of what ``damaged`` returns, the damage of this broker's heads, and ``unread``, what cannot be
+        read of its disks.
         """
         self._destinations = destinations
         self._broker = broker
         self._endpoints = endpoints
         self._settings = settings
         self._damaged = damaged
+        self._unread = unread
         self._runtime = runtime
         self._default_url = destinations.control_store.url
         self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
@@ -102,7 +105,10 @@ class IndexPublisher:
         """
         writers = *self._writers.values(), self._of_gaps
         idle = any(writer.is_idle() for writer in writers)
-        if not now and not (idle or (any(writer.due() for writer in writers) and self._have_changed(partitions))):
+        changed = any(writer.tells_other_faults() for writer in self._writers.values())
+        if not now and not (
+            idle or (any(writer.due() for writer in writers) and (changed or self._have_changed(partitions)))
+        ):
             return False
         by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
         known: dict[TopicPartition, _Known] = {}
@@ -114,7 +120,7 @@ class IndexPublisher:
                 former = None
             if entry is not None and observation is not None:
                 known[tp] = entry
-                observed_at = observation.held_at(confirmed_at, partition.disk.tail)
+                observed_at = partition.held_at(observation, confirmed_at)
                 row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
             elif former is not None:
                 row = IndexRow.of(former), former.observed_at
@@ -136,10 +142,8 @@ class IndexPublisher:
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
         store, intervals = self._destinations.store(url), self._intervals()
-        broker, endpoints, damaged = self._broker, self._endpoints, self._damaged
-        return IndexWriter(
-            store, control, broker, endpoints, *intervals, damaged, of_gaps=of_gaps, runtime=self._runtime
-        )
+        broker, endpoints, told = self._broker, self._endpoints, (self._damaged, self._unread)
+        return IndexWriter(store, control, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
 
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
@@ -188,6 +192,7 @@ class IndexPublisher:
             retention_left=partition.retention_left,
             observed_at=NEVER,
             gaps=remote.gaps,
+            remote_tier=remote.remote_tier,
             last_batch=last_batch_of(partition.last_batch),
             other_history=other_history_of(partition),
         )

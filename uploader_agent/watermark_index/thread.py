@@ -13,6 +13,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.store.clock import MOST, described
 from uploader_agent import clock
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_dedup import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
@@ -24,6 +25,9 @@ logger = structlog.get_logger(__name__)
 
 _CLOCK_EVERY = 600.0
 """Seconds between two readings of the store's clock."""
+
+_READ_AGAIN = 1.0
+"""Seconds after which the former index is read again, if the store has failed."""
 
 
 class _Shown(NamedTuple):
@@ -40,16 +44,19 @@ class IndexThread:
         metrics: Metrics,
         repeats: ErrorDeduplicator,
         interval: float,
-        was_read: Callable[[], None],
+        progressed: Callable[[], None],
         runtime: Runtime = MACHINE,
     ) -> None:
-        """Prepare the thread. It calls ``was_read`` once :meth:`take` has the former index."""
+        """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
         self._interval = interval
         self._indexes = indexes
         self._metrics = metrics
         self._repeats = repeats
-        self._was_read = was_read
+        self._progressed = progressed
+        self.has_written = False
+        """True once the store has taken an index: it answers, and lets this agent read and write."""
+        self._failing: tuple[float, str] | None = None  # since when, and the last error
         self._shown: _Shown | None = None
         self._clock_measured_at = -_CLOCK_EVERY
         self._runtime = runtime
@@ -65,6 +72,14 @@ class IndexThread:
         """The index that this broker's agent wrote before its start, once; None until it was read."""
         former, self._former = self._former, None
         return former
+
+    def failing(self) -> Failing | None:
+        """The failure of the store, while it fails. For any thread."""
+        if self._failing is None:
+            return None
+        since, error = self._failing
+        what = "the watermark index was neither read nor written"
+        return Failing(what, self._runtime.monotonic() - since, error)
 
     def reconfigure(self, settings: IndexSettings) -> None:
         """Write at these intervals from now on."""
@@ -87,9 +102,13 @@ class IndexThread:
 
     def _run(self) -> None:
         self.measure_clock()
-        self._former = self._read()
+        while (former := self._read()) is None and not (self._stopping.is_set() or self._showing.is_set()):
+            self._stopping.wait(_READ_AGAIN)
+        if former is not None:
+            self._failing = None
+        self._former = former or {}
         if not self._stopping.is_set():
-            self._was_read()
+            self._progressed()
         self._showing.wait()
         while not self._stopping.is_set():
             self.measure_clock()
@@ -115,14 +134,16 @@ class IndexThread:
         else:
             self._repeats.cleared("clock", "clock_agrees_again")
 
-    def _read(self) -> Mapping[TopicPartition, IndexEntry]:
-        """The former index; empty if it cannot be read, which only costs more requests."""
+    def _read(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The former index; None if the store fails. One that is damaged counts as empty: that costs more requests."""
         try:
             return self._indexes.read()
         except FormatError as error:
             logger.warning("former_index_ignored", error=str(error))
         except StoreError as error:
-            logger.warning("former_index_not_read", error=str(error))
+            self._failed(error)
+            self._repeats.failed("index", "former_index_not_read", error=str(error))
+            return None
         except Exception:
             logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
         return {}
@@ -134,7 +155,16 @@ class IndexThread:
             if self._indexes.offer(*self._shown, now=now):
                 self._metrics.index_written.set_to_current_time()
                 self._repeats.cleared("index", "index_written_again")
+                self._failing = None
+                first, self.has_written = not self.has_written, True
+                if first:
+                    self._progressed()
         except StoreError as error:
+            self._failed(error)
             self._repeats.failed("index", "index_not_written", error=str(error))
         except Exception:
             logger.exception("index_not_written")  # the thread must go on to the next try
+
+    def _failed(self, error: StoreError) -> None:
+        since = self._failing[0] if self._failing else self._runtime.monotonic()
+        self._failing = since, str(error)

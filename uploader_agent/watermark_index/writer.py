@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, TypeAdapter
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.raw.watermark_index import DamagedHead, IndexEntry, WatermarkIndex, as_stored
+from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, WatermarkIndex, as_stored
 from tidemark.store import Store
 from uploader_agent import __version__, clock
 from uploader_agent.runtime import MACHINE, Runtime
@@ -102,6 +102,7 @@ class IndexWriter:
         min_interval: float,
         idle_interval: float,
         damaged: Callable[[], Sequence[DamagedHead]],
+        unread: Callable[[], Sequence[DiskFault]] = tuple,
         *,
         of_gaps: bool = False,
         runtime: Runtime = MACHINE,
@@ -114,6 +115,8 @@ class IndexWriter:
         self._min_interval = min_interval
         self._idle_interval = idle_interval
         self._damaged = damaged
+        self._unread = unread
+        self._told: tuple[DiskFault, ...] = ()
         self._runtime = runtime
         self._clock = runtime.monotonic
         self._of_gaps = of_gaps
@@ -146,6 +149,10 @@ class IndexWriter:
         """True if a change may be written now."""
         return self._clock() - self._written_at >= self._min_interval
 
+    def tells_other_faults(self) -> bool:
+        """True if other faults of the disks are to be told than the index tells."""
+        return not self._of_gaps and tuple(self._unread()) != self._told
+
     def is_idle(self) -> bool:
         """True if the last write is so long ago that the index is due even without a change."""
         return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
@@ -158,7 +165,7 @@ class IndexWriter:
         current = {tp: statements[tp][0] for tp in sorted(statements)}
         if self._of_gaps and self._written is None:
             self._recall()
-        news = _have_news(current, self._written)
+        news = _have_news(current, self._written) or self.tells_other_faults()
         self.is_current = not news
         if not (self.is_idle() or (news and (now or self.due())) or (now and not self._of_gaps)):
             return False
@@ -170,12 +177,14 @@ class IndexWriter:
             clock_skew=clock.skew().total_seconds(),
             endpoints=self._endpoints,
             damaged_heads=tuple(self._damaged()),
+            disk_faults=() if self._of_gaps else tuple(self._unread()),
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {at for _, at in statements.values()}}
         entries = ({**row.said, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
         body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
         self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at, self.is_current = current, self._clock(), True
+        self._told = head.disk_faults
         return True
 
     def _recall(self) -> None:

@@ -159,6 +159,10 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
     for partition in status["partitions"]:
         lives = f" of the topic's incarnation {partition['incarnation']}" if partition["incarnation"] else ""
         lines.append(f"  partition {partition['partition']}{lives}: next offset {partition['next_offset']}")
+        lines += [
+            f"    {start} to {end}: remote_tier, below its first offset in the store"
+            for start, end in partition["remote_tier"]
+        ]
         lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in partition["gaps"]]
         lines += [
             f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in partition["held_by"]

@@ -66,8 +66,8 @@ def backfill(
     server = Airflow(airflow, read_token(token_file))
     conf: dict[str, Any] = {
         "topics": topics,
-        "from_date": f"{first:%Y-%m-%d}",
-        "to_date": f"{last:%Y-%m-%d}",
+        "from_date": first.date().isoformat(),
+        "to_date": last.date().isoformat(),
         "mode": mode.value,
         "dry_run": not run,
         "extend": extend,

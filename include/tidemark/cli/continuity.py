@@ -16,7 +16,7 @@ from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output, columns
 
-_BESIDE: Final = ("truncated", "lost", "corrupt", "leaving", "lag")
+_BESIDE: Final = ("truncated", "remote_tier", "lost", "corrupt", "leaving", "lag")
 
 
 def continuity(

@@ -66,7 +66,7 @@ def _status(table: TopicTable, around: OutsideTables) -> dict[str, Any]:
         **ledger.model_dump(mode="json", include={"cluster", "topic", "n", "rows", "committed_at"}),
         "table": table.url,
         "state": state,
-        "verdict": sentence(state, missing=health.missing, lag=health.lag),
+        "verdict": sentence(state, missing=health.missing, lag=health.lag, tiered=health.tiered),
         "incidents": [incident.title for incident in now.incidents],
         "partitions": [_partition(partition, ledger) for partition in health.partitions],
         "dates": {dt: state.model_dump(mode="json", by_alias=True) for dt, state in sorted(ledger.dates.items())},
@@ -85,6 +85,7 @@ def _partition(health: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
         "log_end": health.log_end,
         "state": state_of_partition(health),
         "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
+        "remote_tier": [[*part] for part in health.remote_tier],
         "held_by": [held.model_dump(mode="json", by_alias=True) for held in health.held_by],
     }
 

@@ -58,6 +58,25 @@ def dismiss(
     typer.echo(f"{topic}: version {version} is dismissed; the next look closes its incident")
 
 
+@schema_app.command(epilog="Example: tidemark schema revert orders --version 6")
+@writes
+def revert(
+    topic: TopicName,
+    version: Annotated[int, typer.Option(help="The version to go back to; see `tidemark schema show`.")],
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+) -> None:
+    """Take back what was adopted after a version, unless the table has its columns already.
+
+    The newest version is not adopted again: register another one.
+    """
+    from tidemark.planning import schema_following
+
+    table = _following(topics, topic, cluster)
+    schema_following.revert(table, version)
+    typer.echo(f"{topic}: version {version} is adopted again, and the newest is dismissed; register another one")
+
+
 def _following(topics: Path, name: str, cluster: str | None) -> TopicTable:
     deployment = load_topics(topics)
     topic = deployment.topic(name, cluster)

@@ -180,6 +180,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 refresh_seconds=refresh,
                 check_crcs=self.config["check_crcs"],
                 on_ready=self._wakeup.wake,
+                kafka_too=self._mode.reads_kafka,
             )
             self._scouts = Scouts(self._remote, brokers, self._wakeup.wake)
             if not self._mode.reads_kafka:

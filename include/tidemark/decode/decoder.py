@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tidemark.decode.batch_headers import Headers, as_array
 from tidemark.decode.decompress import Arena
-from tidemark.decode.kernel import ERROR_WIDTH, NO_TOTALS, RECORD_RULES, RULE, Columns, RecordTotals, parse_batches
+from tidemark.decode.kernel import FINDINGS, NO_TOTALS, RECORD_RULES, RULE, Columns, RecordTotals, parse_batches
 from tidemark.decode.messages_v0_v1 import decode_legacy
 from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, variable
 from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, DecodeLimits, Refuse, chunks
@@ -49,7 +49,8 @@ def decode_batches(
     [from_offset, to_offset) become rows.
 
     Raises :class:`SegmentError` for a batch that breaks a rule, or, with ``on_refused``, calls that for each and
-    continues; a batch is refused as a whole. Header keys must be UTF-8, as in the protocol.
+    continues; a batch is refused as a whole. What is not UTF-8 in a header key becomes U+FFFD, as
+    Kafka's own client reads it.
     """
     if limits.arena_bytes + max(limits.records_bytes, MAX_BATCH_BYTES) > _MAX_CHUNK_BYTES:
         raise ValueError(f"{limits} would let a chunk grow beyond what Arrow's 32-bit offsets can address")
@@ -103,14 +104,14 @@ def _decode_v2(
 
 
 def _columns(chunk: Chunk, from_offset: int, to_offset: int, refuse: Refuse) -> tuple[Columns, RecordTotals]:
-    errors = np.zeros((len(chunk.headers), ERROR_WIDTH), np.int64)
-    totals = parse_batches(*chunk, from_offset, to_offset, errors, False, Columns.sized(NO_TOTALS))
-    for index in np.flatnonzero(errors[:, RULE]):
-        rule, record = errors[index].tolist()
+    findings = np.zeros((len(chunk.headers), FINDINGS), np.int64)
+    totals = parse_batches(*chunk, from_offset, to_offset, findings, False, Columns.sized(NO_TOTALS))
+    for index in np.flatnonzero(findings[:, RULE]):
+        rule, record, _ = findings[index].tolist()
         refuse(chunk.headers[index], f"record {record} of the batch: {RECORD_RULES[rule]}")
     columns = Columns.sized(totals)
     if totals.rows:
-        parse_batches(*chunk, from_offset, to_offset, errors, True, columns)
+        parse_batches(*chunk, from_offset, to_offset, findings, True, columns)
     return columns, totals
 
 

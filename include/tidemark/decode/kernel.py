@@ -18,19 +18,21 @@ from numpy.typing import NDArray
 from tidemark.decode.batch_headers import HEADERS
 from tidemark.decode.jit import READ_ONLY_BYTES, copy_bytes, helper, kernel
 from tidemark.decode.schema import MAX_MILLISECONDS
-from tidemark.decode.wire import is_utf8, varint
+from tidemark.decode.wire import is_utf8, replaced_utf8, varint
 from tidemark.kafka_log.batch import APPEND_TIME
 
 MIN_RECORD_BYTES: Final = 7
 """A record has at least seven fields of a byte: length, attributes, two deltas, key and value length, header count."""
 
-RULE, RECORD = range(2)
-"""Entries of a batch's error: the broken rule, or 0, and the number of the record that breaks it."""
+RULE, RECORD, REPLACES = range(3)
+"""Entries of a batch's findings: the broken rule, or 0; the number of the record that breaks it; 1 if a header key is
+not UTF-8."""
 
-ERROR_WIDTH: Final = 2
+FINDINGS: Final = 3
 
 _MAX_INT64 = (1 << 63) - 1
 _MIN_INT64 = -(1 << 63)
+_MAX_INT32 = (1 << 31) - 1
 
 _OK = 0
 _LENGTH = 1
@@ -39,7 +41,7 @@ _TIMESTAMP = 3
 _KEY = 4
 _VALUE = 5
 _HEADERS = 6
-_UTF8 = 7
+_TEXT = 7
 _LEFT_IN_RECORD = 8
 _LEFT_IN_BATCH = 9
 
@@ -50,7 +52,7 @@ RECORD_RULES: Final = {
     _KEY: "its key runs out of the record",
     _VALUE: "its value runs out of the record",
     _HEADERS: "its headers run out of the record",
-    _UTF8: "a header key is not UTF-8",
+    _TEXT: "its header keys, which are not UTF-8, become more text than a column holds",
     _LEFT_IN_RECORD: "its length is longer than its fields",
     _LEFT_IN_BATCH: "there are more bytes in the batch than the record count says",
 }
@@ -146,25 +148,35 @@ def parse_batches(
     headers: NDArray[Any],
     from_offset: int,
     to_offset: int,
-    errors: NDArray[np.int64],
+    findings: NDArray[np.int64],
     fill: bool,
     columns: Columns,
 ) -> RecordTotals:
     """Parse the records of batch k, at ``memory[starts[k]:ends[k]]`` with header ``headers[k]``, for every k.
 
     Rows with offsets outside [from_offset, to_offset) are checked and left out. The first pass (not ``fill``) sets
-    ``errors[k]``; the second must follow on the same memory, and skips batches with an error.
+    ``findings[k]``; the second must follow on the same memory, and skips batches with an error.
     """
     totals = NO_TOTALS
     for index in range(len(starts)):
-        if errors[index, RULE] == _OK:
-            rule, record, after = _parse_batch(
-                memory, starts[index], ends[index], headers[index], from_offset, to_offset, fill, columns, totals
+        if findings[index, RULE] == _OK:
+            rule, record, replaces, after = _parse_batch(
+                memory,
+                starts[index],
+                ends[index],
+                headers[index],
+                from_offset,
+                to_offset,
+                fill,
+                findings[index, REPLACES] != 0,
+                columns,
+                totals,
             )
             if rule == _OK:
                 totals = after
-            errors[index, RULE] = rule
-            errors[index, RECORD] = record
+            findings[index, RULE] = rule
+            findings[index, RECORD] = record
+            findings[index, REPLACES] = replaces
     return totals
 
 
@@ -177,10 +189,11 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     from_offset: int,
     to_offset: int,
     fill: bool,
+    replaces: bool,
     columns: Columns,
     totals: RecordTotals,
-) -> tuple[int, int, RecordTotals]:
-    """(the broken rule, the record that breaks it, ``totals`` with this batch added)."""
+) -> tuple[int, int, bool, RecordTotals]:
+    """(the broken rule, the record that breaks it, whether a header key is not UTF-8, ``totals`` with this batch)."""
     rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value = totals
     append_time = header.attributes & APPEND_TIME != 0
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -188,20 +201,20 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
     for record in range(header.record_count):
         size, at = varint(memory, at, end, 5)
         if at < 0 or size < MIN_RECORD_BYTES - 1 or size > end - at:
-            return _LENGTH, record, totals
+            return _LENGTH, record, replaces, totals
         record_end = at + size
         timestamp_delta, at = varint(memory, at + 1, record_end, 10)  # after the attributes; none of them is in use
         delta, at = varint(memory, at, record_end, 5)
         if at < 0 or delta <= last_delta or delta > header.last_offset_delta:
-            return _OFFSET, record, totals
+            return _OFFSET, record, replaces, totals
         last_delta = delta
         milliseconds = header.max_timestamp
         if not append_time:
             # No addition before the check: a signed overflow is undefined for the compiler.
             if timestamp_delta > 0 and base_timestamp > _MAX_INT64 - timestamp_delta:
-                return _TIMESTAMP, record, totals
+                return _TIMESTAMP, record, replaces, totals
             if timestamp_delta < 0 and base_timestamp < _MIN_INT64 - timestamp_delta:
-                return _TIMESTAMP, record, totals
+                return _TIMESTAMP, record, replaces, totals
             milliseconds = base_timestamp + timestamp_delta
         offset = base_offset + delta
         keep = offset >= from_offset and offset < to_offset
@@ -209,7 +222,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
 
         size, at = varint(memory, at, record_end, 5)
         if at < 0 or size < -1 or size > record_end - at:
-            return _KEY, record, totals
+            return _KEY, record, replaces, totals
         key_size = max(size, 0)
         if write and size >= 0:
             copy_bytes(columns.key_data, keys, memory, at, size)
@@ -219,7 +232,7 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
 
         size, at = varint(memory, at, record_end, 5)
         if at < 0 or size < -1 or size > record_end - at:
-            return _VALUE, record, totals
+            return _VALUE, record, replaces, totals
         value_size = max(size, 0)
         if write and size >= 0:
             copy_bytes(columns.value_data, values, memory, at, size)
@@ -229,19 +242,22 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
 
         count, at = varint(memory, at, record_end, 5)
         if at < 0 or count < 0:
-            return _HEADERS, record, totals
+            return _HEADERS, record, replaces, totals
         for _ in range(count):
             size, at = varint(memory, at, record_end, 5)
             if at < 0 or size < 0 or size > record_end - at:
-                return _HEADERS, record, totals
-            if not fill and not is_utf8(memory, at, at + size):
-                return _UTF8, record, totals
+                return _HEADERS, record, replaces, totals
             value_at = at + size
+            if not fill and not replaces:
+                replaces = not is_utf8(memory, at, value_at)
+            if replaces:  # a header key of this batch, or of one of its records above
+                size = replaced_utf8(memory, at, value_at, columns.header_key_data, header_keys, write)
+            elif write:
+                copy_bytes(columns.header_key_data, header_keys, memory, at, size)
             header_value_size, value_at = varint(memory, value_at, record_end, 5)
             if value_at < 0 or header_value_size < -1 or header_value_size > record_end - value_at:
-                return _HEADERS, record, totals
+                return _HEADERS, record, replaces, totals
             if write:
-                copy_bytes(columns.header_key_data, header_keys, memory, at, size)
                 if header_value_size >= 0:
                     copy_bytes(columns.header_value_data, header_values, memory, value_at, header_value_size)
                     _set_bit(columns.header_value_bits, headers)
@@ -253,8 +269,10 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
                 header_values += max(header_value_size, 0)
                 no_header_value += header_value_size < 0
             at = value_at + max(header_value_size, 0)
+        if header_keys > _MAX_INT32:
+            return _TEXT, record, replaces, totals
         if at != record_end:
-            return _LEFT_IN_RECORD, record, totals
+            return _LEFT_IN_RECORD, record, replaces, totals
 
         fits = milliseconds <= MAX_MILLISECONDS and milliseconds >= -MAX_MILLISECONDS
         if keep:
@@ -272,10 +290,11 @@ def _parse_batch(  # noqa: C901  # one pass over the fields as they lie; numba p
             columns.header_offsets[rows + 1] = headers
         rows += keep
     if at != end:
-        return _LEFT_IN_BATCH, header.record_count, totals
+        return _LEFT_IN_BATCH, header.record_count, replaces, totals
     return (
         _OK,
         0,
+        replaces,
         RecordTotals(
             rows, keys, values, headers, header_keys, header_values, no_time, no_key, no_value, no_header_value
         ),

@@ -59,3 +59,34 @@ def is_utf8(memory: NDArray[np.uint8], at: int, end: int) -> bool:
                 return False
         at += more
     return True
+
+
+@helper
+def replaced_utf8(memory: NDArray[np.uint8], at: int, end: int, out: NDArray[np.uint8], to: int, write: bool) -> int:
+    """The number of bytes of text that these bytes become; with ``write``, ``out`` has it from ``to`` on.
+
+    Each part that is not UTF-8 becomes U+FFFD, as in Java's ``new String(bytes, UTF_8)``: as many bytes as begin a
+    character, and a whole surrogate.
+    """
+    start = to
+    while at < end:
+        lead = memory[at]
+        more = 0 if lead < 0xC2 or lead > 0xF4 else 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
+        lowest = 0xA0 if lead == 0xE0 else 0x90 if lead == 0xF0 else 0x80
+        highest = 0x8F if lead == 0xF4 else 0xBF
+        size = 1
+        while size <= more and at + size < end and memory[at + size] >= lowest and memory[at + size] <= highest:
+            lowest, highest = 0x80, 0xBF
+            size += 1
+        whole = lead < 0x80 or (more > 0 and size == more + 1 and not (lead == 0xED and memory[at + 1] >= 0xA0))
+        if whole:
+            if write:
+                for index in range(size):
+                    out[to + index] = memory[at + index]
+            to += size
+        else:
+            if write:
+                out[to], out[to + 1], out[to + 2] = 0xEF, 0xBF, 0xBD
+            to += 3
+        at += size
+    return to - start

@@ -21,6 +21,8 @@ WATERMARK_NAME = "offset.wm"
 MANIFEST_EXTENSION = "manifest.json"
 ALL_DATES = "all"
 
+_MOST_OF_TOPIC = 255 - len(f"@{'i' * 22}-{2**31 - 1}")
+"""Characters of a topic's name that leave room for its id and any number of a partition in the name of a directory."""
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _CLUSTER = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -172,7 +174,9 @@ def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
     """The folder name of an incarnation, without its partition: ``orders``, or ``orders@<topic id>`` for later ones.
 
     ``@`` cannot occur in a topic's name, so incarnations never share a key. The first incarnation keeps the
-    plain name, which Pinterest's consumer looks for.
+    plain name, which Pinterest's consumer looks for. A directory takes names of 255 bytes, so the place of a later one
+    has the first 221 characters of the topic's name: the id alone tells places apart. What an incarnation was recorded
+    with counts, as another version may have made it.
 
     Raises:
         ValueError: the topic's name or id is not legal, or a later incarnation has no id.
@@ -182,7 +186,7 @@ def place_of(topic: str, topic_id: str | None, *, first: bool) -> str:
         return topic
     if topic_id is None or not _TOPIC_ID.fullmatch(topic_id):
         raise ValueError(f"topic {topic}: a re-created topic needs its topic id (22 characters), not {topic_id!r}")
-    return f"{topic}@{topic_id}"
+    return f"{topic[:_MOST_OF_TOPIC]}@{topic_id}"
 
 
 def entropy(cluster: str, place: str, partition: int, bits: int) -> str:
@@ -272,6 +276,11 @@ class ControlKeys:
     def slot_count(self) -> str:
         """The number of slots that share the cluster's partitions."""
         return f"{self._under('_fetch')}slots.json"
+
+    @property
+    def cluster_owner(self) -> str:
+        """The cluster that owns the name, beside the slots: there all agents of the cluster may write."""
+        return f"{self._under('_fetch')}cluster.json"
 
     def slot_lease(self, slot: int) -> str:
         """The lease of one slot."""

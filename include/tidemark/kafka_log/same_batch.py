@@ -46,15 +46,14 @@ def overlapping(
 ) -> Iterator[tuple[One, Other]]:
     """The pairs that share an offset, of two logs in the order of offsets. A batch may be in several pairs."""
     ours, theirs = iter(ones), iter(others)
-    one, other = next(ours, None), next(theirs, None)
-    while one is not None and other is not None:
-        left, right = header_of_one(one), header_of_other(other)
+    mine, other = next(ours, None), next(theirs, None)
+    while mine is not None and other is not None:
+        left, right = header_of_one(mine), header_of_other(other)
         if left.base_offset <= right.last_offset and right.base_offset <= left.last_offset:
-            yield one, other
-        ends = left.last_offset, right.last_offset
-        if ends[0] <= ends[1]:
-            one = next(ours, None)
-        if ends[1] <= ends[0]:
+            yield mine, other
+        if left.last_offset <= right.last_offset:
+            mine = next(ours, None)
+        if right.last_offset <= left.last_offset:
             other = next(theirs, None)
 
 

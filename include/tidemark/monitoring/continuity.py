@@ -26,7 +26,9 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
     acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` counts the
     log's offsets that have no class yet; an open transaction may hold some of them back, and ``held_by`` has its first
-    offset. ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
+    offset. ``remote_tier`` counts offsets, in gaps or below the partition's first one in the store, that only Kafka's
+    own remote tier has; the latter are not counted in ``deleted_before_upload``, which is their class in the evidence.
+    ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
 
     Raises:
         StoreError: a store did not answer.
@@ -40,7 +42,7 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     state = now.state(equal=accounts["balanced"])
     return accounts | {
         "state": state,
-        "verdict": sentence(state, missing=now.health.missing, lag=now.health.lag),
+        "verdict": sentence(state, missing=now.health.missing, lag=now.health.lag, tiered=now.health.tiered),
         "sound": exit_code(state) == 0,
         "lag": now.health.lag,
         "incidents": [
@@ -65,14 +67,18 @@ def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[
     """The partition's account (an empty one if nothing landed), with the gaps and the lag above it."""
     landed = health.landed or 0
     gaps = {
-        name: Intervals.of(gap for gap in health.gaps if (gap.reason == "corrupt") is (name == "corrupt"))
+        name: Intervals.of(gap for gap in health.lost if (gap.reason == "corrupt") is (name == "corrupt"))
         for name in ("lost", "corrupt")
     }
     base = account or _nothing_landed(health)
+    below = Intervals(health.remote_tier).clip(0, base["start_offset"]).size
+    classes = base["classes"]
     state = state_of_partition(health)
     return base | {
         **{name: missing.clip(landed, _END).size for name, missing in gaps.items()},
         "leaving": gaps["lost"].clip(0, landed).size,
+        "classes": classes | {"deleted_before_upload": max(0, classes["deleted_before_upload"] - below)},
+        "remote_tier": health.tiered.size,
         "log_end": health.log_end,
         "lag": health.lag,
         "state": state if base["balanced"] else worst([state, "unequal"]),

@@ -32,6 +32,9 @@ MIRROR_SILENCE: Final = timedelta(hours=1)
 
 _LONGEST: Final = 86_400.0 * 365 * 100
 
+_NAMED: Final = 5
+"""Most partitions that a condition of a disk names."""
+
 
 def agents_gone(
     cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], silence: timedelta, now: datetime
@@ -127,6 +130,34 @@ def _damage(head: DamagedHead) -> str:
 def head_key(cluster: str, broker: str) -> str:
     """The key of the incident that heads of ``broker`` were damaged."""
     return f"head/{cluster}/{broker}"
+
+
+def disks_failing(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[Condition]:
+    """Conditions of brokers with disks or logs that their agents cannot read: one a broker."""
+    for index in indexes:
+        faults = index.disk_faults
+        if not faults:
+            continue
+        disks = [f"{fault.path}: {fault.rule}" for fault in faults if fault.path is not None]
+        logs = [f"{fault.topic}-{fault.partition}: {fault.rule}" for fault in faults if fault.path is None]
+        more = [f"{len(logs) - _NAMED} more partitions"] if len(logs) > _NAMED else []
+        yield Condition(
+            kind="disk",
+            key=disk_key(cluster, str(index.broker)),
+            cluster=cluster,
+            since=min(fault.found_at for fault in faults),
+            title=f"{cluster}: {of_broker(index.broker)} has logs that its agent cannot read",
+            text="; ".join([*disks, *logs[:_NAMED], *more]) + "; nothing of them is stored until they can be read",
+            likely="a disk has failed or is not mounted, or rights have changed; or the agent's file names another "
+            "server.properties than the broker runs with",
+            mend=f"on {of_broker(index.broker)}: tidemark-agent status; journalctl -u tidemark-agent -g unreadable",
+            fact=", ".join(fault.path for fault in faults if fault.path is not None),
+        )
+
+
+def disk_key(cluster: str, broker: str) -> str:
+    """The key of the incident that disks or logs of ``broker`` cannot be read."""
+    return f"disk/{cluster}/{broker}"
 
 
 def other_histories(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[Condition]:

@@ -49,6 +49,7 @@ class PartitionHealth(Model):
 
     ``landed`` and ``watermark`` are next offsets, the latter that of segments and packs in the store. ``log_end`` and
     ``high_watermark`` are the broker's when it was ``observed_at``. ``gaps`` are open: neither filled nor acknowledged.
+    ``remote_tier`` are the offsets below the partition's first one in the store that only Kafka's own remote tier has.
     ``unstored_since`` is when the oldest byte that is not in the store was appended; None if there is none, or if the
     agent does not know. ``waits_since`` is None if nothing waits.
     """
@@ -62,6 +63,7 @@ class PartitionHealth(Model):
     high_watermark: int | None = None
     held_by: tuple[OpenTransaction, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    remote_tier: tuple[tuple[int, int], ...] = ()
     broker: int | None = None
     observed_at: AwareDatetime | None = None
     unstored_since: AwareDatetime | None = None
@@ -78,9 +80,19 @@ class PartitionHealth(Model):
         return self.waits_since is not None or (self.watermark is None and self.lag > 0)
 
     @property
+    def lost(self) -> tuple[Gap, ...]:
+        """The open gaps of offsets that are lost unless an agent finds them."""
+        return tuple(gap for gap in self.gaps if not gap.in_remote_tier)
+
+    @property
     def missing(self) -> int:
-        """The number of offsets in open gaps."""
-        return Intervals.of(self.gaps).size
+        """The number of offsets in :attr:`lost` gaps."""
+        return Intervals.of(self.lost).size
+
+    @property
+    def tiered(self) -> Intervals:
+        """The offsets, below the first one in the store or in open gaps, that only Kafka's own remote tier has."""
+        return Intervals(self.remote_tier) | Intervals.of(gap for gap in self.gaps if gap.in_remote_tier)
 
 
 class TopicHealth(Model):
@@ -103,8 +115,13 @@ class TopicHealth(Model):
 
     @property
     def missing(self) -> int:
-        """The number of offsets in open gaps."""
+        """The number of offsets that are lost unless an agent finds them."""
         return sum(partition.missing for partition in self.partitions)
+
+    @property
+    def tiered(self) -> int:
+        """The number of offsets that only Kafka's own remote tier has."""
+        return sum(partition.tiered.size for partition in self.partitions)
 
     def is_late(self, topic: TopicSettings, now: datetime) -> bool:
         """True if an offset that could be landed has waited for longer than the topic's ``late_after``."""
@@ -198,6 +215,7 @@ def _partition(
             "broker": broker,
             "observed_at": entry.observed_at,
             "unstored_since": _unstored_since(entry),
+            "remote_tier": entry.remote_tier,
         }
         health = health.model_copy(update=update)
     return health.model_copy(update={"gaps": _open_gaps(state, entry)})

@@ -52,8 +52,10 @@ _OF_INCIDENTS: Final[Mapping[str, TopicState]] = {
 
 def state_of_partition(health: PartitionHealth) -> TopicState:
     """The worst state of a partition, from the store alone."""
-    if health.gaps:
+    if health.lost:
         return "gap"
+    if health.gaps:
+        return "attention"
     if health.held_by:
         return "held"
     if health.waits:
@@ -84,10 +86,11 @@ def exit_code(state: TopicState) -> int:
     return int(WORDS[state].needs_person)
 
 
-def sentence(state: TopicState, *, missing: int, lag: int) -> str:
-    """The state in a line of text, with the offsets that are missing or wait."""
+def sentence(state: TopicState, *, missing: int, lag: int, tiered: int = 0) -> str:
+    """The state in a line of text, with the offsets that are missing, only in Kafka's own remote tier, or wait."""
     words = WORDS[state]
     counts = [f"{plural(missing, 'offset')} missing"] if missing else []
+    counts += [f"{plural(tiered, 'offset')} only in Kafka's remote tier"] if tiered else []
     counts += [f"{plural(lag, 'offset')} behind"] if lag else []
     name = words.name.upper() if words.needs_person else words.name
     return "; ".join([f"{name}: {words.meaning}", *counts])

@@ -170,8 +170,9 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
     indexes = cache.kept.values()
     silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
     gone = frozenset(index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone)
-    removed = gone - {leader.broker for leader in led.values()}
-    present = [index for index in indexes if index.broker not in removed]
+    leading = {leader.broker for leader in led.values()}
+    # An agent that could read nothing of its disks told of no partition: its broker was not removed.
+    present = [index for index in indexes if index.broker not in gone or index.broker in leading or index.disk_faults]
     return _Brokers(
         led=led,
         gone=gone,
@@ -179,6 +180,7 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             *silent,
             *deployment_conditions.clocks_off(cluster, present, now),
             *deployment_conditions.heads_damaged(cluster, present, now),
+            *deployment_conditions.disks_failing(cluster, present),
             *deployment_conditions.other_histories(cluster, present),
             *(
                 deployment_conditions.unreadable_index(cluster, str(error), now, key)
@@ -188,7 +190,11 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
         unknown=tuple(
             Unknown(found_by("agents"), key=of(cluster, key.rpartition("/")[2].removesuffix(".json")))
             for key in cache.failures
-            for of in (deployment_conditions.agent_gone_key, deployment_conditions.head_key)
+            for of in (
+                deployment_conditions.agent_gone_key,
+                deployment_conditions.head_key,
+                deployment_conditions.disk_key,
+            )
         )
         + ((Unknown(frozenset({"history"})),) if cache.failures else ()),
         missing=bool(cache.failures),

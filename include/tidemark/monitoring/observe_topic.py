@@ -23,6 +23,7 @@ from tidemark.monitoring.kinds import Source, found_by
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.quarantine_samples import samples_of
+from tidemark.monitoring.topic_conditions import LastRun
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, committed_ledger
@@ -71,9 +72,9 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
     sighting = before
     steps: tuple[tuple[Step, Source], ...] = (
         (_seen, "sightings"),
+        (_unread, "unread"),
         (_ledger, "ledger"),
         (_verdict, "verdict"),
-        (_unread, "unread"),
         (_schema, "schema"),
         (_state, "state"),
     )
@@ -159,8 +160,9 @@ def _ledger(
         if old or digest != before.quiet:
             read, exact = _read(table, around, before, now, exact=old or not around.committed)
             uploaded = _uploaded(around.led, read.ledger, before.uploaded, now)
-            conditions = [*topic_conditions.gaps(read.health)]
-            conditions += topic_conditions.late(table.topic, read.health, uploaded, now, around.scanned_at)
+            conditions = [*topic_conditions.gaps(read.health), *topic_conditions.remote_tier(read.health)]
+            run = LastRun(before.failed_at, before.failure, around.scanned_at)
+            conditions += topic_conditions.late(table.topic, read.health, uploaded, now, run)
             quiet = not read.health.marks and not any(partition.gaps for partition in read.health.partitions)
             new = samples_of(table, read.ledger, before.n)
             update = {
@@ -244,8 +246,12 @@ def _unread(
     if around.unread in {"", before.all_read}:
         return [], before
     status = UnreadStatus.load(table.store, table.keys.deployment.unread(table.topic.topic))
-    all_read = "" if status.messages else around.unread
-    return list(topic_conditions.unread(status)), before.model_copy(update={"all_read": all_read})
+    update = {
+        "all_read": "" if status.messages else around.unread,
+        "failed_at": status.failed_at,
+        "failure": status.failure,
+    }
+    return list(topic_conditions.unread(status)), before.model_copy(update=update)
 
 
 def _state(

@@ -37,8 +37,9 @@ class TopicSighting(Model):
     of those that wait for the upload. ``samples`` are of the runs up to ledger ``n``, as far back as the quarantine's
     rate looks. ``quiet`` identifies the ledger and the watermarks with which nothing was wrong or waiting: while they
     are unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of
-    a verdict without a failure, ``all_read`` that of an unread status without a finding. ``state`` is the status of the
-    topic's state table, ``state_etag`` its ETag. ``summary`` is the topic's state when its ledger was read.
+    a verdict without a failure, ``all_read`` that of an unread status without a finding. ``failure`` is the error of
+    the last run, which failed at ``failed_at``; empty if it did not fail. ``state`` is the status of the topic's state
+    table, ``state_etag`` its ETag. ``summary`` is the topic's state when its ledger was read.
     """
 
     marks: tuple[WaitingSince, ...] = ()
@@ -50,6 +51,8 @@ class TopicSighting(Model):
     read_at: AwareDatetime | None = None
     passed: str = ""
     all_read: str = ""
+    failed_at: AwareDatetime | None = None
+    failure: str = ""
     state: StateStatus | None = None
     state_etag: str = ""
     summary: TopicSummary | None = None

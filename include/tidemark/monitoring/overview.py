@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 class TopicSummary(Model):
     """One topic. Its ``state`` comes from the store alone; a view adds the topic's open incidents.
 
-    ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are open ones and ``missing`` their
-    offsets; ``held`` are partitions.
+    ``landed`` and ``lag`` are offsets of the partitions that brokers lead. ``gaps`` are those of lost offsets that are
+    open, and ``missing`` their offsets; ``held`` are partitions.
 
     ``final_to`` is the newest closed date, ``incomplete`` the number of dates that closed with offsets missing.
     """
@@ -67,7 +67,7 @@ class TopicSummary(Model):
             landed=sum(partition.landed or 0 for partition in health.partitions if partition.log_end is not None),
             lag=health.lag,
             rows=sum(date.rows for date in health.dates.values()),
-            gaps=sum(len(partition.gaps) for partition in health.partitions),
+            gaps=sum(len(partition.lost) for partition in health.partitions),
             missing=health.missing,
             held=sum(bool(partition.held_by) for partition in health.partitions),
             final_to=max((dt for dt, date in health.dates.items() if date.closed), default=""),

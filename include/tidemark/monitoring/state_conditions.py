@@ -100,6 +100,16 @@ class _State:
                 mend="name columns of the source as state.order; or compare these keys with the source, then accept "
                 f"them: state.accept.moved_keys: {status.moved_keys}",
             )
+        if status.outranked_keys > settings.accept.outranked_keys and settings.order:
+            yield self._condition(
+                "outranked_keys",
+                since=since,
+                title=f"{self._name}: {status.table} shows {plural(status.outranked_keys, 'key')} as they were before",
+                text=f"later records of these keys have a lower {', '.join(settings.order)}, so they do not count",
+                likely="the source was restored, and begins its positions again; or it repeats old changes",
+                mend="begin a state of another state.table with a new snapshot in a topic of its own, or leave out "
+                f"state.order; or accept them: state.accept.outranked_keys: {status.outranked_keys}",
+            )
         if status.uncertain > settings.accept.uncertain:
             yield self._condition(
                 "uncertain",

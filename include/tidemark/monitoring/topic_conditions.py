@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.slots import of_broker
@@ -46,7 +46,7 @@ _GAPS: Final = {
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
     """The topic's LOST offsets that are not acknowledged."""
-    open_gaps = [(partition, gap) for partition in health.partitions for gap in partition.gaps]
+    open_gaps = [(partition, gap) for partition in health.partitions for gap in partition.lost]
     if len(open_gaps) > MOST_GAPS:
         yield _many_gaps(health, [gap for _, gap in open_gaps])
         return
@@ -76,7 +76,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
 def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
     """One incident for all gaps, under the key of the messages about some of them."""
     count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
-    partitions = sum(bool(partition.gaps) for partition in health.partitions)
+    partitions = sum(bool(partition.lost) for partition in health.partitions)
     return Condition(
         kind="gap",
         key=f"gap/{health.cluster}/{health.topic}",
@@ -89,6 +89,38 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
         likely=f"of most of them: {_GAPS.get(reason, reason)}",
         mend="the topic's continuity page shows each, and acknowledges those that are lost for good; or tidemark "
         f"continuity {health.topic} --cluster {health.cluster}",
+    )
+
+
+def remote_tier(health: TopicHealth) -> Iterator[Condition]:
+    """The condition of a topic with partitions that wait at offsets which only Kafka's own remote tier has."""
+    waiting = [(part, gap) for part in health.partitions for gap in part.gaps if gap.in_remote_tier]
+    if not waiting:
+        return
+    name = f"{health.cluster}/{health.topic}"
+    count = sum(gap.end - gap.start for _, gap in waiting)
+    partitions = len({(part.incarnation, part.partition) for part, _ in waiting})
+    part, gap = min(waiting, key=lambda found: found[1].detected_at)
+    yield Condition(
+        kind="remote_tier",
+        key=f"remote_tier/{name}",
+        cluster=health.cluster,
+        topic=health.topic,
+        partition=part.partition,
+        start=gap.start,
+        end=gap.end,
+        offsets=count,
+        since=gap.detected_at,
+        title=f"{name}: {plural(count, 'offset')} are only in Kafka's remote tier",
+        text=f"{plural(count, 'offset')} of {plural(partitions, 'partition')} left the broker's disk for Kafka's own "
+        f"remote tier before the agent had stored them; the first are {gap.start} to {gap.end - 1} of partition "
+        f"{part.partition}. Nothing is lost: consumers get them from Kafka. The partition waits there, and the others "
+        "continue",
+        likely="the agent was down, or did not reach the store, for longer than local.retention.ms or "
+        "local.retention.bytes allow",
+        mend="raise the topic's local.retention.ms above the longest time for which an agent may be away; what another "
+        "broker's disk still has, its agent fills in",
+        fact=f"{count} {gap.start}",
     )
 
 
@@ -154,17 +186,27 @@ def stuck(
         )
 
 
+class LastRun(NamedTuple):
+    """What is known of the runs that land a topic: when the last one failed, and how; empty if it did not.
+
+    ``scanned_at`` is when the triggerer last reported its scan.
+    """
+
+    failed_at: datetime | None = None
+    failure: str = ""
+    scanned_at: datetime | None = None
+
+
 def late(
     topic: TopicSettings,
     health: TopicHealth,
     uploaded: Iterable[WaitingSince],
     now: datetime,
-    scanned_at: datetime | None = None,
+    run: LastRun | None = None,
 ) -> Iterator[Condition]:
     """The condition that the table is behind, unless a gap or the agent is the cause; never for an idle topic.
 
     ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
-    ``scanned_at`` is when the triggerer last reported its scan.
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
@@ -189,7 +231,7 @@ def late(
         title=f"{topic.cluster}/{topic.topic}: the table is late",
         text=f"{plural(count, 'uploaded offset')} of {plural(len(waiting), 'partition')} are not landed; partition "
         f"{oldest.partition} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
-        likely=_why_late(oldest, health, now, scanned_at),
+        likely=_why_late(oldest, health, now, run or LastRun()),
         mend="see the runs of the topic's ingest DAG in Airflow"
         + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
     )
@@ -291,18 +333,21 @@ def _is_at_gap(partition: PartitionHealth) -> bool:
     return any(gap.start <= (partition.landed or 0) < gap.end for gap in partition.gaps)
 
 
-def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, scanned_at: datetime | None) -> str:
+def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, run: LastRun) -> str:
+    committed, failed = health.committed_at, run.failed_at
+    if failed is not None and (committed is None or committed < failed):
+        return f"the last run failed at {in_utc(failed)}: {run.failure}"
     if oldest.held_by:
         open_ = oldest.held_by[0]
         return (
             f"the transaction of producer {open_.producer_id} is open since offset {open_.first_offset} of partition "
             f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
         )
-    if scanned_at is not None and now - scanned_at > timedelta(minutes=5):
-        return f"the watermarks have not been scanned since {in_utc(scanned_at)}: does Airflow's triggerer run?"
+    if run.scanned_at is not None and now - run.scanned_at > timedelta(minutes=5):
+        return f"the watermarks have not been scanned since {in_utc(run.scanned_at)}: does Airflow's triggerer run?"
     since = oldest.waits_since or now
-    if health.committed_at is None or health.committed_at < since:
-        last = "nothing was ever" if health.committed_at is None else f"since {in_utc(health.committed_at)} nothing was"
+    if committed is None or committed < since:
+        last = "nothing was ever" if committed is None else f"since {in_utc(committed)} nothing was"
         return f"{last} committed: the ingest DAG is paused, its runs fail, or Spark does not answer"
     return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
 

@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from tidemark.parsers.confluent_framing import split_frame
+from tidemark.parsers.confluent_framing import MAX_NUMBER, split_frame
 from tidemark.parsers.json.document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord
-from tidemark.parsers.schema_registry import MAX_NUMBER
 from tidemark.parsers.settings import Framing
 
 Shape = Literal["json", "json value", "text", "avro container", "protobuf", "binary", "empty"]

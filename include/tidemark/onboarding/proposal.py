@@ -84,12 +84,13 @@ def propose_state(
     """
     if topic.state is not None or sample is None or not len(sample.rows) or sample.rows.column("kafka_key").null_count:
         return None
+    kept = {"key", "timestamp", "value"} <= {*topic.keep}
     types = {field.name: field.type for field in columns}
     nested = types.get("op") == pa.string() and isinstance(types.get("after"), pa.StructType)
     if proposal.changes or nested:
-        return {"envelope": "debezium"} if {"key", "timestamp"} <= {*topic.keep} else None
+        return {"envelope": "debezium"} if kept else None
     compacted = facts is not None and facts.compacted
-    return {} if compacted and {"key", "timestamp", "value"} <= {*topic.keep} else None
+    return {} if compacted and kept else None
 
 
 def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:

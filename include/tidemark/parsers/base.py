@@ -27,6 +27,9 @@ BLOCK_BYTES: Final = 4 << 20
 
 BLOCK_ROWS: Final = 1 << 14
 
+MOST_FIELDS: Final = 4096
+"""The most fields of a schema, at all levels, that become columns: definitions that hold one another may multiply."""
+
 Bits = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 

@@ -1,15 +1,22 @@
 """Confluent's wire format: a zero byte, a schema's number in four bytes, and for Protobuf the message's indexes.
 
-Source: Confluent's documentation, "Schema Registry serializers: wire format".
+Since Confluent Platform 8 a header may name the schema instead, by its GUID: ``__value_schema_id`` has the byte 1, the
+GUID's 16 bytes, and the message's indexes; the value is then what the schema wrote, and nothing else. Such a value gets
+the frame that it lacks, with a number that stands for the GUID in this process, so that all parsers read one format.
+
+Source: Confluent's documentation, "Schema Registry serializers: wire format", and ``SchemaId`` of its client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, Literal
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.parsers.base import bounds
@@ -18,10 +25,100 @@ from tidemark.parsers.row_parser import RefusedRecord
 HEAD: Final = 5
 """Bytes before those that a schema has written."""
 
-NOT_FRAMED: Final = "does not start with a zero byte and the number of a schema, as Confluent's framing does"
+NOT_FRAMED: Final = (
+    "does not start with a zero byte and a schema's number, as Confluent's framing does, nor has its header"
+)
+
+SCHEMA_HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}
+
+MAX_NUMBER: Final = (1 << 31) - 1
+"""The last number of a registry; higher ones stand for GUIDs."""
+
+FIRST_MESSAGE: Final = b"\0"
+"""The indexes of the first message of a Protobuf file."""
+
+MOST_GUIDS: Final = 1 << 17
+"""The most GUIDs that a process tells apart; the records of others are refused, as if nobody knew their schema."""
+
+MAX_FRAME: Final = (1 << 32) - 1
+_GUID: Final = 16
 
 _MAX_VARINT: Final = 5
 _MAX_IN_BYTE: Final = 64
+
+
+class _Guids:
+    """The numbers that stand for GUIDs in this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._numbers: dict[UUID, int] = {}
+        self._guids: list[UUID] = []
+
+    def number(self, guid: UUID) -> int:
+        with self._lock:
+            if guid not in self._numbers and len(self._guids) == MOST_GUIDS:
+                return MAX_FRAME
+            if guid not in self._numbers:
+                self._numbers[guid] = MAX_NUMBER + 1 + len(self._guids)
+                self._guids.append(guid)
+            return self._numbers[guid]
+
+    def guid(self, number: int) -> UUID | None:
+        with self._lock:
+            at = number - MAX_NUMBER - 1
+            return self._guids[at] if 0 <= at < len(self._guids) else None
+
+
+_guids: Final = _Guids()
+
+
+def guid_of(number: int) -> UUID | None:
+    """The GUID that ``number`` stands for; None if it is a number of a registry, or of nothing."""
+    return _guids.guid(number)
+
+
+def framed_values(rows: pa.RecordBatch, column: Literal["key", "value"], *, indexes: bytes = b"") -> pa.Array[Any]:
+    """The binary keys or values of ``rows``, with a frame where a header names the schema.
+
+    ``indexes`` follow the number if the header has none: for Protobuf those of the first message. Of several such
+    headers the last one counts.
+    """
+    values: pa.Array[Any] = rows.column(f"kafka_{column}")
+    named = _named_by_headers(rows.column("kafka_headers"), SCHEMA_HEADERS[column])
+    frames = {header: _frame_of(header, indexes) for header in {*named.values()}}
+    by_row = {row: frame for row, header in named.items() if (frame := frames[header]) is not None}
+    if not by_row:
+        return values
+    texts: list[bytes | None] = values.to_pylist()
+    for row, frame in by_row.items():
+        text = texts[row]
+        texts[row] = None if text is None else frame + text
+    return pa.array(texts, pa.binary())
+
+
+def _named_by_headers(headers: Any, key: str) -> dict[int, bytes]:
+    """The last value of the header ``key`` of each row that has one."""
+    entries = headers.flatten()
+    if not len(entries):
+        return {}
+    keys: pa.Array[Any] = pc.struct_field(entries, "key")
+    at = np.flatnonzero(pc.equal(keys, pa.scalar(key)).to_numpy(zero_copy_only=False))
+    if not len(at):
+        return {}
+    rows = pc.list_parent_indices(headers).to_numpy()[at].tolist()
+    found = pc.struct_field(entries, "value").take(pa.array(at)).to_pylist()
+    return {row: value for row, value in zip(rows, found, strict=True) if value is not None}
+
+
+def _frame_of(header: bytes, indexes: bytes) -> bytes | None:
+    """The frame that says what ``header`` says; None if it names no schema."""
+    if header[:1] == b"\x01" and len(header) > _GUID:
+        number = _guids.number(UUID(bytes=header[1 : _GUID + 1]))
+        return bytes(1) + number.to_bytes(4, "big") + (header[_GUID + 1 :] or indexes if indexes else b"")
+    if header[:1] == b"\0" and len(header) >= HEAD:
+        return header[:HEAD] + (header[HEAD:] or indexes if indexes else b"")
+    return None
 
 
 def split_frame(value: bytes) -> tuple[int, bytes]:

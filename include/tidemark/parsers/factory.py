@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parsed, Parser, check_event_type
+from tidemark.parsers.column_names import check_columns, check_struct_names
 from tidemark.parsers.settings import (
     AvroParser,
     BytesParser,
@@ -82,6 +83,9 @@ def parser_of(settings: ParserSettings, topic: str) -> Parser:
         parser = PARSERS[settings.kind](settings)
         if not isinstance(settings, BytesParser):
             check_names(parser.columns.names)
+            for column in parser.columns:
+                check_struct_names(column.type, column.name)
+            check_columns(parser.columns)
             check_event_type(parser.columns, settings.event_time)
     except ValueError as error:
         raise ConfigError(name, [(f"parser.{settings.kind}", str(error))]) from error

@@ -28,6 +28,7 @@ from typing_extensions import override
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, RegistryUnavailable
+from tidemark.parsers.confluent_framing import MAX_NUMBER, guid_of
 from tidemark.parsers.registry_http import HttpAnswer, RegistryHttp
 from tidemark.parsers.settings import Registry, SettingsFile
 
@@ -38,7 +39,6 @@ MAX_TEXT: Final = 1 << 20
 """The most characters of a schema with its references; Kafka's default for a message, in which a registry keeps it."""
 
 MAX_REFERENCES: Final = 100
-MAX_NUMBER: Final = (1 << 31) - 1
 MAX_KEPT_TEXT: Final = 64 << 20
 """The most characters of schemas that a process keeps."""
 
@@ -120,7 +120,7 @@ class SchemaFiles(Schemas):
             return Unreadable(f"is not valid UTF-8: {error}")
 
 
-_Key = tuple[str, SchemaKind, int]
+_Key = tuple[str, SchemaKind, str]
 
 
 class _SchemaCache:
@@ -165,7 +165,7 @@ def _number(document: Any, name: str) -> int:
 
 
 class SchemaRegistry(Schemas):
-    """``GET <url>/schemas/ids/<number>`` of Confluent's API; the schemas found are kept for the process.
+    """``GET <url>/schemas/ids/<number>`` or ``/schemas/guids/<guid>`` of Confluent's API; what is found is kept.
 
     With ``brief`` it asks once and waits for seconds, instead of TRIES times.
     """
@@ -195,7 +195,7 @@ class SchemaRegistry(Schemas):
         """The schemas, see :class:`Schemas`; several numbers at a time, over connections that stay open."""
         answers: dict[int, Written | Unreadable] = {}
         for number in numbers:
-            if number > MAX_NUMBER:
+            if number > MAX_NUMBER and guid_of(number) is None:
                 answers[number] = Unreadable(f"is unknown: the numbers of a registry end at {MAX_NUMBER}")
             elif kept := _kept.get(self._key(number)):
                 answers[number] = kept
@@ -204,11 +204,16 @@ class SchemaRegistry(Schemas):
         return answers
 
     def _key(self, number: int) -> _Key:
-        return self._url, self._kind, number
+        return self._url, self._kind, self._path(number)
+
+    @staticmethod
+    def _path(number: int) -> str:
+        guid = guid_of(number)
+        return f"/schemas/ids/{number}" if guid is None else f"/schemas/guids/{guid}"
 
     def _find(self, number: int) -> Written | Unreadable:
         try:
-            written = self._whole(self._schema(f"/schemas/ids/{number}"))
+            written = self._whole(self._schema(self._path(number)))
         except _OfTheNumber as reason:
             return Unreadable(str(reason))
         _kept.keep(self._key(number), written)

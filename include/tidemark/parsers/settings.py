@@ -55,18 +55,26 @@ class SettingsFile:
 
 def check_names(names: Iterable[str]) -> None:
     """Raise ValueError unless all ``names`` may stand as columns beside Kafka's own."""
+    names = list(names)
+    check_struct(names, "column")
+    for name in names:
+        folded = name.casefold()
+        if folded == "dt":
+            raise ValueError(f"column {name!r}: dt is the table's own partition column")
+        if folded.startswith(PREFIX):
+            raise ValueError(f"column {name!r}: the prefix kafka_ is reserved for Kafka's own columns")
+
+
+def check_struct(names: Iterable[str], what: str = "field") -> None:
+    """Raise ValueError unless ``names`` may stand beside each other, as columns or within a struct."""
     seen: dict[str, str] = {}
     for name in names:
         folded = name.casefold()
         wrong = sorted({char for char in name if char in FORBIDDEN})
         if not name or wrong:
-            raise ValueError(f"column {name!r}: Delta forbids {wrong or 'empty names'} in the name of a column")
-        if folded == "dt":
-            raise ValueError(f"column {name!r}: dt is the table's own partition column")
-        if folded.startswith(PREFIX):
-            raise ValueError(f"column {name!r}: the prefix kafka_ is reserved for Kafka's own columns")
+            raise ValueError(f"{what} {name!r}: Delta forbids {wrong or 'empty names'} in the name of a column")
         if folded in seen:
-            raise ValueError(f"column {name!r}: appears twice: engines do not distinguish {seen[folded]} and {name}")
+            raise ValueError(f"{what} {name!r}: appears twice: engines do not distinguish {seen[folded]} and {name}")
         seen[folded] = name
 
 

@@ -67,8 +67,8 @@ class Node:
     """A column of the table, or a part of one.
 
     ``index`` is its place among the columns of its level, ``count`` the number of columns with those within it.
-    ``texts`` are an enum's; the slot has the number of a text, and the first is empty. A decimal's slot is ``unsigned``
-    or not. The entries of a list that is ``ordered`` are sorted by their keys.
+    ``texts`` are an enum's, or the one value of all rows; the slot has the number of a text, and the first is empty. A
+    decimal's slot is ``unsigned`` or not. The entries of a list that is ``ordered`` are sorted by their keys.
     """
 
     type: pa.DataType
@@ -176,11 +176,11 @@ def _arrow(node: Node, slots: Slots, data: NDArray[np.uint8]) -> pa.Array[Any]:
     valid = slots.valid[at : at + length]
     bits = None if valid.all() else np.packbits(valid, bitorder="little")
     kind = node.type
-    if pa.types.is_struct(kind) or pa.types.is_list(kind):
-        return _nested(node, slots, data, values, bits)
     if node.texts is not None:
         texts: pa.Array[Any] = node.texts.take(array(pa.int64(), values.copy(), bits))
         return texts
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        return _nested(node, slots, data, values, bits)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         offsets = _offsets(np.cumsum(values & _SIZE))
         copied = np.empty(offsets[-1], np.uint8)

@@ -29,7 +29,8 @@ _ISO: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d)(:\d\d)?(?:[.,](\d{1,9}))?([Zz]|[+-]\d\d:\d\d|[+-]\d\d(?:\d\d)?)?", re.ASCII
 )
 _ISO_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_USUAL_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{3}|\.\d{6})?(Z|[+-]\d\d:\d\d)$"
+_YEAR: Final = r"(\d{3}[1-9]|\d\d[1-9]\d|\d[1-9]\d\d|[1-9]\d{3})"  # Arrow would take the year 0000
+_USUAL_ISO: Final = rf"^{_YEAR}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{{3}}|\.\d{{6}})?(Z|[+-]\d\d:\d\d)$"
 
 _ARROW: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),

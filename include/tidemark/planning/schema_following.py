@@ -15,14 +15,16 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed, RegistryUnavailable
 from tidemark.formats.base import Version
+from tidemark.formats.table.base_columns import PREFIX
+from tidemark.formats.table.partitioning import HOUR
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
 from tidemark.parsers.partition_columns import partitioned_parser
-from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Written
+from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Unreadable, Written
 from tidemark.parsers.settings import AvroParser, FollowingParser, ProtobufParser, RegistrySchema, followed_by
 from tidemark.schemas.adopted import read_state, with_definition
 from tidemark.schemas.merge import Merge
 from tidemark.store.update import update
-from tidemark.table.delta_table import TopicTable
+from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.timestamps import utc_now
 from tidemark.topics import TopicSettings
 
@@ -179,6 +181,59 @@ def dismiss(table: TopicTable, version: int) -> SchemaState:
         rule = f"version {version} does not wait to be accepted"
         raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("--version", rule)])
     return _updated(table, topic, lambda state, _: state.model_copy(update={"dismissed": version}))
+
+
+def revert(table: TopicTable, version: int) -> SchemaState:
+    """Take back what was adopted after ``version``, and do not adopt the newest version again.
+
+    The definition is made anew from the versions that were adopted up to then, which the registry still has.
+
+    Raises:
+        ConfigError: ``version`` is none that was adopted earlier, or cannot be read any more, or the table has columns
+            that came later.
+        RegistryUnavailable: the registry does not answer.
+    """
+    topic = table.deployment.topic(table.topic.topic, table.topic.cluster)
+    source, followed, stored = f"topic {topic.cluster}/{topic.topic}", followed_by(topic.parser), _state(table, topic)
+    history = stored.value.history if stored else ()
+    kept = history[: max((at for at, step in enumerate(history, 1) if step.version == version), default=0)]
+    if stored is None or followed is None or kept in ((), history) or len(history) == MAX_HISTORY:
+        earlier = ", ".join(dict.fromkeys(str(step.version) for step in history[:-1])) or "none"
+        raise ConfigError(source, [("--version", f"version {version} was not adopted earlier, but {earlier}")])
+    found = SchemaRegistry(followed.registry, KINDS[topic.parser.kind]).find([step.number for step in kept])
+    data: bytes | None = None
+    for step in kept:
+        written = found[step.number]
+        if isinstance(written, Unreadable):
+            rule = f"version {step.version} is schema {step.number}, which {written.reason}"
+            raise ConfigError(source, [("--version", rule)])
+        data = _merged(topic, data, written, widen=step.can_be_rebuilt).definition
+    assert data is not None, "a version was kept"
+    last = Registered(kept[-1].number, kept[-1].version, Written(()))
+    adopted = _definition(last, kept[-1].at, data, kept[-1].changes)
+    earlier_topic = with_definition(topic, adopted, stored.value.subject)
+    _check_columns(earlier_topic)
+    _check_no_later(table, earlier_topic)
+
+    def taken_back(state: SchemaState, now: datetime) -> SchemaState:
+        newest = Registered(state.newest.number, state.newest.version, Written(()))
+        change = SchemaChange(path=state.subject, kind="misfit", detail=f"was taken back to version {version}")
+        proposal = _definition(newest, now, data, (change,))
+        changed = {"adopted": adopted, "history": kept, "proposal": proposal, "dismissed": newest.version}
+        return state.model_copy(update=changed)
+
+    return _updated(table, topic, taken_back)
+
+
+def _check_no_later(table: TopicTable, topic: TopicSettings) -> None:
+    """Raise ConfigError if the table has columns that the parser of ``topic`` lacks."""
+    delta = open_delta(table)
+    known = set(partitioned_parser(topic.parser, topic.partition_by, topic.topic).columns.names)
+    later = [] if delta is None else [field.name for field in delta.schema().fields if field.name not in known]
+    later = [name for name in later if not name.startswith(PREFIX) and name not in {"dt", HOUR}]
+    if later:
+        rule = f"the table has the columns {', '.join(later)} by now: it keeps them, and their version"
+        raise ConfigError(f"topic {topic.cluster}/{topic.topic}", [("--version", rule)])
 
 
 def _state(table: TopicTable, topic: TopicSettings) -> Version[SchemaState] | None:

@@ -73,7 +73,7 @@ class _Wanted(NamedTuple):
         return self.header.next_offset
 
 
-class _Seal(NamedTuple):
+class _HeldBatches(NamedTuple):
     """The batches that a seal has with all records, and those at whose offsets it has others."""
 
     complete: set[BatchId]
@@ -214,7 +214,9 @@ class SealsAround:
         manifest = self._sound(name) if name.base <= batch.base_offset else None
         return manifest is not None and claims(manifest, self.lineage, batch, next_offset)
 
-    def _held(self, name: SegmentName, claimed: Iterable[BatchId], wanted: dict[BatchId, _Wanted]) -> _Seal | None:
+    def _held(
+        self, name: SegmentName, claimed: Iterable[BatchId], wanted: dict[BatchId, _Wanted]
+    ) -> _HeldBatches | None:
         """The batches of ``wanted`` that the seal has; None if its log is damaged or was replaced."""
         log, manifest = self.listed[name].log, self._sound(name)
         gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
@@ -236,7 +238,9 @@ class SealsAround:
                 pass  # those after the last packed one
         except (FormatError, NotFound, PreconditionFailed):
             return None
-        return _Seal(complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False})
+        return _HeldBatches(
+            complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False}
+        )
 
 
 def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:

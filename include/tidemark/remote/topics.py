@@ -23,8 +23,12 @@ __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 class RemoteTopics:
     """The topics of a storage's cluster. Thread-safe."""
 
-    def __init__(self, storage: Storage, heads_seconds: float = 0.0) -> None:
-        """Start with nothing read. The brokers' heads are refreshed after ``heads_seconds``."""
+    def __init__(self, storage: Storage, heads_seconds: float = 0.0, *, kafka_too: bool = False) -> None:
+        """Start with nothing read. The brokers' heads are refreshed after ``heads_seconds``.
+
+        With ``kafka_too``, for readers of Kafka as well, what Kafka's own remote tier has is never passed over.
+        """
+        self._kafka_too = kafka_too
         self.storage = storage
         default = storage.default()
         self._control = ControlKeys(default.prefix, storage.cluster)
@@ -47,7 +51,9 @@ class RemoteTopics:
         def observe(number: int, partition: int, latest: tuple[int, int] | None) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, number, partition, latest)
 
-        remote = RemotePartition(self.storage, topic, part, self._indexes, self._heads, self._masks, observe)
+        remote = RemotePartition(
+            self.storage, topic, part, self._indexes, self._heads, self._masks, observe, kafka_too=self._kafka_too
+        )
         remote.refresh()
         return remote
 

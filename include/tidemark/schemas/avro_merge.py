@@ -1,25 +1,36 @@
 """Merges Avro schemas. The result reads the records of both, by Avro's own rules of resolution.
 
+Each place of a named type is merged by itself, and has a declaration of its own if the places differ: a schema may
+move a declaration, rename the record around it, or use one type in a second place with another past.
 https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-import fastavro
-from fastavro.schema import SchemaParseException, UnknownType
-
-from tidemark.parsers.avro.bounds import check_levels
+from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
+from tidemark.parsers.avro.resolution import (
+    INSTANTS,
+    FailingStep,
+    RecordStep,
+    ScalarStep,
+    Step,
+    column_logical,
+    may_fail,
+    resolved,
+    steps,
+    value_of,
+)
+from tidemark.parsers.avro.schema import ABSENT, Field, Type, parsed, text
 from tidemark.parsers.avro.types import Types
+from tidemark.parsers.column_names import check_struct_names
 from tidemark.parsers.schema_registry import Written
-from tidemark.schemas.merge import NESTED, Changes, Merge
+from tidemark.schemas.merge import NESTED, Changes, Merge, clash_of
 
-_NAMED: Final = {"record", "enum", "fixed"}
-_WIDER: Final = (("int", "long"), ("float", "double"))
-_ABSENT: Final = object()
+_WIDER: Final = {("int", "long"), ("float", "double")}
+_INSTANTS: Final = INSTANTS | {"timestamp-nanos"}
 
 
 def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
@@ -28,249 +39,217 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     Raises:
         ValueError: ``newest`` is not the schema of a record, or none of its fields can be a column.
     """
-    new = _NamedSchema(newest.texts)
-    if not isinstance(new.root, str) or new.named.get(new.root, {}).get("type") != "record":
+    new = _parsed(newest.texts)
+    if new.kind != "record":
         raise ValueError("is not the schema of a record")
-    if adopted is None:
-        empty = {**new.named[new.root], "fields": []}
-        old = _NamedSchema([])
-        old.root, old.named = new.root, {**new.named, new.root: empty}
-    else:
-        old = _NamedSchema([adopted.decode()])
-    merge = _AvroMerge(old, new, widen=widen)
-    root = merge.root()
-    if not merge.named[root]["fields"]:
-        problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
+    old = replace(new, aliases=(), fields=[]) if adopted is None else _parsed([adopted.decode()])
+    merge = _AvroMerge(old, widen=widen)
+    result = merge.root(old, new)
+    changes = tuple(merge.changes.found)
+    if not result.fields:
+        problems = "; ".join(f"{change.path}: {change.detail}" for change in changes)
         raise ValueError(problems or "has no field")
-    body = json.dumps(_declared(root, merge.named, set()), separators=(",", ":"), ensure_ascii=False).encode()
-    return Merge(body, tuple(merge.changes.found))
+    return Merge(text(result).encode(), changes)
 
 
-class _NamedSchema:
-    """A schema in which named types stand by their names; ``named`` has their declarations."""
-
-    def __init__(self, texts: list[str] | tuple[str, ...]) -> None:
-        self.named: dict[str, dict[str, Any]] = {}
-        self.root: Any = None
-        known: dict[str, Any] = {}
-        try:
-            for text in texts:
-                check_levels(text.encode())
-                self.root = self._by_name(fastavro.parse_schema(json.loads(text), known))
-        except UnknownType as error:
-            raise ValueError(f"is not a valid Avro schema: {error.name} is not a known type") from error
-        except (SchemaParseException, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise ValueError(f"is not a valid Avro schema: {type(error).__name__} {error}") from error
-
-    def _by_name(self, schema: Any) -> Any:
-        if isinstance(schema, list):
-            return [self._by_name(branch) for branch in schema]
-        if isinstance(schema, str):
-            return schema
-        kind = schema["type"]
-        if kind in ("array", "map"):
-            inner = "items" if kind == "array" else "values"
-            return {"type": kind, inner: self._by_name(schema[inner])}
-        if kind in _NAMED:
-            return self._declare(schema, kind)
-        if not isinstance(kind, str):
-            return self._by_name(kind)
-        kept = {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
-        return {"type": kind, **kept} if kept else kind
-
-    def _declare(self, schema: Any, kind: str) -> str:
-        name: str = schema["name"]
-        keys = {"enum": ("symbols", "default"), "fixed": ("size", "logicalType", "precision", "scale"), "record": ()}
-        body = {"type": kind, "name": name, **{key: schema[key] for key in keys[kind] if key in schema}}
-        self.named[name] = body
-        if kind == "record":
-            body["fields"] = [
-                {
-                    "name": field["name"],
-                    "type": self._by_name(field["type"]),
-                    **({"default": field["default"]} if "default" in field else {}),
-                }
-                for field in schema["fields"]
-            ]
-        return name
+def _parsed(texts: list[str] | tuple[str, ...]) -> Type:
+    try:
+        return parsed(texts)
+    except UnboundedSchema:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not a valid Avro schema: {error}") from error
 
 
 class _AvroMerge:
-    """A merge of two schemas; ``named`` are the named types of the result."""
+    """A merge into ``old``."""
 
-    def __init__(self, old: _NamedSchema, new: _NamedSchema, *, widen: bool) -> None:
-        self._old = old
-        self._new = new
+    def __init__(self, old: Type, *, widen: bool) -> None:
         self._widen = widen
-        self._done: set[str] = set()
-        self.named: dict[str, dict[str, Any]] = {**new.named, **old.named}
-        self.changes = Changes([field["name"] for field in old.named[old.root]["fields"]])
+        self._types = Types()
+        if old.fields:
+            self._types.record(old)
+        self.changes = Changes([field.name for field in old.fields])
 
-    def root(self) -> str:
-        """The name of the merged record."""
-        name: str = self._old.root
-        if _unqualified(name) != _unqualified(self._new.root):
-            detail = f"the record is named {self._new.root} now, so records of that name cannot be read as {name}"
-            self.changes.note(name, "misfit", detail)
-        else:
-            self._record(name, self._new.root, "")
-        return name
+    def root(self, old: Type, new: Type) -> Type:
+        """The merged record."""
+        if old.short != new.short and old.name not in new.aliases:
+            detail = f"the record is named {new.name} now, so records of that name cannot be read as {old.name}"
+            self.changes.note(old.name, "misfit", detail)
+            return old
+        result = self._record(_also_named(old, new), new, "")
+        if result.fields:
+            self._check(new, result)
+        return result
 
-    def _record(self, old: str, new: str, path: str) -> None:
-        """Merge the newer schema's record ``new`` into ``old``, once."""
-        if old in self._done:
-            return
-        self._done.add(old)
-        theirs = {field["name"]: field for field in self._new.named[new]["fields"]}
-        fields = [
-            self._field(field, theirs.pop(field["name"], None), f"{path}{field['name']}")
-            for field in self._old.named[old]["fields"]
-        ]
-        self.named[old] = {**self.named[old], "fields": fields}
-        for field in theirs.values():
-            place = f"{path}{field['name']}"
-            if path:
-                self.changes.note(place, "wider", f"{_shown(field['type'])}, {NESTED}")
-                if self._widen:
-                    fields.append(_with_default(field))
-            elif self._can_be_column(field):
-                fields.append(_with_default(field))
-
-    def _can_be_column(self, field: Mapping[str, Any]) -> bool:
-        alone = {"type": "record", "name": "alone", "fields": [{"name": field["name"], "type": field["type"]}]}
+    def _check(self, new: Type, result: Type) -> None:
+        """Note what would refuse records of the newer schema, if no change says so."""
+        waiting = [change.path for change in self.changes.found if change.waits]
         try:
-            Types().record(_declared("alone", {**self.named, "alone": alone}, set()))
-        except ValueError as error:
-            self.changes.note(field["name"], "misfit", str(error).removeprefix(f".{field['name']}: "))
+            check_bounded(new)
+        except UnboundedSchema as error:
+            if not waiting:
+                self.changes.note(new.name, "misfit", str(error))
+            return
+        step = resolved(new, result)
+        if isinstance(step, FailingStep):
+            self.changes.note(new.name, "misfit", step.reason)
+            return
+        assert isinstance(step, RecordStep)
+        for part in step.fields:
+            inner = tuple(f"{part.name}{mark}" for mark in ".[{")
+            if may_fail(part.step) and not any(path == part.name or path.startswith(inner) for path in waiting):
+                self.changes.note(part.name, "misfit", _reason(part.step))
+
+    def _record(self, old: Type, new: Type, path: str) -> Type:
+        theirs = {field.name: field for field in new.fields}
+        fields = [self._field(field, theirs.pop(field.name, None), f"{path}{field.name}") for field in old.fields]
+        for field in theirs.values():
+            if self._can_be_nested(field, fields, path) if path else self._can_be_column(field):
+                fields.append(_with_default(replace(field, type=_bare(field.type))))
+        return replace(old, fields=fields)
+
+    def _can_be_nested(self, field: Field, beside: list[Field], path: str) -> bool:
+        place = f"{path}{field.name}"
+        problem = clash_of(field.name, [part.name for part in beside]) or self._problem(field, place)
+        if problem:
+            self.changes.note(place, "misfit", problem)
             return False
-        self._used_again(field["type"], field["name"])
-        return self.changes.takes(field["name"], _shown(field["type"]))
+        self.changes.note(place, "wider", f"{field.type}, {NESTED}")
+        return self._widen
 
-    def _used_again(self, kind: Any, path: str) -> None:
-        """Merge types of the adopted schema wherever the new ``kind`` uses them again."""
-        if isinstance(kind, list):
-            for branch in kind:
-                self._used_again(branch, path)
-        elif isinstance(kind, dict):
-            self._used_again(kind.get("items", kind.get("values")), path)
-        elif kind in self._old.named and kind in self._new.named:
-            self._named(kind, kind, path)
-        elif kind in self._new.named:
-            for field in self._new.named[kind].get("fields", ()):
-                self._used_again(field["type"], f"{path}.{field['name']}")
+    def _can_be_column(self, field: Field) -> bool:
+        problem = self._problem(field, field.name)
+        if problem:
+            self.changes.note(field.name, "misfit", problem)
+            return False
+        return self.changes.takes(field.name, str(field.type))
 
-    def _field(self, old: dict[str, Any], new: dict[str, Any] | None, path: str) -> dict[str, Any]:
+    def _problem(self, field: Field, place: str) -> str | None:
+        """Why ``field`` can be no part of a table, if so."""
+        parts = self._types.parts
+        try:
+            check_struct_names(self._types.arrow(field.type, place), place)
+        except ValueError as error:
+            self._types.parts = parts
+            return str(error).removeprefix(f"{place}: ")
+        return None
+
+    def _field(self, old: Field, new: Field | None, path: str) -> Field:
         if new is None:
             self.changes.note(path, "removed", "is null, or its default, in new records")
             return _with_default(old)
-        kind, nullable = self._value(old["type"], new["type"], path)
-        default = new.get("default", old.get("default", _ABSENT))
-        return _field(old["name"], kind, default, nullable=nullable)
+        kind, nullable = self._value(old.type, new.type, path)
+        return _made(old.name, kind, nullable, new.default, old.default)
 
-    def _value(self, old: Any, new: Any, path: str) -> tuple[Any, bool]:
+    def _value(self, old: Type, new: Type, path: str) -> tuple[Type, bool]:
         """(the merged type without null, true if it may be null)."""
         before, nullable = _without_null(old)
         after, also = _without_null(new)
         return self._type(before, after, path), nullable or also
 
-    def _type(self, old: Any, new: Any, path: str) -> Any:
-        if isinstance(old, str) and isinstance(new, str) and old in self._old.named and new in self._new.named:
-            return self._named(old, new, path)
-        if old == new:
-            return old
-        for kind, inner in (("array", "items"), ("map", "values")):
-            if _is(old, kind) and _is(new, kind):
-                value, nullable = self._value(old[inner], new[inner], f"{path}[]" if kind == "array" else f"{path}{{}}")
-                return {"type": kind, inner: ["null", value] if nullable else value}
-        words = f"{_shown(old)} becomes {_shown(new)}"
-        if (old, new) in _WIDER or _is_longer_decimal(old, new):
+    def _type(self, old: Type, new: Type, path: str) -> Type:
+        if old.kind == new.kind == "record":
+            return self._record(old, new, f"{path}.")
+        if old.kind == new.kind and old.kind in {"array", "map"}:
+            item, nullable = self._value(old.item, new.item, f"{path}[]" if old.kind == "array" else f"{path}{{}}")
+            return replace(old, parts=[_nullable(item) if nullable else item])
+        if old.kind == new.kind and (not old.name or _are_one(old, new)):
+            if old.kind == "enum":
+                more = [symbol for symbol in new.symbols if symbol not in old.symbols]
+                return replace(_also_named(old, new), symbols=(*old.symbols, *more))
+            if column_logical(old) == column_logical(new) or _are_instants(old, new):
+                return _also_named(old, new)
+        words = f"{_of(old)} becomes {_of(new)}" if old.name and new.name else f"{old} becomes {new}"
+        if _is_wider(old, new):
             self.changes.note(path, "wider", words)
-            return new if self._widen else old
+            return _bare(new) if self._widen else old
         self.changes.note(path, "misfit", words)
         return old
 
-    def _named(self, old: str, new: str, path: str) -> str:
-        before, after = self._old.named[old], self._new.named[new]
-        kind = before["type"]
-        if kind != after["type"] or (kind != "record" and _unqualified(old) != _unqualified(new)):
-            self.changes.note(path, "misfit", f"{_of(before)} becomes {_of(after)}")
-        elif kind == "record":
-            self._record(old, new, f"{path}.")
-        elif kind == "enum":
-            more = [symbol for symbol in after["symbols"] if symbol not in before["symbols"]]
-            self.named[old] = {**before, "symbols": [*before["symbols"], *more]}
-        elif {**before, "name": ""} != {**after, "name": ""}:
-            self.changes.note(path, "misfit", f"{_of(before)} becomes {_of(after)}")
+
+def _reason(step: Step) -> str:
+    for part in steps(step):
+        if isinstance(part, FailingStep):
+            return part.reason
+        if isinstance(part, ScalarStep) and None in part.texts:
+            return "has symbols that the table's enum does not have"
+    raise AssertionError("nothing in it fails")
+
+
+def _are_one(old: Type, new: Type) -> bool:
+    """True if readers take two enums, or two fixed types, for one."""
+    return (old.short == new.short or old.name in new.aliases) and old.size == new.size
+
+
+def _also_named(old: Type, new: Type) -> Type:
+    """``old``, which reads values of ``new`` too: it gets its name as an alias, if it needs to."""
+    if old.short == new.short or new.name in old.aliases:
         return old
+    return replace(old, aliases=(*old.aliases, new.name)) if new.name else old
 
 
-def _with_default(field: Mapping[str, Any]) -> dict[str, Any]:
+def _are_instants(old: Type, new: Type) -> bool:
+    """True if both are timestamps, which are converted to the table's unit; see ``resolution``."""
+    return bool(old.logical and new.logical and old.logical.name in INSTANTS and new.logical.name in _INSTANTS)
+
+
+def _is_wider(old: Type, new: Type) -> bool:
+    """True if the columns of ``new`` can hold all values of ``old``."""
+    before, after = column_logical(old), column_logical(new)
+    if before is None and after is None:
+        return (old.kind, new.kind) in _WIDER
+    if (
+        old.kind != new.kind
+        or old.size != new.size
+        or not (before and after and before.name == after.name == "decimal")
+    ):
+        return False
+    return before.scale == after.scale and before.precision < after.precision and _are_one(old, new)
+
+
+def _with_default(field: Field) -> Field:
     """``field`` with a default, so that records without it can be read: the schema's, or else null."""
-    kind, nullable = _without_null(field["type"])
-    default = field.get("default", _ABSENT)
-    return _field(field["name"], kind, None if default is _ABSENT else default, nullable=nullable or default is _ABSENT)
+    kind, nullable = _without_null(field.type)
+    return _made(field.name, kind, nullable, field.default)
 
 
-def _field(name: str, kind: Any, default: Any, *, nullable: bool) -> dict[str, Any]:
-    """A field; the first type of a union is its default's."""
-    if nullable:
-        others = kind if isinstance(kind, list) else [kind]
-        kind = [*others, "null"] if default is not None and default is not _ABSENT else ["null", *others]
-    return {"name": name, "type": kind, **({} if default is _ABSENT else {"default": default})}
+def _made(name: str, kind: Type, nullable: bool, *defaults: Any) -> Field:
+    """A field with the first of ``defaults`` that is valid, or else null; a union begins with its default's type."""
+    default = next((part for part in defaults if _is_value(part, kind, nullable)), None)
+    if default is None:
+        kind = _nullable(kind)
+    elif nullable:
+        kind = Type("union", parts=[kind, Type("null")])
+    return Field(name, kind, default)
 
 
-def _without_null(kind: Any) -> tuple[Any, bool]:
-    if not isinstance(kind, list):
+def _is_value(default: Any, kind: Type, nullable: bool) -> bool:
+    if default is ABSENT or default is None:
+        return default is None and nullable
+    try:
+        value_of(default, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def _nullable(kind: Type) -> Type:
+    return Type("union", parts=[Type("null"), kind])
+
+
+def _bare(kind: Type) -> Type:
+    """``kind`` without aliases, and with a default for each field within it."""
+    fields = [_with_default(replace(part, type=_bare(part.type), aliases=())) for part in kind.fields]
+    return replace(kind, aliases=(), fields=fields, parts=[_bare(part) for part in kind.parts])
+
+
+def _without_null(kind: Type) -> tuple[Type, bool]:
+    if kind.kind != "union":
         return kind, False
-    others = [branch for branch in kind if branch != "null"]
-    return others[0] if len(others) == 1 else others, len(others) < len(kind)
+    others = [branch for branch in kind.parts if branch.kind != "null"]
+    return others[0] if len(others) == 1 else replace(kind, parts=others), len(others) < len(kind.parts)
 
 
-def _declared(kind: Any, named: Mapping[str, Any], done: set[str]) -> Any:
-    """``kind`` with each named type declared at its first use."""
-    if isinstance(kind, list):
-        return [_declared(branch, named, done) for branch in kind]
-    if isinstance(kind, str):
-        if kind not in named or kind in done:
-            return kind
-        done.add(kind)
-        body = named[kind]
-        if body["type"] != "record":
-            return body
-        fields = [{**field, "type": _declared(field["type"], named, done)} for field in body["fields"]]
-        return {**body, "fields": fields}
-    return {key: _declared(part, named, done) if key in {"items", "values"} else part for key, part in kind.items()}
-
-
-def _is(kind: Any, name: str) -> bool:
-    return isinstance(kind, dict) and kind["type"] == name
-
-
-def _is_longer_decimal(old: Any, new: Any) -> bool:
-    """True if both are decimals in bytes, and ``new`` can hold each value of ``old``."""
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return False
-    if any(kind.get("logicalType") != "decimal" or kind["type"] != "bytes" for kind in (old, new)):
-        return False
-    digits = new["precision"] - old["precision"]
-    return bool(new.get("scale", 0) == old.get("scale", 0) and digits > 0)
-
-
-def _unqualified(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _of(body: Mapping[str, Any]) -> str:
-    return f"{body['type']} {_unqualified(body['name'])}" + (f"({body['size']})" if body["type"] == "fixed" else "")
-
-
-def _shown(kind: Any) -> str:
-    """A type in words."""
-    if isinstance(kind, list):
-        return " or ".join(_shown(branch) for branch in kind)
-    if isinstance(kind, str):
-        return _unqualified(kind)
-    if kind["type"] in {"array", "map"}:
-        return f"{kind['type']} of {_shown(kind['items' if kind['type'] == 'array' else 'values'])}"
-    digits = f"({kind['precision']},{kind.get('scale', 0)})" if "precision" in kind else ""
-    return f"{kind.get('logicalType', kind['type'])}{digits}"
+def _of(kind: Type) -> str:
+    return f"{kind.kind} {kind}" + (f"({kind.size})" if kind.kind == "fixed" else "")

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
+from urllib.parse import urljoin
 
+from referencing import Registry, Resource
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT7
+
+from tidemark.parsers.base import MOST_FIELDS
 from tidemark.parsers.schema_registry import Written
 from tidemark.schemas.merge import Changes, Merge
 
@@ -18,6 +25,9 @@ _SIMPLE: Final = {"boolean": "boolean", "integer": "int64", "number": "double", 
 _FORMATS: Final = {"date-time": "timestamp(iso8601)", "date": "date"}
 _TEXT: Final = "json"
 _MAX_DEPTH: Final = 16
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_MOST_LOOKS: Final = 100_000
+"""The most schemas within one another, counted each time, that are read: definitions may multiply."""
 
 
 class _ColumnPlace(NamedTuple):
@@ -64,36 +74,59 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     return Merge(json.dumps(columns, ensure_ascii=False, separators=(",", ":")).encode(), tuple(changes.found))
 
 
+class _SchemaPart(NamedTuple):
+    """A schema within a document, and what its references are relative to."""
+
+    schema: Any
+    resolver: Any
+    """One of :mod:`referencing`, whose class is not public."""
+
+
 class _JsonSchema:
+    """A registered schema and its references, which are found by their names, or by their own ``$id``."""
+
     def __init__(self, written: Written) -> None:
         *others, root = [_parsed(text) for text in written.texts]
-        self._root: Any = root
-        self._others = dict(zip(written.names, others, strict=True))
+        base = root.get("$id", root.get("id")) if isinstance(root, Mapping) else None
+        base = base if isinstance(base, str) else ""
+        documents = [(name, _resource(document)) for name, document in zip(written.names, others, strict=True)]
+        registry = Registry[Any]().with_resource(base, _resource(root))
+        for name, resource in documents:
+            # A reference is written as its name, which is relative to the schema's own address.
+            registry = registry.with_resources([(name, resource), (urljoin(base, name), resource)])
+            own = resource.id()
+            registry = registry.with_resource(own, resource) if own else registry
+        self._root = _SchemaPart(root, registry.resolver(base))
+        self._looked_at = 0
 
-    def places(self) -> Iterator[_ColumnPlace]:
-        """The values that become columns."""
-        root = self._resolved(self._root, self._root, 0)
-        if not isinstance(root, dict) or not self._properties(root, self._root):
+    def places(self) -> list[_ColumnPlace]:
+        """The values that become columns, MOST_FIELDS at most. Raises ValueError."""
+        root = self._target(self._root)
+        if not self._properties(root):
             raise ValueError("is not a JSON Schema of objects with properties")
-        yield from self._within(root, self._root, ())
+        places = list(islice(self._within(root, (), (id(root.schema),)), MOST_FIELDS + 1))
+        if len(places) > MOST_FIELDS:
+            raise ValueError(f"has more than {MOST_FIELDS} columns")
+        return places
 
-    def _within(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_ColumnPlace]:
-        for name, part in self._properties(schema, document).items():
-            yield from self._value(part, document, (*keys, name))
+    def _within(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+        for name, inner in self._properties(part).items():
+            yield from self._value(inner, (*keys, name), above)
 
-    def _value(self, schema: Any, document: Any, keys: tuple[str, ...]) -> Iterator[_ColumnPlace]:
-        schema, document = self._target(schema, document)
-        kind = self._kind(schema)
-        inner = self._properties(schema, document) if kind == "object" else {}
+    def _value(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+        """The columns of a value; JSON text if its schema is one of those around it, by their identities ``above``."""
+        part = self._target(part)
+        kind = self._kind(part.schema)
+        inner = kind == "object" and id(part.schema) not in above and self._properties(part)
         if inner and len(keys) < _MAX_DEPTH:
-            yield from self._within(schema, document, keys)
+            yield from self._within(part, keys, (*above, id(part.schema)))
         elif kind == "array":
-            yield _ColumnPlace(keys, self._list(schema.get("items"), document))
+            yield _ColumnPlace(keys, self._list(part))
         else:
-            yield _ColumnPlace(keys, self._simple(schema, kind))
+            yield _ColumnPlace(keys, self._simple(part.schema, kind))
 
-    def _list(self, items: Any, document: Any) -> str:
-        schema, _ = self._target(items, document)
+    def _list(self, part: _SchemaPart) -> str:
+        schema = self._target(_SchemaPart(part.schema.get("items"), part.resolver)).schema
         kind = self._simple(schema, self._kind(schema))
         return f"list<{kind}>" if kind != _TEXT else _TEXT
 
@@ -117,47 +150,59 @@ class _JsonSchema:
         others = [name for name in (kinds if isinstance(kinds, list) else [kinds]) if name != "null"]
         return str(others[0]) if len(others) == 1 else ""
 
-    def _properties(self, schema: Any, document: Any) -> dict[str, Any]:
-        """The properties of ``schema`` and of all parts of its ``allOf``."""
-        properties: dict[str, Any] = {}
-        if not isinstance(schema, dict):
+    def _properties(self, part: _SchemaPart, above: tuple[int, ...] = ()) -> dict[str, _SchemaPart]:
+        """The properties of a schema and of all parts of its ``allOf``, each with its own resolver."""
+        self._count()
+        schema, resolver = part
+        properties: dict[str, _SchemaPart] = {}
+        if not isinstance(schema, dict) or id(schema) in above:
             return properties
-        for part in schema.get("allOf") or ():
-            target, _ = self._target(part, document)
-            properties |= self._properties(target, document)
+        for inner in _list_of(schema.get("allOf")):
+            properties |= self._properties(self._target(_SchemaPart(inner, resolver)), (*above, id(schema)))
         own = schema.get("properties")
-        return properties | (own if isinstance(own, dict) else {})
+        if isinstance(own, dict):
+            properties |= {name: _SchemaPart(inner, resolver) for name, inner in own.items()}
+        return properties
 
-    def _target(self, schema: Any, document: Any) -> tuple[Any, Any]:
-        """The schema behind a reference or a choice of null and one other, and its document; else ``schema`` itself."""
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(schema, dict):
-                break
-            choices = [part for key in ("oneOf", "anyOf") for part in schema.get(key) or () if not _is_null(part)]
-            if isinstance(schema.get("$ref"), str):
-                schema, document = self._found(schema["$ref"], document)
+    def _target(self, part: _SchemaPart) -> _SchemaPart:
+        """The schema behind references, or a choice of null and one other; else the schema itself."""
+        seen = set[int]()
+        while isinstance(part.schema, dict) and id(part.schema) not in seen:
+            self._count()
+            schema, resolver = part
+            seen.add(id(schema))
+            choices = [
+                inner for key in ("oneOf", "anyOf") for inner in _list_of(schema.get(key)) if not _is_null(inner)
+            ]
+            reference = next((schema[key] for key in _REFERENCES if isinstance(schema.get(key), str)), None)
+            if reference is not None:
+                part = self._found(reference, resolver)
             elif len(choices) == 1 and "type" not in schema:
-                schema = choices[0]
+                part = _SchemaPart(choices[0], resolver)
             else:
                 break
-        return schema, document
+        return part
 
-    def _resolved(self, schema: Any, document: Any, _level: int) -> Any:
-        return self._target(schema, document)[0]
+    @staticmethod
+    def _found(reference: str, resolver: Any) -> _SchemaPart:
+        try:
+            found = resolver.lookup(reference)
+        except (Unresolvable, AttributeError, KeyError, TypeError) as error:  # the latter of schemas that are none
+            raise ValueError(f"refers to {reference}, which is not there, nor among its references") from error
+        return _SchemaPart(found.contents, found.resolver)
 
-    def _found(self, reference: str, document: Any) -> tuple[Any, Any]:
-        name, _, pointer = reference.partition("#")
-        if name:
-            if name not in self._others:
-                raise ValueError(f"refers to {name}, which is not among its references")
-            document = self._others[name]
-        target = document
-        for part in pointer.strip("/").split("/") if pointer.strip("/") else ():
-            key = part.replace("~1", "/").replace("~0", "~")
-            if not isinstance(target, dict) or key not in target:
-                raise ValueError(f"refers to {reference}, which is not there")
-            target = target[key]
-        return target, document
+    def _count(self) -> None:
+        self._looked_at += 1
+        if self._looked_at > _MOST_LOOKS:
+            raise ValueError(f"needs more than {_MOST_LOOKS} steps to read: its definitions hold one another too often")
+
+
+def _resource(document: Any) -> Resource[Any]:
+    return Resource.from_contents(document, default_specification=DRAFT7)
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _parsed(text: str) -> Any:

@@ -6,10 +6,11 @@ adopted, with their types, and the columns that the newer schema adds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidemark.formats.table.schema_state import ChangeKind, SchemaChange
-from tidemark.parsers.settings import check_names
+from tidemark.parsers.settings import check_names, check_struct
 
 NESTED = "is new within a struct, so all rows are written again to have it"
 
@@ -45,3 +46,12 @@ class Changes:
         self._columns.append(column)
         self.note(column, "added", detail)
         return True
+
+
+def clash_of(name: str, beside: Iterable[str]) -> str | None:
+    """Why a struct with the fields ``beside`` can have no field ``name``, if so."""
+    try:
+        check_struct([*beside, name])
+    except ValueError as error:
+        return str(error)
+    return None

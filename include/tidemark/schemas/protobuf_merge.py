@@ -1,10 +1,14 @@
 """Merges Protobuf's descriptors. The result reads the records of both: fields are matched by their numbers.
 
+A message or enum is the same wherever it is defined, so the merge has one file for each package and syntax: a
+definition that moves to an imported file stays where it is.
+
 https://protobuf.dev/programming-guides/proto3/#updating
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -16,15 +20,13 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorSet,
 )
 
-from tidemark.parsers.protobuf.descriptors import message_of, registered_files
-from tidemark.parsers.protobuf.types import check_column
+from tidemark.parsers.protobuf.descriptors import message_in, registered_files, well_known
+from tidemark.parsers.protobuf.differences import ComparedField, compared, shown
+from tidemark.parsers.protobuf.types import check_column, check_size
 from tidemark.parsers.schema_registry import Written
-from tidemark.parsers.settings import SettingsFile
 from tidemark.schemas.merge import NESTED, Changes, Merge
 
 _F: Final = FieldDescriptor
-_WIDER: Final = {(_F.TYPE_INT32, _F.TYPE_INT64), (_F.TYPE_SINT32, _F.TYPE_SINT64)}
-"""Pairs of types with one encoding; the second has each value of the first, in the table's columns, too."""
 
 
 def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool = False) -> Merge:
@@ -33,193 +35,288 @@ def merged(adopted: bytes | None, newest: Written, message: str, *, widen: bool 
     Raises:
         ValueError: ``newest`` has no descriptors, or not this message, or no field of it can be a column.
     """
-    theirs = registered_files(newest)
-    new = _Messages(theirs)
-    if message not in new.found:
-        raise ValueError(f"has no message {message}, but {', '.join(sorted(new.found)) or 'none'}")
+    registered = registered_files(newest)
+    newer = _messages(registered)
+    if message not in newer:
+        raise ValueError(f"has no message {message}, but {', '.join(sorted(newer)) or 'none'}")
     ours = FileDescriptorSet()
     if adopted is None:
-        ours.CopyFrom(theirs)
-        del _Messages(ours).found[message].field[:]
+        ours.CopyFrom(registered)
+        root = _messages(ours)[message]
+        del root.field[:], root.oneof_decl[:]
     else:
         ours.ParseFromString(adopted)
-    _graft_files(ours, theirs)
-    merge = _ProtobufMerge(_Messages(ours), new, message, widen=widen)
-    merge.run(ours)
-    if not merge.old.found[message].field:
+    theirs = message_in(registered, message, "its registered text")
+    table = message_in(ours, message, "the definition")
+    files = _by_package(_reachable(ours, message), registered)
+    merge = _ProtobufMerge(_messages(files), newer, table, theirs, widen=widen)
+    merge.run(files)
+    if not merge.root.field:
         problems = "; ".join(f"{change.path}: {change.detail}" for change in merge.changes.found)
         raise ValueError(problems or "has no field")
-    return Merge(ours.SerializeToString(deterministic=True), tuple(merge.changes.found))
+    return Merge(files.SerializeToString(deterministic=True), tuple(merge.changes.found))
 
 
-class _Messages:
+def _messages(files: FileDescriptorSet) -> dict[str, DescriptorProto]:
     """The messages of a descriptor set, by their full names."""
+    found: dict[str, DescriptorProto] = {}
 
-    def __init__(self, files: FileDescriptorSet) -> None:
-        self.found: dict[str, DescriptorProto] = {}
-        for file in files.file:
-            for message in file.message_type:
-                self._add(file.package, message)
-
-    def _add(self, space: str, message: DescriptorProto) -> None:
+    def add(space: str, message: DescriptorProto) -> None:
         name = f"{space}.{message.name}" if space else message.name
-        self.found[name] = message
+        found[name] = message
         for inner in message.nested_type:
-            self._add(name, inner)
+            add(name, inner)
+
+    for file in files.file:
+        for message in file.message_type:
+            add(file.package, message)
+    return found
 
 
 class _ProtobufMerge:
-    def __init__(self, old: _Messages, new: _Messages, message: str, *, widen: bool) -> None:
-        self.old = old
-        self._new = new
-        self._message = message
+    """``messages`` are those of the result, and ``newer`` those of the newest schema, by full name.
+
+    ``table`` and ``theirs`` are the message as adopted, and in the newest schema.
+    """
+
+    def __init__(
+        self,
+        messages: dict[str, DescriptorProto],
+        newer: dict[str, DescriptorProto],
+        table: Descriptor,
+        theirs: Descriptor,
+        *,
+        widen: bool,
+    ) -> None:
+        self.root = messages[table.full_name]
+        self._messages = messages
+        self._newer = newer
+        self._table = table
+        self._theirs = theirs
         self._widen = widen
-        self._done: set[str] = set()
-        self.changes = Changes([field.name for field in old.found[message].field])
+        self.changes = Changes([field.name for field in table.fields])
 
     def run(self, files: FileDescriptorSet) -> None:
-        """Merge the message in ``files``, the adopted definition."""
-        root = self.old.found[self._message]
-        before = len(root.field)
-        self._fields(self._message, "")
-        for message in self.old.found.values():
+        """Merge the message in ``files``, the result."""
+        before = len(self.root.field)
+        for found in compared(self._table, self._theirs):
+            self._field(found)
+        for message in self._messages.values():
+            _order_oneofs(message)
             for field in message.field:
                 if field.label == _F.LABEL_REQUIRED:  # records of other versions may lack it
                     field.label = FieldDescriptorProto.LABEL_OPTIONAL
-        described = message_of(SettingsFile(self._message, files.SerializeToString()), self._message)
-        taken = [field for field in root.field[before:] if self._can_be_column(field, described)]
-        del root.field[before:]
-        root.field.extend(taken)
+        _link(files)
+        described = message_in(files, self._table.full_name, "the merge")
+        added = self.root.field[before:]
+        taken = [field for field in added if self._can_be_column(described.fields_by_name[field.name])]
+        del self.root.field[before:]
+        self.root.field.extend(taken)
+        _order_oneofs(self.root)
+        self._check(message_in(files, self._table.full_name, "the merge"))
 
-    def _can_be_column(self, field: FieldDescriptorProto, described: Descriptor) -> bool:
+    def _check(self, result: Descriptor) -> None:
+        """Note what the newest schema's records would still be refused for: a new field may have a type of old ones."""
+        check_size(result)
+        noted = {change.path for change in self.changes.found}
+        for found in compared(result, self._theirs):
+            if found.difference is not None and found.path not in noted:
+                self.changes.note(found.path, found.difference.kind, found.difference.detail)
+
+    def _can_be_column(self, field: FieldDescriptor) -> bool:
         try:
-            check_column(described.fields_by_name[field.name])
+            check_column(field)
         except ValueError as error:
             self.changes.note(field.name, "misfit", str(error).removeprefix(f"{field.name}: "))
             return False
-        return self.changes.takes(field.name, _shown(field))
+        return self.changes.takes(field.name, shown(field))
 
-    def _fields(self, name: str, path: str) -> None:
-        """Merge the fields of the message ``name`` that both have, and add the newer one's other fields."""
-        if name in self._done or name not in self._new.found:
-            return
-        self._done.add(name)
-        ours, theirs = self.old.found[name], self._new.found[name]
-        numbers = {field.number: field for field in theirs.field}
-        for field in ours.field:
-            other = numbers.pop(field.number, None)
-            if other is None:
-                self.changes.note(f"{path}{field.name}", "removed", "is null, or its default, in new records")
-            else:
-                self._field(field, other, f"{path}{field.name}")
-        names = {field.name for field in ours.field}
-        for other in numbers.values():
-            place = f"{path}{other.name}"
-            if other.name in names:
-                self.changes.note(place, "misfit", f"is field {other.number} now, and was another")
-            elif path:
-                self.changes.note(place, "wider", f"{_shown(other)}, {NESTED}")
-                if self._widen:
-                    _add_field(ours, theirs, other)
-            else:
-                _add_field(ours, theirs, other)
-            self._inner(other, place)
-
-    def _field(self, ours: FieldDescriptorProto, theirs: FieldDescriptorProto, path: str) -> None:
-        if ours.name != theirs.name:
-            self.changes.note(path, "misfit", f"field {ours.number} is named {theirs.name} now")
-        elif (ours.label == _F.LABEL_REPEATED) != (theirs.label == _F.LABEL_REPEATED):
-            self.changes.note(path, "misfit", f"{_shown(ours)} becomes {_shown(theirs)}")
-        elif (ours.type, ours.type_name) == (theirs.type, theirs.type_name):
-            self._inner(ours, path)
-        elif (ours.type, theirs.type) in _WIDER:
-            self.changes.note(path, "wider", f"{_shown(ours)} becomes {_shown(theirs)}")
-            if self._widen:
-                ours.type = theirs.type
-        else:
-            self.changes.note(path, "misfit", f"{_shown(ours)} becomes {_shown(theirs)}")
-
-    def _inner(self, field: FieldDescriptorProto, path: str) -> None:
-        if field.type in {_F.TYPE_MESSAGE, _F.TYPE_GROUP}:
-            name = field.type_name.lstrip(".")
-            if name in self.old.found:
-                self._fields(name, f"{path}.")
+    def _field(self, found: ComparedField) -> None:
+        """Note what is new about a field, and take it into the result as far as that is wanted."""
+        theirs, holder = found.theirs, self._messages[found.holder.full_name]
+        if found.difference is not None:
+            self.changes.note(found.path, found.difference.kind, found.difference.detail)
+            if found.difference.kind == "wider" and self._widen and theirs is not None:
+                narrow = next(field for field in holder.field if field.number == theirs.number)
+                narrow.type = FieldDescriptorProto.Type.ValueType(theirs.type)
+        elif theirs is None:
+            self.changes.note(found.path, "removed", "is null in new records")
+        elif found.ours is None and "." in found.path:
+            self.changes.note(found.path, "wider", f"{shown(theirs)}, {NESTED}")
+            if self._widen and theirs.number not in {field.number for field in holder.field}:
+                _add_field(holder, self._newer[found.other.full_name], theirs.number)
+        elif found.ours is None:
+            _add_field(holder, self._newer[found.other.full_name], theirs.number)
 
 
-def _graft_files(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> None:
-    """Add the files, imports, messages and enum values that only ``theirs`` has; no message gets a field."""
-    known = {file.name: file for file in ours.file}
-    order = [file.name for file in theirs.file]
-    for file in theirs.file:
-        file_of_ours = known.get(file.name)
-        if file_of_ours is None:
-            known[file.name] = FileDescriptorProto.FromString(file.SerializeToString())
-            continue
-        file_of_ours.dependency.extend(name for name in file.dependency if name not in file_of_ours.dependency)
-        _graft(file_of_ours, file)
-    gone = [file.name for file in ours.file if file.name not in order]
-    files = [known[name] for name in (*gone, *order)]  # a file comes after its imports
-    copies = [FileDescriptorProto.FromString(file.SerializeToString()) for file in files]
-    del ours.file[:]
-    ours.file.extend(copies)
+def _reachable(files: FileDescriptorSet, message: str) -> FileDescriptorSet:
+    """``files`` without the definitions that ``message`` does not lead to: no column has come from them."""
+    names = _Names(files)
+    wanted, kept = [names.holder(message)], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name is not None and name not in kept:
+            kept.add(name)
+            held = names.messages.get(name)
+            wanted += [names.holder(kind.lstrip(".")) for kind in _types([held] if held else [])]
+    result = FileDescriptorSet()
+    for file in files.file:
+        copy = result.file.add()
+        copy.CopyFrom(file)
+        del copy.message_type[:], copy.enum_type[:]
+        copy.message_type.extend(found for found in file.message_type if _full(file, found) in kept)
+        copy.enum_type.extend(found for found in file.enum_type if _full(file, found) in kept)
+    return result
 
 
-def _graft(ours: FileDescriptorProto | DescriptorProto, theirs: FileDescriptorProto | DescriptorProto) -> None:
-    mine = ours.message_type if isinstance(ours, FileDescriptorProto) else ours.nested_type
-    other = theirs.message_type if isinstance(theirs, FileDescriptorProto) else theirs.nested_type
-    messages = {message.name: message for message in mine}
-    for message in other:
+class _Names:
+    """The definitions of files that are not within others, by their full names."""
+
+    def __init__(self, files: FileDescriptorSet) -> None:
+        self.messages = {_full(file, found): found for file in files.file for found in file.message_type}
+        self._enums = {_full(file, found) for file in files.file for found in file.enum_type}
+
+    def holder(self, name: str) -> str | None:
+        """The definition of this name, or around it; None for a type that each pool has."""
+        while name and name not in self.messages and name not in self._enums:
+            name = name.rpartition(".")[0]
+        return name or None
+
+
+def _full(file: FileDescriptorProto, found: DescriptorProto | EnumDescriptorProto) -> str:
+    return f"{file.package}.{found.name}".lstrip(".")
+
+
+def _by_package(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> FileDescriptorSet:
+    """The messages and enums of both, with all values of enums; of messages that both have, the fields of ``ours``."""
+    result = FileDescriptorSet()
+    files: dict[tuple[str, ...], FileDescriptorProto] = {}
+    known: set[str] = set()
+    for file in (*ours.file, *theirs.file):
+        if well_known(file.name) is not None:
+            continue  # each pool has it
+        features = file.options.features.SerializeToString(deterministic=True).hex()
+        key = (file.package, file.syntax or "proto2", str(file.edition), features)
+        if key not in files:
+            made = result.file.add(name=f"{len(files)}.proto", package=file.package)
+            made.syntax = file.syntax
+            if file.syntax == "editions":
+                made.edition = file.edition
+                made.options.features.CopyFrom(file.options.features)
+            files[key] = made
+        files[key].dependency.extend(
+            name for name in file.dependency if name not in files[key].dependency and well_known(name) is not None
+        )
+        for message in file.message_type:
+            _take_message(result, files[key], message, known)
+        for enum in file.enum_type:
+            _take_enum(result, files[key], enum, known)
+    return result
+
+
+def _take_message(
+    result: FileDescriptorSet, file: FileDescriptorProto, message: DescriptorProto, known: set[str]
+) -> None:
+    name = _full(file, message)
+    if name not in known:
+        known.add(name)
+        file.message_type.add().CopyFrom(message)
+        return
+    for other in result.file:
+        for mine in other.message_type:
+            if _full(other, mine) == name:
+                _graft(mine, message)
+
+
+def _take_enum(
+    result: FileDescriptorSet, file: FileDescriptorProto, enum: EnumDescriptorProto, known: set[str]
+) -> None:
+    name = _full(file, enum)
+    if name not in known:
+        known.add(name)
+        file.enum_type.add().CopyFrom(enum)
+        return
+    for other in result.file:
+        for mine in other.enum_type:
+            if _full(other, mine) == name:
+                _graft_values(mine, enum)
+
+
+def _graft(ours: DescriptorProto, theirs: DescriptorProto) -> None:
+    """Add the messages and enums within ``theirs`` that ``ours`` lacks; no message gets a field."""
+    messages = {message.name: message for message in ours.nested_type}
+    for message in theirs.nested_type:
         if message.name in messages:
             _graft(messages[message.name], message)
         else:
-            mine.append(message)
+            ours.nested_type.add().CopyFrom(message)
     enums = {enum.name: enum for enum in ours.enum_type}
     for enum in theirs.enum_type:
         if enum.name in enums:
             _graft_values(enums[enum.name], enum)
         else:
-            ours.enum_type.append(enum)
+            ours.enum_type.add().CopyFrom(enum)
 
 
 def _graft_values(ours: EnumDescriptorProto, theirs: EnumDescriptorProto) -> None:
-    known = {value.number for value in ours.value}
-    names = {value.name for value in ours.value}
-    ours.value.extend(value for value in theirs.value if value.number not in known and value.name not in names)
+    numbers, names = {value.number for value in ours.value}, {value.name for value in ours.value}
+    for value in theirs.value:
+        if value.number not in numbers and value.name not in names:  # of an alias, the first name
+            numbers.add(value.number)
+            ours.value.add().CopyFrom(value)
 
-    """Add ``field`` of ``theirs`` to ``ours``, in the oneof of its oneof's name, which is added if missing."""
+
+def _link(files: FileDescriptorSet) -> None:
+    """Set the imports of each file to the files that its messages need, beside those that each pool has."""
+    defined = {
+        name: file.name for file in files.file for name in (*_messages(FileDescriptorSet(file=[file])), *_enums(file))
+    }
+    for file in files.file:
+        needed = {defined.get(name.lstrip("."), file.name) for name in _types(file.message_type)} - {file.name}
+        kept = [name for name in file.dependency if well_known(name) is not None]
+        del file.dependency[:], file.public_dependency[:], file.weak_dependency[:]
+        file.dependency.extend([*kept, *sorted(needed)])
 
 
-def _add_field(ours: DescriptorProto, theirs: DescriptorProto, field: FieldDescriptorProto) -> None:
-    """Add ``field`` of ``theirs`` to ``ours``, and to a new oneof unless its own exists."""
+def _enums(file: FileDescriptorProto) -> Iterator[str]:
+    """The full names of the enums of a file."""
+    for enum in file.enum_type:
+        yield _full(file, enum)
+    for name, message in _messages(FileDescriptorSet(file=[file])).items():
+        yield from (f"{name}.{enum.name}" for enum in message.enum_type)
+
+
+def _types(messages: Iterable[DescriptorProto]) -> Iterator[str]:
+    """The names of all types that fields of ``messages`` have."""
+    for message in messages:
+        yield from (field.type_name for field in message.field if field.type_name)
+        yield from _types(message.nested_type)
+
+
+def _add_field(ours: DescriptorProto, theirs: DescriptorProto, number: int) -> None:
+    """Add a field of ``theirs`` to ``ours``, and to a new oneof unless its own exists."""
     added = ours.field.add()
-    added.CopyFrom(field)
-    if not field.HasField("oneof_index"):
+    added.CopyFrom(next(field for field in theirs.field if field.number == number))
+    if not added.HasField("oneof_index"):
         return
-    name = theirs.oneof_decl[field.oneof_index].name
+    name = theirs.oneof_decl[added.oneof_index].name
     names = [oneof.name for oneof in ours.oneof_decl]
     if name in names:
         added.oneof_index = names.index(name)
     else:
         ours.oneof_decl.add().name = name
         added.oneof_index = len(names)
-    _synthetic_last(ours)
 
 
-def _synthetic_last(message: DescriptorProto) -> None:
-    """Move the oneofs of ``optional`` fields after the others; descriptors require that."""
+def _order_oneofs(message: DescriptorProto) -> None:
+    """Leave out oneofs without a field, and put those of ``optional`` fields last; descriptors require both."""
     synthetic = {field.oneof_index for field in message.field if field.proto3_optional}
-    order = sorted(range(len(message.oneof_decl)), key=lambda index: index in synthetic)
+    used = {field.oneof_index for field in message.field if field.HasField("oneof_index")}
+    order = sorted(used, key=lambda index: (index in synthetic, index))
     names = [message.oneof_decl[index].name for index in order]
-    for declared, name in zip(message.oneof_decl, names, strict=True):
-        declared.name = name
+    del message.oneof_decl[:]
+    for name in names:
+        message.oneof_decl.add(name=name)
     for field in message.field:
         if field.HasField("oneof_index"):
             field.oneof_index = order.index(field.oneof_index)
-
-
-def _shown(field: FieldDescriptorProto) -> str:
-    """A field's type in words."""
-    name = (
-        field.type_name.rpartition(".")[2] or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
-    )
-    return f"repeated {name}" if field.label == _F.LABEL_REPEATED else name

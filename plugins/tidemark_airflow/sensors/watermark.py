@@ -98,9 +98,10 @@ class WatermarkSensor(BaseSensorOperator):
         """Plan from the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
         from tidemark.formats.table.ledger import new_attempt
         from tidemark.planning import plan_ingest
-        from tidemark.planning.unread_status import record_unread
+        from tidemark.planning.unread_status import record_unread, recording_failure
 
-        made = plan_ingest(table, attempt=new_attempt())
+        with recording_failure(table):
+            made = plan_ingest(table, attempt=new_attempt())
         if made.empty:  # otherwise its run records it
             record_unread(table, made.created_at, made.unread)
         planned = self.planned = write_planned(table, made)

@@ -170,6 +170,7 @@ class TopicAnswer(BaseModel):
     rows: int
     lag: int
     missing: int
+    remote_tier: int
     counts: dict[PartitionFilter, int]
     dates: dict[str, int]
     failure: str
@@ -190,7 +191,10 @@ class GapNow(BaseModel):
 
 
 class PartitionRow(BaseModel):
-    """A partition and its strip. ``state`` is the worst state that applies."""
+    """A partition and its strip. ``state`` is the worst state that applies.
+
+    ``remote_tier`` are the offsets below its first one in the store that only Kafka's own remote tier has.
+    """
 
     incarnation: int
     partition: int
@@ -206,6 +210,7 @@ class PartitionRow(BaseModel):
     waits_since: AwareDatetime | None
     held_by: list[OpenTransaction]
     gaps: list[GapNow]
+    remote_tier: list[tuple[int, int]]
     spans: list[StripSpan]
 
 

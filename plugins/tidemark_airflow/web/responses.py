@@ -154,6 +154,7 @@ def topic_answer(
         rows=now.ledger.rows,
         lag=health.lag,
         missing=health.missing,
+        remote_tier=health.tiered,
         counts={name: sum(_passes(part, name) for part in health.partitions) for name in PARTITION_FILTERS},
         dates=dict(Counter(date.state for date in health.dates.values())),
         failure=now.failure,
@@ -239,6 +240,7 @@ def partition_row(now: TopicNow, part: PartitionHealth, words: Sequence[Acknowle
     return PartitionRow(
         state=state_of_partition(part),
         gaps=[_gap(gap, words) for gap in part.gaps],
+        remote_tier=list(part.remote_tier),
         spans=spans_of(now.ledger.by_partition.get(key), now.entries.get(key), part.gaps),
         held_by=list(part.held_by),
         lag=part.lag,

@@ -250,6 +250,7 @@ class Checks:
             fetched=(by_raw & fetched).size,
             by_evidence=tuple(proved),
             without_segment=(chosen & never).size,
+            remote_tier=(chosen & part.tiered).size,
             expired=sum(claims.expired.get(start, 0) for start in starts),
             other_settings=sum(
                 span.end - span.start for span in part.chosen if claims.other_settings(self._table, span)

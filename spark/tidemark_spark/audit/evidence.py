@@ -43,7 +43,10 @@ Sums = dict[int, dict[At, Account]]
 
 @dataclass
 class PartitionUnderAudit:
-    """A partition under audit. ``spans`` are disjoint, and contain every row of evidence and range of raw."""
+    """A partition under audit. ``spans`` are disjoint, and contain every row of evidence and range of raw.
+
+    ``tiered`` are offsets without a segment that only Kafka's own remote tier has.
+    """
 
     state: PartitionState
     evidence: list[EvidenceRow]
@@ -59,6 +62,7 @@ class PartitionUnderAudit:
     gone: Intervals = field(default_factory=Intervals)
     damaged: Intervals = field(default_factory=Intervals)
     unread: set[str] = field(default_factory=set)
+    tiered: Intervals = field(default_factory=Intervals)
 
     def span_at(self, offset: int) -> Interval | None:
         """The span that holds ``offset``, or None."""

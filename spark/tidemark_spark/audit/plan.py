@@ -9,6 +9,7 @@ from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.read import RawPart, joined, plan_reading
+from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic
 from tidemark.table.evidence import EvidenceRow
 from tidemark_spark.audit.evidence import PartitionUnderAudit, cells_of, hulls_of, touching
@@ -39,7 +40,8 @@ def planned(
     ranges = [part for task in reading.tasks for part in task.ranges]
     spans = joined([*hulls_of(evidence), *((part.from_offset, part.to_offset) for part in ranges)])
     chosen = [span for span in spans if not dates or touching(hulls, *span)]
-    part = PartitionUnderAudit(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone)
+    tiered = _tiered(raw, incarnations, state) & never if never else never
+    part = PartitionUnderAudit(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone, tiered=tiered)
     for task in reading.tasks:
         part.tasks.append(RawTask(task, cells_of(spans, task.from_offset, task.to_offset)))
     _plan_files(part)
@@ -50,12 +52,29 @@ def planned(
 def _reading(
     raw: RawTopic, incarnations: Incarnations, state: PartitionState, wanted: Intervals, spared: Intervals | None
 ) -> RawPart:
-    if state.incarnation < len(incarnations):
-        place = incarnations[state.incarnation].place
-        at = raw.partition(state.topic_id, place, state.incarnation, state.partition)
+    at = _at(raw, incarnations, state)
+    if at is not None:
         known, end = state.history, state.verdicts_end
         return plan_reading(raw, at, known, wanted, verdicts_end=end, spared=spared)
     return RawPart(PartitionPlan.of(state, 0, 0), [], wanted)
+
+
+def _tiered(raw: RawTopic, incarnations: Incarnations, state: PartitionState) -> Intervals:
+    """The offsets that only Kafka's own remote tier has, below the partition's start or acknowledged."""
+    at = _at(raw, incarnations, state)
+    watermark = raw.watermark(at) if at is not None else None
+    if watermark is None:
+        return Intervals()
+    passed = Intervals.of(gap for gap in watermark.acknowledged_gaps if gap.in_remote_tier)
+    return Intervals(watermark.remote_tier) | passed
+
+
+def _at(raw: RawTopic, incarnations: Incarnations, state: PartitionState) -> RawPartition | None:
+    """The partition in raw; None if its incarnation is gone."""
+    if state.incarnation >= len(incarnations):
+        return None
+    place = incarnations[state.incarnation].place
+    return raw.partition(state.topic_id, place, state.incarnation, state.partition)
 
 
 def _plan_files(part: PartitionUnderAudit) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from tidemark.planning import find_plan, plan_ingest
+from tidemark.planning.unread_status import recording_failure
 from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
 from tidemark_spark.cluster.executor import Executor
@@ -24,9 +26,10 @@ def _ingest(options: argparse.Namespace, executor: Executor | None, lineage: Rec
     executor = executor_of(options, executor, options.topic)
     table = begun_table(options)
     known = find_plan(table, options.attempt) if options.attempt is not None else None
-    if not (known or options.dry_run):
-        table = followed(table)
-    plan = known or plan_ingest(table, attempt=options.attempt)
+    with nullcontext() if options.dry_run else recording_failure(table):
+        if not (known or options.dry_run):
+            table = followed(table)
+        plan = known or plan_ingest(table, attempt=options.attempt)
     if options.dry_run:
         show(plan.to_bytes().decode())
         return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
@@ -24,7 +25,7 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import EvidenceRow, to_bytes
 from tidemark.table.evidence_reader import renamed
 from tidemark_spark.compaction.merge import Input, merged, rows_of
-from tidemark_spark.convert.date_partitioner import numbers
+from tidemark_spark.convert.date_partitioner import Numbers, numbers
 from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import HOUR_COLUMN, topic_parser
 from tidemark_spark.convert.row_checksums import Account, account_of_file
@@ -83,6 +84,7 @@ class RewrittenFile:
         self._account = Account()
         self._first = self._last = -1
         self._times: list[int] = []
+        self._untimed = 0
         self._key = ""
         self.size = 0
 
@@ -95,7 +97,9 @@ class RewrittenFile:
                 self._first = first if self._first < 0 else self._first
                 files.add(self._folder, rows, first, self._last)
                 self._account.add(account_of_file(rows, self._schema.names))
-                self._times += _limits(rows)
+                times = _times(rows)
+                self._times += [int(times.min()), int(times.max())] if len(times) else []
+                self._untimed += len(rows) - len(times)
             files.close()
 
     def check(self) -> None:
@@ -129,6 +133,7 @@ class RewrittenFile:
             last_offset=self._last,
             min_timestamp=min(self._times, default=0),
             max_timestamp=max(self._times, default=0),
+            untimed=self._untimed,
         )
 
     def evidence(self, *, hashed: bool) -> EvidenceRow:
@@ -162,12 +167,11 @@ class RewrittenFile:
         self._key, self.size = key, size
 
 
-def _limits(rows: pa.RecordBatch) -> list[int]:
-    """The lowest and the highest timestamp in microseconds; empty if no row has one."""
+def _times(rows: pa.RecordBatch) -> Numbers:
+    """The timestamps in microseconds of the rows that have one."""
     if "kafka_timestamp" not in rows.schema.names:
-        return []
-    times = numbers(rows.column("kafka_timestamp").drop_null())
-    return [int(times.min()), int(times.max())] if len(times) else []
+        return np.empty(0, np.int64)
+    return numbers(rows.column("kafka_timestamp").drop_null())
 
 
 def evidence_of_merged(table: TopicTable, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:

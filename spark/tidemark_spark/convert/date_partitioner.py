@@ -57,7 +57,8 @@ class LocalDates:
         return self._changes[utc_day]
 
     def _offset(self, milliseconds: int) -> int:
-        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        known = min(max(milliseconds, _YEAR_1 + _DAY), _YEAR_10000 - _DAY)  # both have a local time in each zone
+        instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=known)
         offset = instant.astimezone(self._zone).utcoffset()
         return round((offset or timedelta()) / timedelta(milliseconds=1))
 
@@ -88,7 +89,7 @@ class RowSplitter:
         self._partitions = partitions
         self._ahead = sane.ahead
         midnight = datetime(sane.earliest.year, sane.earliest.month, sane.earliest.day, tzinfo=zone)
-        self._earliest = round(midnight.timestamp() * 1000)
+        self._earliest = max(round(midnight.timestamp() * 1000), _YEAR_1)
 
     def split(self, rows: pa.RecordBatch, parsed: Parsed, uploaded_at: datetime) -> Split:
         """Split ``rows``, which have a column ``kafka_timestamp``; ``parsed`` is the parser's result for them."""

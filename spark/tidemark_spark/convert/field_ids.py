@@ -9,10 +9,12 @@ Source: https://iceberg.apache.org/spec, Column Projection; https://parquet.apac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+
+from tidemark.parsers.column_names import check_columns, paths_of
 
 DT: Final = pa.field("dt", pa.date32())
 """The column of a file that repeats the date of its folder, as Iceberg requires. Delta's readers ignore it."""
@@ -29,10 +31,15 @@ def numbered(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict
 
 
 def with_columns(known: Mapping[str, int], columns: Iterable[pa.Field[Any]]) -> dict[str, int]:
-    """Ids by path: the ``known`` ids, and new ids for the other ``columns``, without ``dt``."""
-    ids = dict(known)
+    """Ids by path: the ``known`` ids, and new ids for the other ``columns``, without ``dt``.
+
+    Raises:
+        ValueError: two columns would share an id.
+    """
+    ids, columns = dict(known), list({column.name: column for column in columns}.values())
+    check_columns(columns)
     for column in columns:
-        new = [path for path in _paths(column.name, column.type) if path not in ids]
+        new = [path for path in paths_of(column.name, column.type) if path not in ids]
         first = max(ids.values(), default=0) + 1
         ids |= {path: first + place for place, path in enumerate(new)}
     return ids
@@ -56,12 +63,3 @@ def _with_id(field: pa.Field[Any], path: str, ids: Mapping[str, int]) -> pa.Fiel
     elif isinstance(kind, pa.ListType):
         kind = pa.list_(_with_id(kind.value_field.with_name("element"), f"{path}.element", ids))
     return pa.field(field.name, kind, field.nullable, metadata={_KEY: str(ids[path]).encode()})
-
-
-def _paths(path: str, kind: pa.DataType) -> Iterator[str]:
-    yield path
-    if isinstance(kind, pa.StructType):
-        for child in kind:
-            yield from _paths(f"{path}.{child.name}", child.type)
-    elif isinstance(kind, pa.ListType):
-        yield from _paths(f"{path}.element", kind.value_type)

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemark.decode import SCHEMA as KAFKA
 from tidemark.decode.schema import array
-from tidemark.formats.table.base_columns import BASE_COLUMNS
+from tidemark.formats.table.base_columns import BASE_COLUMNS, BOUNDED
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import Store
@@ -47,7 +47,7 @@ _DICTIONARY: Final = {
     DT.name: DT.name,
 }
 _OURS: Final = {*KAFKA.names, *QUARANTINE.names, DT.name}
-_STATISTICS: Final = {DT.name, *(column.name for column in BASE_COLUMNS if column.statistics)}
+_STATISTICS: Final = {DT.name, *BOUNDED}
 _EPOCH: Final = date(1970, 1, 1)
 _DELTA_ENCODED: Final = {column.name for column in BASE_COLUMNS if column.encoding == "delta"}
 
@@ -106,7 +106,9 @@ class FolderFiles:
         parsed = [column for column in schema if column.name not in _OURS]
         inner = [path for column in parsed for path in leaves(column.name, column.type)]
         self._dictionary: Any = [_DICTIONARY[name] for name in schema.names if name in _DICTIONARY] + inner
-        counted = _STATISTICS | {*inner, *layout.statistics}
+        # DuckDB before 2.0 reads a Bloom filter of bytes wrongly, but only where there are statistics.
+        filtered = {name for name in layout.bloom if pa.types.is_binary(schema.field(name).type)}
+        counted = (_STATISTICS | {*inner, *layout.statistics}) - filtered
         self._statistics: Any = [name for name in (*schema.names, *inner) if name in counted]
         self._sorting = [pq.SortingColumn(place) for place in places(schema, layout.sort)]
 

@@ -100,6 +100,18 @@ def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
     return column.cast(pa.string()).cast(pa.binary())
 
 
+def have_equal_values(one: pa.Table, other: pa.Table) -> bool:
+    """True if both tables have the same columns and values, as Arrow compares them, or as their bytes: NaN is NaN."""
+    return one.equals(other) or (
+        one.schema.equals(other.schema)
+        and len(one) == len(other)
+        and all(
+            left.equals(right) or as_bytes(left.combine_chunks()).equals(as_bytes(right.combine_chunks()))
+            for left, right in zip(one.columns, other.columns, strict=True)
+        )
+    )
+
+
 def _shaped(rows: pa.RecordBatch, columns: dict[str, pa.Array[Any]]) -> pa.RecordBatch:
     missing = {
         field.name: _no_headers(len(rows)) if field.name == "kafka_headers" else _nothing(field, len(rows))

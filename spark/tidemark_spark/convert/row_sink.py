@@ -39,7 +39,7 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     """Columns of a data file: Kafka's columns that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
 
     Raises:
-        ConfigError: the topic's parser cannot be made, or its layout or partitioning names a missing column.
+        ConfigError: the topic's parser cannot be made, or its layout or partitioning does not fit its columns.
     """
     names = {*IDENTITY, *(f"{PREFIX}{column}" for column in topic.keep)}
     where = f"{topic.cluster}/{topic.topic}"
@@ -48,8 +48,11 @@ def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schem
     schema = pa.schema([*(field for field in SCHEMA if field.name in names), *parser.columns, *hour])
     flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
     rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
-    if unknown := [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]:
-        raise ConfigError(where, unknown)
+    problems = [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]
+    types = {field.name: str(field.type) for field in schema}
+    problems += [(f"parquet.{name}", problem) for name, problem in topic.parquet.unsuited(types)]
+    if problems:
+        raise ConfigError(where, problems)
     return schema
 
 
@@ -90,6 +93,7 @@ class _KindOutput:
     root: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
+    timed: bool = True
     contents: dict[DateFolder, dict[int, RowsAdded]] = field(default_factory=dict)
     files: list[DataFile] = field(default_factory=list)
     evidence: list[EvidenceRow] = field(default_factory=list)
@@ -134,6 +138,7 @@ class _KindOutput:
                     last_offset=rows[-1].last,
                     min_timestamp=min(part.min_timestamp for part in rows),
                     max_timestamp=max(part.max_timestamp for part in rows),
+                    untimed=0 if self.timed else sum(part.rows for part in rows),
                 )
             )
         for number, added in sorted(parts.items()):
@@ -194,7 +199,8 @@ class Sink:
         name_of = namer(job, task)
         store = store or open_store(job.lake_store, job.options)
         self._schema = table_schema(job.topic, self._parser)
-        self._landed = _KindOutput(task, job.keys.root, name_of, "landed")
+        timed = "kafka_timestamp" in self._schema.names
+        self._landed = _KindOutput(task, job.keys.root, name_of, "landed", timed)
         self._refused = _KindOutput(task, job.keys.quarantine, name_of, "quarantined")
         self._filtered = _KindOutput(task, "", lambda first, last: f"{name_of(first, last)}.filtered", "filtered")
         self._landed_files = self._landed.opened(store, self._schema, job.layout, job.field_ids)

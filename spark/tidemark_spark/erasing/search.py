@@ -222,8 +222,8 @@ def _search_state(common: SearchJob, task: StateSearch, wanted: Sequence[Matcher
             for matcher in wanted:
                 path = paths[matcher.column]
                 values = column_at(rows, path) if _top(path, names) else pa.nulls(len(rows), pa.binary())
-                if matcher.column != KEY_COLUMN:
-                    found.unsearchable += values.null_count
+                if not _top(path, names):  # a null in a column that the state has is the record's own
+                    found.unsearchable += len(rows)
                 for request, indices in matcher.rows(values).items():
                     for incarnation, partition, offset in (places[row] for row in indices.tolist()):
                         epoch = _epoch_of(lineages[incarnation, partition], offset)
@@ -282,13 +282,14 @@ def _search_raw(common: SearchJob, task: RawSearch, wanted: Sequence[Matcher], f
                 found.rows += len(rows)
                 offsets = numbers(rows.column("kafka_offset"))
                 epochs = _epochs(rows)
-                columns = parsed(parser, rows, None).columns if parser else None
+                read = parsed(parser, rows, None) if parser else None
                 for matcher in wanted:
                     values = rows.column(KEY_COLUMN)
                     if matcher.column != KEY_COLUMN:
-                        assert columns is not None
-                        values = column_at(columns, matcher.column)
-                        found.unsearchable += values.null_count
+                        assert read is not None
+                        values = column_at(read.columns, matcher.column)
+                        # A null of a record that the parser read is the record's own, unless its value was a misfit.
+                        found.unsearchable += len(read.refused) + read.unknown.get(matcher.column, 0)
                     for request, indices in matcher.rows(values).items():
                         at = request, whole.incarnation, whole.partition
                         found.hits += [

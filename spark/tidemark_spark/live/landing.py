@@ -18,7 +18,7 @@ from tidemark.formats.table.live_landing import LandingStatus, LiveLanding, Topi
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import find_plan, plan_ingest, write_plan
 from tidemark.planning.maintenance.fold import has_landed
-from tidemark.planning.unread_status import record_unread
+from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.raw.heads import LiveEnd
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
@@ -100,10 +100,11 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
     table = open_topic_table(deployment, deployment.topic(topic.topic, cluster))
     if (known := find_plan(table, topic.attempt)) is not None:
         return Prepared(topic, table, known, has_landed(table, committed_ledger(table), known))
-    table = followed(table)
-    raw = ScannedTopic(table, topic.partitions, live_end)
-    # The topic's own runs close dates, from the agents' indexes.
-    plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
+    with recording_failure(table):
+        table = followed(table)
+        raw = ScannedTopic(table, topic.partitions, live_end)
+        # The topic's own runs close dates, from the agents' indexes.
+        plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
     if plan.empty:
         record_unread(table, plan.created_at, plan.unread)
         return _ended(topic, "empty", again=LONGEST_PAUSE if raw.unread.outage is None else FIRST_PAUSE)
@@ -116,9 +117,10 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
 def _committed(converted: ConvertedTopic, note: Note | None) -> TopicLanding:
     """Account for the converted rows, commit them and report the run."""
     outcomes = converted.outcomes
-    if isinstance(outcomes, Exception):
-        raise outcomes
     table, plan = converted.prepared.table, converted.prepared.plan
+    with recording_failure(table):
+        if isinstance(outcomes, Exception):
+            raise outcomes
     result = run(table, plan, lambda _job, _tasks: outcomes, first=converted.prepared.first)
     if note is not None:
         note(table, plan, result)

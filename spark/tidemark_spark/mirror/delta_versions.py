@@ -17,17 +17,21 @@ from deltalake import DeltaTable, Schema
 from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import parse_json
+from tidemark.formats.table.base_columns import BOUNDED
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.table.delta_table import TopicTable, path_in_log
 
-BOUNDED: Final = ("kafka_partition", "kafka_offset", "kafka_timestamp")
-"""The columns whose least and greatest value in each file the log has."""
+_DIGITS: Final = len("0001-01-01T00:00:00.000Z")
+"""The length of a time in the log; version 1.0.0 left out the zeros before a year."""
 
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 class ListedFile(NamedTuple):
-    """A data file in the log; ``bounds`` are (column, least, greatest), times in microseconds since 1970."""
+    """A data file in the log; ``bounds`` are (column, least, greatest), times in microseconds since 1970.
+
+    A column has none if a row of the file is null in it.
+    """
 
     path: str
     size: int
@@ -73,7 +77,15 @@ def listed_files(delta: DeltaTable) -> list[ListedFile]:
             path=path_in_log(row["path"]),
             size=row["size_bytes"],
             rows=row["num_records"],
-            bounds=tuple(_bounds({name: (row.get(f"min.{name}"), row.get(f"max.{name}")) for name in BOUNDED})),
+            bounds=tuple(
+                _bounds(
+                    {
+                        name: (row.get(f"min.{name}"), row.get(f"max.{name}"))
+                        for name in BOUNDED
+                        if not row.get(f"null_count.{name}")
+                    }
+                )
+            ),
         )
         for row in actions.to_pylist()
     ]
@@ -108,8 +120,8 @@ def _read(table: TopicTable, version: int, key: str) -> DeltaVersion:
 
 def _file(action: Mapping[str, Any]) -> ListedFile:
     stats = json.loads(action["stats"])
-    lows, highs = stats.get("minValues", {}), stats.get("maxValues", {})
-    limits = {name: (lows.get(name), highs.get(name)) for name in BOUNDED}
+    lows, highs, nulls = (stats.get(kind, {}) for kind in ("minValues", "maxValues", "nullCount"))
+    limits = {name: (lows.get(name), highs.get(name)) for name in BOUNDED if not nulls.get(name)}
     return ListedFile(path_in_log(action["path"]), action["size"], stats["numRecords"], tuple(_bounds(limits)))
 
 
@@ -122,7 +134,7 @@ def _bounds(limits: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, int, i
 def _number(value: int | str | datetime) -> int:
     """A bound as an integer: a time in microseconds since 1970."""
     if isinstance(value, str):
-        value = datetime.fromisoformat(value)
+        value = datetime.fromisoformat(value.zfill(_DIGITS))
     if isinstance(value, datetime):
         return (value - _EPOCH) // timedelta(microseconds=1)
     return value

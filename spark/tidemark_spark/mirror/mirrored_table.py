@@ -357,7 +357,7 @@ def _add_some(update: UpdateSchema, new: list[_New]) -> None:
             return
         missing = new.pop(0)
         added.add(missing.path)
-        update.add_column(missing.path if len(missing.path) > 1 else missing.path[0], missing.at_first(new))
+        update.add_column(missing.path, missing.at_first(new))  # a text would be a path, too
 
 
 def _listed(snapshot: Snapshot) -> ListedVersion | None:

@@ -32,7 +32,7 @@ from tidemark_spark.convert.field_ids import disagree, numbered
 from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 from tidemark_spark.run.accounting import TableChange
-from tidemark_spark.run.delta_log import add_columns, commit, open_or_create, widened
+from tidemark_spark.run.delta_log import add_columns, commit, name_bounds, open_or_create, widened
 from tidemark_spark.run.success_markers import take_away
 
 TRIES: Final = 12
@@ -63,7 +63,7 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             check_hands(table, plan, current, live)
             check_fresh(plan, current, live, table.store.now())
             _check_files(table, change.files)
-            if add_columns(table, delta, whole=plan.whole):
+            if name_bounds(table, delta) or add_columns(table, delta, whole=plan.whole):
                 continue  # that was a separate commit: read everything again
             removes = set(change.removes)
             removed = [file for file in live if file.path in removes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.errors import ConfigError
-from tidemark.formats.table.base_columns import PREFIX
+from tidemark.formats.table.base_columns import BOUNDED, PREFIX
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.table.partitioning import names_of, partition_values
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
@@ -67,7 +67,11 @@ def _configuration(table: TopicTable) -> dict[str, str | None]:
     ``delta.setTransactionRetentionDuration`` is never set: the ledger's transactions must outlive all vacuums.
     """
     every = _LIVE_CHECKPOINTS if table.topic.freshness else _CHECKPOINTS
-    return {"delta.checkpointInterval": str(every), "delta.logRetentionDuration": "interval 2 days"}
+    return {
+        "delta.checkpointInterval": str(every),
+        "delta.logRetentionDuration": "interval 2 days",
+        **_bounds_property(delta_schema(table).names),
+    }
 
 
 def delta_schema(table: TopicTable) -> pa.Schema:
@@ -136,6 +140,27 @@ def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) ->
         with table.log.next_version(table.store, table.keys.root):
             delta.alter.add_columns(missing)
     return bool(missing)
+
+
+def name_bounds(table: TopicTable, delta: DeltaTable) -> bool:
+    """Name the columns with bounds in the properties of ``table``, in a separate commit; False if they name them.
+
+    ``delta`` and errors are as for :func:`add_columns`.
+    """
+    wanted = _bounds_property({field.name for field in delta.schema().fields})
+    if delta.metadata().configuration.items() >= wanted.items():
+        return False
+    with table.log.next_version(table.store, table.keys.root):
+        delta.alter.set_table_properties(wanted)
+    return True
+
+
+def _bounds_property(columns: Collection[str]) -> dict[str, str]:
+    """The property that names those of ``columns`` whose bounds the log has.
+
+    Without it, delta-rs takes the other columns to have bounds, and drops each file from the answer to a filter on one.
+    """
+    return {"delta.dataSkippingStatsColumns": ",".join(name for name in BOUNDED if name in columns)}
 
 
 def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
@@ -225,17 +250,18 @@ def naming(n: int, attempt: int) -> CommitProperties:
 
 
 def _add(file: DataFile, ledger: Ledger, columns: Collection[str]) -> AddAction:
-    ranges = {
+    limits = {
         "kafka_partition": (file.partition, file.partition),
         "kafka_offset": (file.first_offset, file.last_offset),
-        "kafka_timestamp": (_iso(file.min_timestamp), _iso(file.max_timestamp)),
+        "kafka_timestamp": (in_statistics(file.min_timestamp), in_statistics(file.max_timestamp)),
     }
-    limits = {name: limit for name, limit in ranges.items() if name in columns}
+    nulls = {name: file.untimed if name == "kafka_timestamp" else 0 for name in BOUNDED if name in columns}
+    given = [name for name, count in nulls.items() if count < file.rows]
     stats = {
         "numRecords": file.rows,
-        "minValues": {name: limit[0] for name, limit in limits.items()},
-        "maxValues": {name: limit[1] for name, limit in limits.items()},
-        "nullCount": dict.fromkeys(limits, 0),
+        "minValues": {name: limits[name][0] for name in given},
+        "maxValues": {name: limits[name][1] for name in given},
+        "nullCount": nulls,
     }
     return AddAction(
         path=file.path,
@@ -262,7 +288,7 @@ def milliseconds(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)
 
 
-def _iso(microseconds: int) -> str:
+def in_statistics(microseconds: int) -> str:
     """The time in the form of Delta's statistics. Kafka's times are whole milliseconds, so no digit is lost."""
-    instant = datetime.fromtimestamp(microseconds // 1000 / 1000, UTC)
-    return f"{instant:%Y-%m-%dT%H:%M:%S}.{microseconds // 1000 % 1000:03d}Z"
+    instant = datetime(1970, 1, 1) + timedelta(microseconds=microseconds)  # noqa: DTZ001 - Z below says UTC
+    return f"{instant.isoformat(timespec='milliseconds')}Z"  # strftime writes the year 1 with one digit

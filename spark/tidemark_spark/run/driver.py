@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, StaleRun
@@ -20,7 +20,7 @@ from tidemark.formats.table.plan import MOST_UNKNOWN, RunPlan, RunResult
 from tidemark.parsers.unknown_fields import largest
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.forgetting import Forgetting
-from tidemark.planning.unread_status import record_unread
+from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
@@ -49,6 +49,11 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = Fal
         ContinuityError: the offsets do not add up; nothing was committed.
         PublishError: nothing was committed; the message states the reason. :class:`StaleRun` becomes a result instead.
     """
+    with recording_failure(table) if plan.kind == "ingest" else nullcontext():
+        return _reported(table, plan, execute, first=first)
+
+
+def _reported(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool) -> RunResult:
     ledger: Ledger | None = None
     try:
         earlier = _empty(plan) if plan.empty else None if first else _earlier(table, plan)

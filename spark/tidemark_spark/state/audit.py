@@ -1,6 +1,7 @@
 """The audit of a state table: a part of the keys is replayed from the topic's table, and compared with the leaves.
 
-The replay knows no leaf, no reserve and no earlier run: it sorts all last records of a part's keys. Keys are divided
+The replay knows no leaf, no reserve and no earlier run, and has a rule of its own for what records do
+(:mod:`.audited_rows`): it sorts all last records of a part's keys. Keys are divided
 into PARTS by the first bits of their hash, and each part has a report; the oldest of them tells how old the proof is.
 """
 
@@ -18,24 +19,31 @@ from numpy.typing import NDArray
 from tidemark.decode.schema import empty_table
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_audit import PARTS, StateAudit, StateFinding
-from tidemark.formats.table.state_ledger import RECORD, Leaf
+from tidemark.formats.table.state_ledger import RECORD, Leaf, Truncation
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
+from tidemark_spark.convert.row_checksums import as_bytes
 from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
 from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
+from tidemark_spark.state.record_columns import RecordColumns
 from tidemark_spark.state.run import StateRun, is_touched
 from tidemark_spark.state.status import tell_audited
+from tidemark_spark.state.truncations import newest_truncation, plain, truncation_values
 
 _SHOWN: Final = 20
 
 
 class LeafAuditTask(NamedTuple):
-    """The keys of ``leaf`` to compare that are in the job's buckets; if ``expired``, the table may lack records."""
+    """The keys of ``leaf`` to compare that are in the job's buckets; if ``expired``, the table may lack records.
+
+    Records before ``truncated`` do not count.
+    """
 
     leaf: Leaf
     expired: bool
+    truncated: Truncation | None = None
 
 
 class LeafAudit(NamedTuple):
@@ -66,9 +74,29 @@ def audit_leaf(job: StateJob, task: LeafAuditTask) -> LeafAudit:
     """
     files = LeafFiles(job)
     records = pa.concat_tables([empty_table(files.records), *files.of_runs(task.leaf.hashes)])
+    if task.truncated is not None:
+        records = chosen(records, _after(records, task.truncated, files.columns.ranking))
     rows, reserve = (chosen(part, in_buckets(part, job.again)) for part in files.of_leaf(task.leaf))
     names = [name for name in files.records.names if name not in {DELETED, HASH}]
     return _RowComparison(rows.select(names), reserve, records, files.columns.ranking, expired=task.expired).result()
+
+
+def _after(records: pa.Table, truncation: Truncation, ranking: Ranking) -> NDArray[np.bool_]:
+    """For each of ``records`` whether it counts after ``truncation``: compared one by one, the lowest value is null."""
+    names = (*ranking.order, *RECORD[1:4])
+    rows = zip(*(plain(records.column(name)).to_pylist() for name in names), strict=True)
+    limit = truncation_values(truncation, ranking, records.schema)
+
+    def counts(row: tuple[Any, ...]) -> bool:
+        for value, least in zip(row, limit, strict=False):
+            if value != least:
+                return value is not None and value > least
+        incarnation, partition, offset = row[len(limit) :]
+        if incarnation != truncation.incarnation:
+            return bool(incarnation > truncation.incarnation)
+        return bool(partition != truncation.partition or offset > truncation.offset)
+
+    return np.fromiter(map(counts, rows), np.bool_, len(records))
 
 
 def replayed(records: pa.Table, ranking: Ranking) -> pa.Table:
@@ -149,8 +177,8 @@ def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
     for name in one.column_names:
         left, right = one.column(name).combine_chunks(), other.column(name).combine_chunks()
         if not left.equals(right):
-            pairs = zip(left.to_pylist(), right.to_pylist(), strict=True)
-            same &= np.fromiter((a == b or (a != a and b != b) for a, b in pairs), np.bool_, len(one))
+            pairs = zip(as_bytes(left).to_pylist(), as_bytes(right).to_pylist(), strict=True)
+            same &= np.fromiter((a == b for a, b in pairs), np.bool_, len(one))
     return same
 
 
@@ -172,14 +200,17 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
             f"{table.url}: the table has changed since the state's commit {state.n}: run state.py first"
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
-    job = replace(run.job(ends), again=frozenset(buckets))
+    job = replace(run.job(ends), again=frozenset(buckets), audited=True)
     runs = first(job, run.first_tasks(change, job.again))
     files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
+    columns = RecordColumns(topic)
+    told = [truncation for made in runs for truncation in made.truncations]
+    truncated = newest_truncation([*told, state.truncated if expired else None], columns.ranking, columns.records)
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:
         run.check_read(runs)
-        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired) for leaf in near])
+        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired, truncated) for leaf in near])
     finally:
         run.delete(files)
     report = StateAudit(

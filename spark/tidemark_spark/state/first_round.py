@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import array, empty_table, numpy_values
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.table.state_ledger import RECORD
+from tidemark.formats.table.state_ledger import RECORD, Truncation
 from tidemark.store import Store, open_store
 from tidemark.store.stored_file import StoredFile
+from tidemark_spark.state.audited_rows import AuditedRows
 from tidemark_spark.state.last_records import chosen, last_records, with_hash
 from tidemark_spark.state.leaf_files import buckets_of, in_buckets, write_sorted
 from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob, StoppingRecord, StoredFileName
@@ -48,7 +49,16 @@ def last_of_files(job: StateJob, task: NewestTask) -> SortedRuns:
     else:
         work.finish()
     return SortedRuns(
-        tuple(work.files), work.rows, work.memory, work.read, work.keyless, frozenset(work.buckets), work.stop, missing
+        tuple(work.files),
+        work.rows,
+        work.memory,
+        work.read,
+        work.keyless,
+        work.passed_over,
+        frozenset(work.buckets),
+        work.stop,
+        missing,
+        tuple(work.truncations),
     )
 
 
@@ -56,12 +66,14 @@ class _FirstRound:
     def __init__(self, job: StateJob, store: Store, number: int) -> None:
         self._job, self._store, self._number = job, store, number
         self._columns = RecordColumns(job.topic)
+        self._of_rows = AuditedRows(self._columns).of_rows if job.audited else self._columns.of_rows
         self._folded = empty_table(self._columns.records)
         self._waiting: list[pa.Table] = []
         self.files: list[StoredFileName] = []
         self.buckets: set[int] = set()
-        self.rows = self.memory = self.read = self.keyless = 0
+        self.rows = self.memory = self.read = self.keyless = self.passed_over = 0
         self.stop: StoppingRecord | None = None
+        self.truncations: list[Truncation] = []
 
     def add(self, file: StoredFileName, *, replayed: bool) -> None:
         """Add the wanted rows of a file."""
@@ -76,8 +88,8 @@ class _FirstRound:
                 self.read += stored.bytes_read
 
     def _wanted(self, parquet: pq.ParquetFile, *, replayed: bool) -> Iterator[pa.RecordBatch]:
-        present = [name for name in self._columns.sources if name in parquet.schema_arrow.names]
         for group in range(parquet.num_row_groups):
+            present = [name for name in self._needed(parquet, group) if name in parquet.schema_arrow.names]
             for rows in parquet.iter_batches(_ROWS, [group], present, use_threads=False):  # a task has one core
                 mask = self._in_bounds(rows, below=replayed or bool(self._job.again))
                 if mask.all():
@@ -85,6 +97,20 @@ class _FirstRound:
                 elif mask.any():
                     yield rows.take(array(pa.int64(), np.flatnonzero(mask)))
             pa.default_memory_pool().release_unused()  # else it keeps what earlier rows took
+
+    def _needed(self, parquet: pq.ParquetFile, group: int) -> tuple[str, ...]:
+        """The columns to read: not the values if each record of an envelope has an operation, and so a value."""
+        envelope = self._columns.envelope
+        if envelope is None:
+            return self._columns.sources
+        columns = parquet.metadata.row_group(group)
+        [op] = [
+            columns.column(at) for at in range(columns.num_columns) if columns.column(at).path_in_schema == envelope.op
+        ] or [None]
+        known = op is not None and op.statistics is not None and op.statistics.has_null_count
+        if op is None or not known or op.statistics.null_count:
+            return self._columns.sources
+        return tuple(name for name in self._columns.sources if name != "kafka_value")
 
     def _in_bounds(self, rows: pa.RecordBatch | pa.Table, *, below: bool) -> NDArray[np.bool_]:
         """For each row whether it lies in the job's bounds, or ``below``."""
@@ -96,8 +122,10 @@ class _FirstRound:
         return mask
 
     def _take(self, rows: pa.RecordBatch, *, replayed: bool) -> None:
-        records, stops = self._columns.of_rows(pa.Table.from_batches([rows]))
+        records, stops, passed_over, truncations = self._of_rows(pa.Table.from_batches([rows]))
+        self.truncations += truncations
         self.stop = min([*([self.stop] if self.stop else []), *stops], default=None)
+        self.passed_over += int((self._in_bounds(rows, below=replayed) & passed_over).sum())
         whole = numpy_values(records.column(self._columns.ranking.key).is_valid())
         self.keyless += int((self._in_bounds(records, below=replayed) & ~whole).sum())
         records = with_hash(chosen(records, whole), self._columns.ranking)

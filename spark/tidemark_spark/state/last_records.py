@@ -5,6 +5,10 @@ decides, then the record's time, then the partition. If the settings name column
 of that, a missing value being the lowest. So the result depends on the set of records alone, and not on how
 they are divided, repeated or ordered: the fold of folds is the fold of all. That needs all last records of a key, also
 those that delete it, and those that another partition's outranks: a state table keeps them in its reserve.
+
+With an order, a record may be outranked by an older one: of its partition, or of an older incarnation. Where a source
+begins its positions again, as after a restore, that is each later record. So the last record by offset is kept as
+well, and such keys are counted.
 """
 
 from __future__ import annotations
@@ -39,11 +43,15 @@ class Ranking(NamedTuple):
 
 
 class Newest(NamedTuple):
-    """The newest record of each key that is not deleted, the ``reserve``, and the number of keys that moved."""
+    """The newest record of each key that is not deleted, the ``reserve``, and the number of keys that moved.
+
+    Of ``outranked_keys``, a later record has a lower order.
+    """
 
     rows: pa.Table
     reserve: pa.Table
     moved_keys: int
+    outranked_keys: int = 0
 
 
 def with_hash(rows: pa.Table, ranking: Ranking) -> pa.Table:
@@ -54,10 +62,19 @@ def with_hash(rows: pa.Table, ranking: Ranking) -> pa.Table:
 
 
 def last_records(rows: pa.Table, ranking: Ranking) -> pa.Table:
-    """The last record of each key in each partition of ``rows``, ordered by hash and key."""
+    """The last record of each key in each partition of ``rows``, ordered by hash and key.
+
+    With an order, that is the one of the greatest, and also the one of the greatest offset.
+    """
     rows, same_key = _sorted(rows, ranking.key, (_INCARNATION, _PARTITION, *ranking.order, _OFFSET))
-    followed = same_key & _same(rows, _INCARNATION) & _same(rows, _PARTITION)
-    return chosen(rows, ~_of_all(rows, followed))
+    followed = _of_all(rows, same_key & _same(rows, _INCARNATION) & _same(rows, _PARTITION))
+    last = ~followed
+    if ranking.order and len(rows):
+        starts = np.flatnonzero(np.append(True, last[:-1]))
+        offsets = _values(rows, _OFFSET)
+        greatest = np.repeat(np.maximum.reduceat(offsets, starts), np.diff(np.append(starts, len(rows))))
+        last = last | (offsets == greatest)
+    return chosen(rows, last)
 
 
 def newest(rows: pa.Table, ranking: Ranking) -> Newest:
@@ -74,7 +91,22 @@ def newest(rows: pa.Table, ranking: Ranking) -> Newest:
         values = _values(rows, name)
         outranked &= values == values[above]
     moved = len(np.unique(above[outranked]))
-    return Newest(chosen(rows, winner & ~deleted), chosen(rows, (winner & deleted) | outranked), moved)
+    later = _later(rows, above) if ranking.order else np.zeros(len(rows), np.bool_)
+    reserve = (winner & deleted) | outranked | later
+    return Newest(
+        chosen(rows, winner & ~deleted),
+        chosen(rows, reserve & ~(winner & ~deleted)),
+        moved,
+        len(np.unique(above[later])),
+    )
+
+
+def _later(rows: pa.Table, above: NDArray[np.int64]) -> _Mask:
+    """For each row whether it is later than the newest of its key, which is at ``above``, although of a lower order."""
+    incarnations, partitions, offsets = (_values(rows, name) for name in (_INCARNATION, _PARTITION, _OFFSET))
+    same = (incarnations == incarnations[above]) & (partitions == partitions[above])
+    later: _Mask = (incarnations > incarnations[above]) | (same & (offsets > offsets[above]))
+    return later
 
 
 def merged(rows: pa.Table, changes: pa.Table, ranking: Ranking) -> Newest:

@@ -16,6 +16,7 @@ from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.state_ledger import HASH_BITS, RECORD, HashRange, Leaf
 from tidemark.store import Store, open_store
 from tidemark.store.stored_file import StoredFile
+from tidemark_spark.convert.row_checksums import have_equal_values
 from tidemark_spark.convert.upload import upload_once
 from tidemark_spark.state.last_records import HASH, KEY, chosen, with_hash
 from tidemark_spark.state.model import BUCKET_BITS, StateJob, StoredFileName
@@ -88,7 +89,7 @@ class LeafFiles:
         """True if the file ``key`` has exactly ``rows``; it is read group by group."""
         start = 0
         for part in self._parts(key, rows.schema):
-            if not part.equals(rows.slice(start, len(part))):
+            if not have_equal_values(part, rows.slice(start, len(part))):
                 return False
             start += len(part)
         return start == len(rows)

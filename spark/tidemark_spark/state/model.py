@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidemark.formats.table.state_ledger import Leaf
+from tidemark.formats.table.state_ledger import Leaf, Truncation
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.store import StoreOptions
@@ -34,6 +34,7 @@ class StateJob:
     ``bounds`` are the offsets ``[from, to)`` of each partition whose rows the first round takes; other partitions have
     no new rows. Of keys with a hash in one of the buckets ``again`` it takes the rows below, too. ``runs`` are the
     first round's files, ``root`` is the state table's folder. Records of the state at ``removed`` offsets do not count.
+    If ``audited``, the audit's own rule tells what rows do. Records before ``truncated`` do not count.
     """
 
     topic: TopicSettings
@@ -44,6 +45,8 @@ class StateJob:
     run_folder: str
     reserve_folder: str
     bounds: dict[Key, tuple[int, int]]
+    audited: bool = False
+    truncated: Truncation | None = None
     runs: tuple[StoredFileName, ...] = ()
     again: frozenset[int] = frozenset()
     removed: Mapping[Key, Intervals] = field(default_factory=dict)
@@ -68,10 +71,13 @@ BUCKET_BITS: Final = 12
 
 
 class SortedRuns(NamedTuple):
-    """The runs that a task of the first round wrote; none if it found no row. ``keyless`` rows have no key.
+    """The runs that a task of the first round wrote; none if it found no row.
+
+    ``keyless`` rows have no key; the values of those ``passed_over`` name no operation that the envelope knows.
 
     The runs take ``memory`` bytes when they are read; ``buckets`` are those of their keys. ``stop`` is the first record
-    at which the state stops, ``missing`` the key of a file that was not there, at which the task ended.
+    at which the state stops, ``missing`` the key of a file that was not there, at which the task ended. ``truncations``
+    are those of the rows.
     """
 
     files: tuple[StoredFileName, ...]
@@ -79,9 +85,11 @@ class SortedRuns(NamedTuple):
     memory: int
     read: int
     keyless: int
+    passed_over: int
     buckets: frozenset[int]
     stop: StoppingRecord | None = None
     missing: str | None = None
+    truncations: tuple[Truncation, ...] = ()
 
 
 class LeafTask(NamedTuple):

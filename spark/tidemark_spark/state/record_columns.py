@@ -7,33 +7,47 @@ own, :data:`IDENTITY`, has their bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode import SCHEMA
 from tidemark.decode.schema import constant_text, flags, numpy_values
-from tidemark.errors import ConfigError
-from tidemark.formats.table.state_ledger import RECORD
+from tidemark.formats.table.state_ledger import RECORD, Truncation
 from tidemark.parsers.base import column_at, no_rows
 from tidemark.parsers.confluent_framing import unframed
-from tidemark.table.state_envelopes import ENVELOPES, Envelope
+from tidemark.table.state_columns import KEY, StateColumns
+from tidemark.table.state_envelopes import Envelope
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.partition_columns import topic_parser
-from tidemark_spark.state.last_records import DELETED, HASH, KEY, Ranking, chosen
+from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.model import StoppingRecord
+from tidemark_spark.state.truncations import plain, truncation_of
 
 IDENTITY: Final = "_key"
 
-_TRUNCATES: Final = (
+TRUNCATES: Final = (
     "truncates the source table, and records of other partitions have no order with it: give a topic with a new "
     "snapshot a state of its own"
 )
 _COLON: Final = constant_text(":", 1)[0].cast(pa.binary())
 _NOTHING: Final = constant_text("", 1)[0].cast(pa.binary())
+
+
+class RowEffects(NamedTuple):
+    """What rows of the topic's table do to the state.
+
+    ``records`` change a key, without hashes; the identity of a record without a key is null. The state stops at
+    ``stops``. ``passed_over`` marks the rows whose value names no operation that the envelope knows. ``truncations``
+    have the places and orders of the rows that truncate the source table.
+    """
+
+    records: pa.Table
+    stops: list[StoppingRecord]
+    passed_over: NDArray[np.bool_]
+    truncations: list[Truncation]
 
 
 class RecordColumns:
@@ -45,60 +59,63 @@ class RecordColumns:
     def __init__(self, topic: TopicSettings) -> None:
         """Raises ConfigError if the parser lacks columns that the settings need."""
         assert topic.state is not None
-        self._topic, self._state = topic, topic.state
-        self.envelope: Envelope | None = ENVELOPES.get(topic.state.envelope)
-        parsed = topic_parser(topic).columns
-        columns = self._unwrapped_columns(parsed)
-        if not len(parsed):
-            columns = pa.schema([SCHEMA.field("kafka_value")])
-        columns = pa.schema(
-            [*(SCHEMA.field(name) for name in RECORD), *(field.with_nullable(True) for field in columns)]
-        )
-        self.table = self._with_order(columns, parsed)
-        by_columns = topic.state.key != (KEY,)
-        if by_columns:
-            self._check_key()
-        own = by_columns or topic.state.framing is not None
+        self._state = topic.state
+        self._columns = columns = StateColumns(topic, topic_parser(topic).columns)
+        self.envelope, self.table, self.sources = columns.envelope, columns.table, columns.sources
+        self.key, self.before, self.has_tombstones = topic.state.key, columns.before, columns.has_tombstones
+        own = columns.by_columns or topic.state.framing is not None
         self.ranking = Ranking(IDENTITY if own else KEY, topic.state.order_columns)
         flags = [pa.field(DELETED, pa.bool_(), nullable=False), pa.field(HASH, pa.uint64(), nullable=False)]
         identity = [pa.field(IDENTITY, pa.binary())] if own else []
         self.records = pa.schema([*self.table, *identity, *flags])
-        self._by_columns = by_columns
-        envelope = (self.envelope.op, self.envelope.row, self.envelope.before) if self.envelope else ("kafka_value",)
-        self.sources = tuple(
-            dict.fromkeys((*self.table.names, *envelope, *(path.partition(".")[0] for path in topic.state.order)))
-        )
 
-    def of_rows(self, rows: pa.Table) -> tuple[pa.Table, list[StoppingRecord]]:
-        """The records of ``rows`` that change a key, without hashes, and the records at which the state stops.
-
-        The rows are those of the topic's table. The identity of a record without a key is null.
-        """
+    def of_rows(self, rows: pa.Table) -> RowEffects:
+        """What ``rows`` of the topic's table do."""
         stops: list[StoppingRecord] = []
-        for path, name in zip(self._state.order, self.ranking.order, strict=True):
-            if name not in rows.column_names:
-                rows = rows.append_column(name, _at(rows, path))
+        rows = self.with_order(rows)
+        passed_over, truncations = np.zeros(len(rows), np.bool_), list[Truncation]()
         if self.envelope is None:
             deleted = numpy_values(rows.column("kafka_value").is_null())
         else:
-            stops += _stops(rows, _one_of(rows.column(self.envelope.op), [self.envelope.truncates]), _TRUNCATES)
+            truncating = chosen(rows, _one_of(rows.column(self.envelope.op), [self.envelope.truncates]))
+            for name in self.ranking.order:
+                lacking = numpy_values(truncating.column(name).is_null())
+                stops += _stops(truncating, lacking, f"truncates the source table, and has no {name}")
+            truncations = self.truncations(truncating)
+            known = _one_of(rows.column(self.envelope.op), self.envelope.known)
+            passed_over = ~(known | _is_tombstone(rows, self.envelope.op))
             rows, deleted = self._unwrapped(rows, self.envelope)
-        records = self._identified(in_columns(rows, self.table), deleted)
-        if self._by_columns:
+        records = self.identified(in_columns(rows, self.table), deleted)
+        if self._columns.by_columns:
             lacking = deleted & numpy_values(records.column(IDENTITY).is_null())
-            stops += _stops(records, lacking, f"deletes its key, and has no {', '.join(self._state.key)}")
+            stops += _stops(records, lacking, f"deletes its key, and has no {', '.join(self.key)}")
         for name in self.ranking.order:
             lacking = deleted & numpy_values(records.column(name).is_null())
             stops += _stops(records, lacking, f"deletes its key, and has no {name}")
-        return records, stops
+        return RowEffects(records, stops, passed_over, truncations)
+
+    def with_order(self, rows: pa.Table) -> pa.Table:
+        """``rows`` with the columns of the order that lie within structs."""
+        for path, name in zip(self._state.order, self.ranking.order, strict=True):
+            if name not in rows.column_names:
+                rows = rows.append_column(name, _at(rows, path))
+        return rows
+
+    def truncations(self, rows: pa.Table) -> list[Truncation]:
+        """The truncations that ``rows`` are, unless they lack a column of the order."""
+        names = [*RECORD[1:4], *self.ranking.order]
+        lists = [plain(rows.column(name)).to_pylist() for name in names]
+        found = [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
+        return [truncation_of(row, self.ranking.order) for row in found if None not in row.values()]
 
     def of_leaf(self, rows: pa.Table) -> pa.Table:
         """The ``rows`` of a leaf as records, without hashes."""
-        return self._identified(in_columns(rows, self.table), np.zeros(len(rows), np.bool_))
+        return self.identified(in_columns(rows, self.table), np.zeros(len(rows), np.bool_))
 
-    def _identified(self, rows: pa.Table, deleted: NDArray[np.bool_]) -> pa.Table:
+    def identified(self, rows: pa.Table, deleted: NDArray[np.bool_]) -> pa.Table:
+        """``rows`` in the columns of the state as records, without hashes."""
         if self.ranking.key == IDENTITY:
-            keys = _text(rows, self._state.key) if self._by_columns else _without_frame(rows.column(KEY))
+            keys = _text(rows, self.key) if self._columns.by_columns else _without_frame(rows.column(KEY))
             rows = rows.append_column(pa.field(IDENTITY, pa.binary()), keys)
         return rows.append_column(self.records.field(DELETED), flags(deleted))
 
@@ -107,65 +124,24 @@ class RecordColumns:
 
         A tombstone repeats a deletion: where it lacks what keys or order need, it is passed over.
         """
-        known = _one_of(rows.column(envelope.op), envelope.changes)
-        tombstone = numpy_values(rows.column(envelope.op).is_null())
-        rows = chosen(rows, known if self._by_columns or self.ranking.order else known | tombstone)
-        op = rows.column(envelope.op)
-        deleted = _one_of(op, [envelope.deletes]) | numpy_values(op.is_null())
+        changing = _one_of(rows.column(envelope.op), envelope.changes)
+        if self.has_tombstones:
+            changing |= _is_tombstone(rows, envelope.op)
+        rows = chosen(rows, changing)
+        deleted = _one_of(rows.column(envelope.op), [envelope.deletes]) | _is_tombstone(rows, envelope.op)
+        for name, same in self.before.items():
+            if same in rows.column_names:
+                values = pc.if_else(flags(deleted), rows.column(same).combine_chunks(), rows.column(name))
+                rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), values)
         after = _struct(rows, envelope.row)
         if after is not None:
             before = _struct(rows, envelope.before)
             for at, field in enumerate(after.type):
                 values = pc.struct_field(after, [at])
-                if (
-                    before is not None
-                    and field.name in self._state.key
-                    and before.type.get_field_index(field.name) >= 0
-                ):
+                if before is not None and field.name in self.key and before.type.get_field_index(field.name) >= 0:
                     values = pc.if_else(flags(deleted), pc.struct_field(before, field.name), values)
                 rows = rows.append_column(field, values)
         return rows, deleted
-
-    def _unwrapped_columns(self, parsed: pa.Schema) -> pa.Schema:
-        """The fields of the row where the parser makes a struct of it, or else its other columns, which have paths."""
-        if self.envelope is None:
-            return parsed
-        op, row = self.envelope.op, self.envelope.row
-        if op not in parsed.names or parsed.field(op).type != pa.string():
-            name = self._state.envelope
-            rule = f"{name} needs a parser with a column {op} (string), and {row} or columns of its fields"
-            raise self._refused("envelope", rule)
-        if self.envelope.unwraps(parsed):
-            return pa.schema(parsed.field(row).type)
-        return pa.schema([field for field in parsed if field.name != op])
-
-    def _with_order(self, columns: pa.Schema, parsed: pa.Schema) -> pa.Schema:
-        """``columns`` with those of the order that are not among them."""
-        for path, name in zip(self._state.order, self._state.order_columns, strict=True):
-            if name in columns.names:
-                continue
-            try:
-                kind = column_at(no_rows(parsed, 0), path).type
-            except ValueError as error:
-                raise self._refused("order", f"{path}: {error} of the parser's") from error
-            columns = columns.append(pa.field(name, kind))
-        for name in self._state.order_columns:
-            if pa.types.is_nested(columns.field(name).type):
-                raise self._refused("order", f"{name} is a {columns.field(name).type}, which has no order")
-        return columns
-
-    def _check_key(self) -> None:
-        for name in self._state.key:
-            if name not in self.table.names:
-                raise self._refused(
-                    "key", f"{name} is not a column of the state, which has {', '.join(self.table.names)}"
-                )
-            kind = self.table.field(name).type
-            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-                raise self._refused("key", f"{name} is a {kind}, by which rows cannot be told apart")
-
-    def _refused(self, field: str, rule: str) -> ConfigError:
-        return ConfigError(f"topic {self._topic.cluster}/{self._topic.topic}", [(f"state.{field}", rule)])
 
 
 def in_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -193,6 +169,14 @@ def _struct(rows: pa.Table, name: str) -> Any:
     if name not in rows.column_names or not isinstance(rows.schema.field(name).type, pa.StructType):
         return None
     return rows.column(name).combine_chunks()
+
+
+def _is_tombstone(rows: pa.Table, op: str) -> NDArray[np.bool_]:
+    """For each row whether its record has no value.
+
+    Rows without the column of values have an operation unless they are tombstones; see :class:`StateColumns`.
+    """
+    return numpy_values(rows.column("kafka_value" if "kafka_value" in rows.column_names else op).is_null())
 
 
 def _one_of(column: Any, words: Sequence[str]) -> NDArray[np.bool_]:

@@ -24,12 +24,13 @@ from tidemark.errors import NotFound, PublishError, StaleRun, StateStopped, Stor
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.mirror_status import MirrorStatus
-from tidemark.formats.table.state_ledger import PREFIX_BITS, CommitName, Leaf, StateLedger, Through
+from tidemark.formats.table.state_ledger import PREFIX_BITS, CommitName, Leaf, StateLedger, Through, Truncation
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.planning.state import Meaning, StateChange, made_again, state_change, still_holds
 from tidemark.planning.unseen_deletions import uncertain_offsets
+from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, live_paths, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -49,8 +50,9 @@ from tidemark_spark.state.model import (
     StoppingRecord,
     StoredFileName,
 )
-from tidemark_spark.state.record_columns import RecordColumns
+from tidemark_spark.state.record_columns import TRUNCATES, RecordColumns
 from tidemark_spark.state.status import tell_committed, tell_stopped
+from tidemark_spark.state.truncations import newest_truncation
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
@@ -59,7 +61,8 @@ _INPUT: Final = 64 << 20
 class StateResult(StoredObject):
     """The result of a run: ``empty`` if nothing had changed, ``stale`` if another run was first or rows went away.
 
-    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key.
+    ``changed`` counts the last records that the first round found, ``keyless`` the new rows without a key,
+    ``passed_over`` those with a value that names no operation of the envelope.
     ``lost_keys`` lost their last record of a partition to an erasure or a cut, and retention may have removed an older.
     The other counts are those of the state's ledger.
     """
@@ -75,7 +78,9 @@ class StateResult(StoredObject):
     rows: int = 0
     changed: int = 0
     keyless: int = 0
+    passed_over: int = 0
     moved_keys: int = 0
+    outranked_keys: int = 0
     lost_keys: int = 0
     quarantined: int = 0
     unavailable: int = 0
@@ -119,7 +124,8 @@ class StateRun:
         """Read both ledgers. Raises ConfigError if the topic's columns do not fit its ``state``."""
         self._table = table
         self._topic = table.of.topic
-        self._schema = RecordColumns(self._topic).table
+        self._columns = RecordColumns(self._topic)
+        self._schema = self._columns.table
         self._meaning = _meaning(table, self._schema)
         self.attempt = new_attempt()
         source = open_delta(table.of)
@@ -143,6 +149,9 @@ class StateRun:
         if replayed is None and self.state is not None:
             why = "replayed rows were merged into other files since"
             change = made_again(self._table.of, self.ledger, self.state, self._meaning, why)
+        if self.state is not None and change.kind == "merge" and self._lost_truncation(change):
+            why = "the truncation that it follows was removed"
+            change = made_again(self._table.of, self.ledger, self.state, self._meaning, why)
         before = self.state.leaves if change.keeps and self.state else ()
         job = self.job(change.bounds, change.removed)
         if change.kind == "merge" and change.removed:
@@ -151,13 +160,16 @@ class StateRun:
         files = tuple(file for run in runs for file in run.files)
         try:
             self.check_read(runs)
-            if stops := [run.stop for run in runs if run.stop]:
+            truncated, stops = self._truncated(change, runs)
+            if stops := [*stops, *(run.stop for run in runs if run.stop)]:
                 raise self._stopped_at(min(stops))
-            tasks = self._leaf_tasks(change, runs, job.again)
-            made = rounds.second(replace(job, runs=files), tasks)
+            every = change.kind == "rebuild" or (self.state is not None and truncated != self.state.truncated)
+            tasks = self._leaf_tasks(change, runs, job.again, every=every)
+            made = rounds.second(replace(job, runs=files, truncated=truncated), tasks)
             replaced = {leaf for task in tasks for leaf in task.old}
             leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
-            ledger = self._next(change, tuple(sorted(leaves, key=lambda leaf: leaf.hashes)) or (Leaf(prefix=""),))
+            leaves = sorted(leaves, key=lambda leaf: leaf.hashes) or [Leaf(prefix="")]
+            ledger = self._next(change, tuple(leaves), truncated)
             self._commit(change, ledger)
         except StaleRun as error:
             return self._result("stale", change._replace(why=str(error)), runs), self.state
@@ -243,14 +255,49 @@ class StateRun:
             for number, (group, whole) in enumerate(groups)
         ]
 
-    def _leaf_tasks(self, change: StateChange, runs: Sequence[SortedRuns], again: Collection[int]) -> list[LeafTask]:
+    def _lost_truncation(self, change: StateChange) -> bool:
+        """True if ``change`` removes the truncation that the state follows."""
+        known = self.state.truncated if self.state else None
+        return known is not None and known.offset in change.removed.get(
+            (known.incarnation, known.partition), Intervals()
+        )
+
+    def _truncated(
+        self, change: StateChange, runs: Sequence[SortedRuns]
+    ) -> tuple[Truncation | None, list[StoppingRecord]]:
+        """The newest truncation that the next state follows, and the first that it cannot follow.
+
+        It follows one of a topic that has, or had when it was followed first, one partition.
+        """
+        found = {truncation for run in runs for truncation in run.truncations}
+        followed = self.state.truncated if self.state else None
+        known = followed if change.keeps and not self._lost_truncation(change) else None
+
+        def newest(*truncations: Truncation | None) -> Truncation | None:
+            return newest_truncation(truncations, self._columns.ranking, self._columns.records)
+
+        last = newest(*found)
+        if last is not None and newest(last, followed) != followed and not self._has_one_partition(last.incarnation):
+            beyond = (each for each in found if newest(each, followed) != followed)
+            places = ((each.incarnation, each.partition, each.offset) for each in beyond)
+            return None, [StoppingRecord(min(places), TRUNCATES)]
+        return newest(known, last), []
+
+    def _has_one_partition(self, incarnation: int) -> bool:
+        """True if the topic had one partition in ``incarnation``, as far as the store knows."""
+        landed = {known.key for known in self.ledger.partitions}
+        stored = {part.key for part in RawTopic(self._table.of).partitions(self.ledger)}
+        return len({key for key in landed | stored if key[0] == incarnation}) == 1
+
+    def _leaf_tasks(
+        self, change: StateChange, runs: Sequence[SortedRuns], again: Collection[int], *, every: bool
+    ) -> list[LeafTask]:
         """The leaves to make: in a merge those that get or lose records, or join; else as many as there are bytes.
 
-        A rebuild that keeps records makes each leaf.
+        A rebuild that keeps records makes ``every`` leaf, and so does a truncation.
         """
         target, touched = self._table.settings.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
         if change.keeps and self.state is not None:
-            every = change.kind == "rebuild"
             tasks = _joined(self.state.leaves, target)
             return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
         depth, size = 0, sum(run.memory for run in runs)
@@ -258,7 +305,7 @@ class StateRun:
             depth += 1
         return [LeafTask(f"{number:0{depth}b}" if depth else "", ()) for number in range(1 << depth)] if size else []
 
-    def _next(self, change: StateChange, leaves: tuple[Leaf, ...]) -> StateLedger:
+    def _next(self, change: StateChange, leaves: tuple[Leaf, ...], truncated: Truncation | None) -> StateLedger:
         source, state = self.ledger, self.state
         evidence = EffectiveEvidence.at(self._table.of, source, ())  # which decide about landed rows alone
         uncertain = uncertain_offsets(self._table.of, evidence, state)
@@ -285,6 +332,7 @@ class StateRun:
             settings=self._meaning.settings,
             columns=self._meaning.columns,
             quarantined=sum(evidence.rows_by_date("quarantined").values()),
+            truncated=truncated,
             committed_at=self._table.store.now(),
         )
 
@@ -414,7 +462,9 @@ class StateRun:
             rows=ledger.rows if ledger else 0,
             changed=sum(run.rows for run in runs),
             keyless=sum(run.keyless for run in runs),
+            passed_over=sum(run.passed_over for run in runs),
             moved_keys=ledger.moved_keys if ledger else 0,
+            outranked_keys=ledger.outranked_keys if ledger else 0,
             quarantined=ledger.quarantined if ledger else 0,
             unavailable=ledger.unavailable if ledger else 0,
             uncertain=ledger.uncertain if ledger else 0,
@@ -493,4 +543,6 @@ def _meaning(table: StateTable, columns: pa.Schema) -> Meaning:
     settings = f"{chosen}\n{table.of.topic.state_table}"
     # As the Delta protocol writes them: another version of a library may word its own types otherwise.
     written = json.dumps(json.loads(Schema.from_arrow(_nullable(columns)).to_json()), sort_keys=True)
+    if table.settings.envelope != "none":
+        written += "\nonly a record without a value is a tombstone"  # states by an older rule are made again
     return Meaning(*(hashlib.sha256(part.encode()).hexdigest()[:16] for part in (settings, written)))

@@ -14,6 +14,7 @@ from tidemark.formats.table.state_ledger import PREFIX_BITS, RECORD, Leaf, range
 from tidemark_spark.state.last_records import chosen, merged
 from tidemark_spark.state.leaf_files import LeafFiles, buckets_of, within
 from tidemark_spark.state.model import SPLIT_AT, LeafTask, MadeLeaves, StateJob
+from tidemark_spark.state.truncations import before
 
 _UNAVAILABLE: Final = "__debezium_unavailable_value"
 """Debezium's word for a value that the database's log lacks, such as a long one that a change left as it was."""
@@ -43,14 +44,22 @@ def merged_leaf(job: StateJob, task: LeafTask) -> MadeLeaves:
     old = [files.of_leaf(leaf) for leaf in task.old]
     rows = pa.concat_tables([empty_table(files.records), *(part for part, _ in old)])
     reserve = pa.concat_tables([empty_table(files.records), *(part for _, part in old)])
-    runs = files.of_runs(range_of(task.prefix))
+    runs = [_left(job, files, run) for run in files.of_runs(range_of(task.prefix))]
+    rows, reserve = _left(job, files, rows), _left(job, files, reserve)
     lost = 0
     if job.removed:
-        before = pa.concat_tables([rows, reserve])
+        both = pa.concat_tables([rows, reserve])
         rows, reserve = (chosen(part, ~rows_at(part, job.removed)) for part in (rows, reserve))
-        gone = chosen(before, rows_at(before, job.removed))
+        gone = chosen(both, rows_at(both, job.removed))
         lost = _lost(gone, pa.concat_tables([rows, reserve, *runs]), files.columns.ranking.key)
     return MadeLeaves(_written(job, files, task.prefix, rows, pa.concat_tables([reserve, *runs])), lost)
+
+
+def _left(job: StateJob, files: LeafFiles, records: pa.Table) -> pa.Table:
+    """The ``records`` that the job's truncation leaves."""
+    if job.truncated is None:
+        return records
+    return chosen(records, ~before(records, job.truncated, files.columns.ranking))
 
 
 def _lost(removed: pa.Table, records: pa.Table, key: str) -> int:
@@ -70,7 +79,8 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, change
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]
     unavailable = placeholders(rows) if job.topic.state.envelope == "debezium" else 0
-    leaf = Leaf(prefix=prefix, moved_keys=found.moved_keys, unavailable=unavailable)
+    counts = {"moved_keys": found.moved_keys, "outranked_keys": found.outranked_keys, "unavailable": unavailable}
+    leaf = Leaf(prefix=prefix, **counts)
     name = f"{prefix or 'all'}-{job.attempt}.parquet"
     if len(rows):
         size = files.write(f"{job.root}/{name}", rows)

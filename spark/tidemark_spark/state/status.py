@@ -23,6 +23,7 @@ def tell_committed(table: StateTable, ledger: StateLedger | None) -> None:
             "committed_at": ledger.committed_at,
             "rows": ledger.rows,
             "moved_keys": ledger.moved_keys,
+            "outranked_keys": ledger.outranked_keys,
             "quarantined": ledger.quarantined,
             "unavailable": ledger.unavailable,
             "uncertain": ledger.uncertain,

@@ -142,7 +142,7 @@ def test_refused_batches_holes_and_topics_that_keep_less_are_no_difference(tmp_p
     world = World(tmp_path, "keep: [value, timestamp]")
     world.raw.segment([simple(0), with_records(simple(3), b"\xff" * 40), simple(6)])
     known = world.raw.partition(1)
-    known.start_offset, known.end = 100, 100
+    known.start_offset, known.end, known.remote_tier = 100, 100, ((40, 100),)
     world.raw.segment([simple(100), simple(105)], 1)
     for _ in range(2):
         world.raw.publish()
@@ -151,6 +151,8 @@ def test_refused_batches_holes_and_topics_that_keep_less_are_no_difference(tmp_p
     report = audited(world)
     assert report.passed, report.text()
     assert [(one.offsets, one.rows, one.without_segment) for one in report.partitions] == [(9, 6, 0), (108, 6, 102)]
+    assert [one.remote_tier for one in report.partitions] == [0, 60]
+    assert "102 that no segment held, of which 60 are only in Kafka's remote tier" in report.text()
     file = file_of(world, DAYS[0])
     rewrite(world, file, lambda rows: rows.set_column(4, "kafka_value", pa.array([b"other"] * 6)))
     assert {one.kind for one in found(world)} == {"rows_differ"}

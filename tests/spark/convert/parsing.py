@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -32,3 +33,9 @@ def none(rows: pa.RecordBatch) -> tuple[Any, ...]:
 def all_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
     """The size of each value, whatever it is."""
     return pa.RecordBatch.from_arrays([pc.binary_length(_values(rows))], names=["size"])
+
+
+def not_numbers(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """NaN for each row, and a list of it."""
+    found = [{"x": math.nan, "xs": [math.nan, None]}] * len(rows)
+    return pa.RecordBatch.from_pylist(found, pa.schema([("x", pa.float64()), ("xs", pa.list_(pa.float32()))]))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -185,6 +186,27 @@ def test_a_bloom_filter_is_as_large_as_the_rows_need(tmp_path: Path) -> None:
     sizes = [(tmp_path / name / f"{DATE}/0").stat().st_size for name in ("a", "b")]
     assert plain.read() == filtered.read()
     assert 3000 < sizes[1] - sizes[0] < 10_000, "10 bits a row, to a power of two; not those of a million rows"
+
+
+def test_a_binary_column_with_a_bloom_filter_has_no_statistics(tmp_path: Path) -> None:
+    """DuckDB 1.5.5 finds no row by such a column where there are both."""
+    value = "kafka_value"
+    column = written(tmp_path, bloom=[value], statistics=[value]).metadata.row_group(0).column(1)
+    assert not column.is_stats_set
+    path, wanted = tmp_path / f"{DATE}/0", b"0000" + bytes(1000)
+    query = f"SELECT count(*) FROM read_parquet('{path}') WHERE kafka_value = ?"  # noqa: S608 - our own path
+    assert duckdb.connect().execute(query, [wanted]).fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize(("kind", "rule"), [("boolean", "for two values"), ("float", "-0.0"), ("double", "-0.0")])
+def test_a_bloom_filter_that_loses_rows_or_cannot_be_is_refused(kind: str, rule: str) -> None:
+    column = {"name": "x", "type": kind}
+    fields = {"topic": "orders", "cluster": "east", "table": "orders", "parquet": {"bloom": ["x"]}}
+    with pytest.raises(ValidationError, match=rf"parquet.bloom: x is a {kind}: .*{rule}"):
+        TopicSettings.model_validate({**fields, "parser": {"kind": "json", "columns": [column]}})
+    of_a_registry: Any = SimpleNamespace(columns=[pa.field("x", "bool" if kind == "boolean" else kind)])
+    with pytest.raises(ConfigError, match=rf"parquet.bloom: x is a .*{rule}"):
+        table_schema(TopicSettings.model_validate(fields), of_a_registry)
 
 
 def test_rows_sorted_within_their_row_group_are_read_by_offset(tmp_path: Path) -> None:

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from typing_extensions import override
 
+from tests.spark.erasing.masked import killed
 from tests.spark.erasing.test_erased_rows import landed
 from tests.spark.inline import Inline
 from tests.spark.run.test_truncation import FUNCTION
-from tests.spark.test_vacuum import as_of
+from tests.spark.test_vacuum import Died, as_of
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.app import app
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
+from tidemark.raw.topic import RawTopic
 from tidemark_spark.cli import erase
 from tidemark_spark.erasing import unseen
 
@@ -122,6 +125,53 @@ def test_without_a_request_no_secret_is_needed_and_with_one_it_is_named(
     monkeypatch.setenv(VARIABLE, NEW_SECRET)
     job(world, "--dry-run", code=2)
     assert name in capsys.readouterr().err
+
+
+class Idle(Inline):
+    """Spark, which must not be needed."""
+
+    @override
+    def on_each(self, work: object, common: object, tasks: object) -> Any:
+        raise AssertionError("Spark was started")
+
+
+def test_what_no_task_could_compare_is_found_before_spark_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing secret, and a column that the parser has no more, or of another type."""
+    name = ask(world, "a0")
+    arguments = ["--topics", str(world.topics_file), "--dry-run"]
+    for secret, rule in (("", "is not set"), (NEW_SECRET, name)):
+        monkeypatch.setenv(VARIABLE, secret)
+        assert erase.main(arguments, Idle()) == 2
+        assert rule in capsys.readouterr().err
+    monkeypatch.setenv(VARIABLE, SECRET)
+    said(world, "withdraw", name, "--by", "ada", "--reason", "it was to test")
+    made = World(world.topics_file.parent, "parser: {kind: json, columns: [{name: v, type: int64}]}")
+    words = ("--topic", "orders", "--reason", "DSR-1", "--by", "ada", "--column", "v")
+    said(made, "request", *words, given="5")
+    for columns, rule in (("name: w, type: int64", "there is no column v"), ("name: v, type: double", "is double")):
+        World(world.topics_file.parent, f"parser: {{kind: json, columns: [{{{columns}}}]}}")
+        assert erase.main(arguments, Idle()) == 2
+        assert rule in capsys.readouterr().err
+
+
+def test_records_that_another_request_has_masked_count_for_none(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They are found as long as something holds them, and were approved before: else each weekly pass would fail."""
+    first = ask(world, "a0")
+    said(world, "approve", first, "--by", "grace", "--records", "9", "--yes", who="grace")
+    with killed(3), pytest.raises(Died):
+        job(world)
+    assert RawTopic(world.table).mask_numbers(), "the masks count, and all records are there"
+    second = ask(world, "a0", "b1")
+    said(world, "approve", second, "--by", "grace", "--records", "3", "--yes", who="grace")
+    capsys.readouterr()
+    job(world, "--json")
+    outcomes = {each.id: (each.status, sum(each.records.values())) for each in reported(capsys).requests}
+    assert outcomes == {first: ("erased", 3), second: ("erased", 3)}
+    assert {row["kafka_key"] for row in world.rows()} & {b"a0", b"b1"} == set()
 
 
 def test_a_secret_is_rotated_while_a_request_is_open(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,10 @@ def test_a_record_of_a_dead_branch_masks_none_of_the_new(world: World, capsys: p
 
 @pytest.mark.parametrize(
     ("settings", "parser", "encoded", "column"),
-    [("", JSON, lambda change: json.dumps(change).encode(), "name"), (", key: [id]", AVRO, avro, "after.name")],
+    [
+        ("", JSON, lambda change: json.dumps(change).encode(), "name"),
+        (", key: [id]", AVRO, lambda change: avro(change)[:2] + b"\0" + avro(change)[2:], "after.name"),
+    ],
 )
 def test_a_column_is_searched_where_the_state_has_it(
     tmp_path: Path,
@@ -201,7 +204,9 @@ def test_a_column_is_searched_where_the_state_has_it(
     encoded: Callable[[dict[str, Any]], bytes],
     column: str,
 ) -> None:
-    (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
+    op, after = ENVELOPE["fields"]  # type: ignore[misc]
+    before, after = {"name": "before", "type": after["type"]}, {"name": "after", "type": ["null", "person"]}
+    (tmp_path / "envelope.avsc").write_text(json.dumps({**ENVELOPE, "fields": [op, before, after]}))
     world = World(tmp_path, f"state: {{envelope: debezium{settings}}}", RETENTION, parser)
     for number, name in enumerate(("Ada", "Bob")):
         put(world, b"k%d" % number, encoded({"op": "c", "after": {"id": number, "name": name}}))
@@ -209,3 +214,22 @@ def test_a_column_is_searched_where_the_state_has_it(
     assert found(world, capsys, "--column", column, given="Ada") == ({"state": 1}, 0)
     assert found(world, capsys, given="k1") == ({"state": 1}, 0), "the key stays in the state in any case"
     assert found(world, capsys, "--column", "op", given="d") == ({}, 2), "the state lacks it"
+
+
+def test_a_null_of_a_record_that_was_read_is_no_value_that_could_not_be_searched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In raw, for rows of files that lack the column, and in the state. Records that no parser read count."""
+    columns = "columns: [{name: id, type: int64}%s]"
+    world = World(tmp_path, STATE, RETENTION, f"parser: {{kind: json, {columns % ''}}}")
+    values = (b'{"id":1,"name":"Ada"}', b'{"id":2}', None, b"no json", b'{"id":3,"name":null}', b'{"id":4,"name":7}')
+    world.raw.segment([batch(0, [Record(at, T0, b"k%d" % at, value) for at, value in enumerate(values)])])
+    world.land()
+    raw, named = world.raw, columns % ", {name: name, type: string}"
+    world = World(tmp_path, STATE, RETENTION, f"parser: {{kind: json, {named}}}")
+    assert found(world, capsys, "--column", "name", given="Ada") == ({"raw": 1}, 2), "no json, and a misfit"
+    world = World(tmp_path, STATE, RETENTION, f"parser: {{kind: json, misfits: land, {named}}}")
+    assert found(world, capsys, "--column", "name", given="Ada") == ({"raw": 1}, 2)
+    world.raw = raw
+    outlive(world, b'{"id":9,"name":"Cy"}')
+    assert found(world, capsys, "--column", "name", given="Cy") == ({"table": 1}, 0), "the state has nulls"

@@ -85,6 +85,34 @@ def test_each_commit_becomes_a_snapshot_that_names_it(world: World) -> None:
     assert again_.model_copy(update={"at": second.at}) == second, "nothing new, no snapshot"
 
 
+NAMES = (
+    *("http.method", "a.b.c", ".x", "x.", "a..b", "größe", "日本", "😀", "1st", "a-b", "a:b", "a'b", 'a"b', "a`b"),
+    *("a/b", "a\\\\b", "a%b", "a<b>", "a[b]", "a#b", "$path", "UPPER", "select", "element", "_file", "_pos", "x" * 255),
+)
+
+
+def named(*names: str) -> str:
+    return json_parser(*(f'{{name: "{name}", type: string, path: [v{at}]}}' for at, name in enumerate(names)))
+
+
+def test_columns_of_any_name_are_listed(tmp_path: Path) -> None:
+    """From the first commit on, and if they are added later."""
+    names = [name.replace('"', '\\"') for name in NAMES]
+    raw = World(tmp_path).raw
+    for count in (2, len(names)):
+        world = World(tmp_path, named(*names[:count]))
+        world.raw = raw
+        world.raw.segment([batch(world.raw.partition().end, records(b'{"v0":"x","v1":"y","v9":"z"}'))])
+        world.land()
+        listed(world)
+    [old, new] = delta_rows(world)
+    assert (old["http.method"], new["http.method"]) == ("x", "x")
+    found = iceberg(world).scan().to_arrow().column_names
+    assert [name for name in found if name != "dt" and not name.startswith("kafka_")] == [
+        name.replace("\\\\", "\\") for name in NAMES
+    ]
+
+
 def piecemeal_more(world: World) -> None:
     world.raw.segment([batch(6, records(b"a", b"b", at=[T0, T0 + 3 * DAY]))])
     world.land()

@@ -186,7 +186,11 @@ def test_a_table_has_the_settings_that_the_protocol_needs(world: World) -> None:
     world.raw.segment([simple(0)])
     world.land()
     configuration = DeltaTable(world.table.url).metadata().configuration
-    assert configuration == {"delta.checkpointInterval": "100", "delta.logRetentionDuration": "interval 2 days"}
+    assert configuration == {
+        "delta.checkpointInterval": "100",
+        "delta.logRetentionDuration": "interval 2 days",
+        "delta.dataSkippingStatsColumns": "kafka_partition,kafka_offset,kafka_timestamp",
+    }
 
 
 def test_a_table_that_is_opened_each_minute_has_checkpoints_more_often(tmp_path: Path) -> None:

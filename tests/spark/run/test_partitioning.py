@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -29,7 +32,7 @@ from tests.spark.test_vacuum import OLDER, age_all
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ConfigError
-from tidemark.formats.table.partitioning import NULL, partition_values
+from tidemark.formats.table.partitioning import NULL, folder_name, partition_values
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.audit.worker import landed_rows
@@ -355,3 +358,14 @@ def test_columns_that_make_no_folders_are_refused_by_name(by: str, rule: str, tm
     world.raw.publish()
     with pytest.raises(ConfigError, match=rule):
         run(world.table, world.plan(), in_process)
+
+
+@pytest.mark.parametrize("text", ["null", "NULL", "nUlL"])
+def test_the_text_null_is_no_null_to_duckdb(text: str, tmp_path: Path) -> None:
+    """DuckDB 1.5.5 takes the plain folder for null."""
+    folder = tmp_path / folder_name("country", text)
+    folder.mkdir()
+    pq.write_table(pa.table({"x": [1]}), folder / "0.parquet")
+    query = f"SELECT country FROM read_parquet('{tmp_path}/*/*.parquet', hive_partitioning = true)"  # noqa: S608 - ours
+    assert duckdb.connect().execute(query).fetchall() == [(text,)]
+    assert partition_values(f"{folder.name}/0.parquet") == {"country": text}

@@ -10,13 +10,16 @@ import pytest
 from tests.spark.world import World, in_process
 from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import marker, simple, transactional
+from tidemark.errors import ConfigError
 from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
 from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.planning import plan_compaction
 from tidemark.planning.unread_status import record_unread
+from tidemark.table.delta_table import open_topic_table
 from tidemark.timestamps import utc_now
+from tidemark.topics import load_topics
 from tidemark_spark.run.driver import run
 
 MINUTE = timedelta(minutes=1)
@@ -148,3 +151,33 @@ def test_a_damaged_record_of_it_is_replaced(world: World) -> None:
     world.table.store.put(key, b"{ nothing")
     record_unread(world.table, utc_now(), [])
     assert stored(world).messages == ()
+
+
+def test_a_topic_that_is_late_quotes_the_error_of_its_last_run(tmp_path: Path) -> None:
+    """A column's type was widened in the topics file: only a rebuild of the whole table makes it wider."""
+    world = World(tmp_path, "freshness: 60s", "parser: {kind: json, columns: [{name: id, type: int32}]}")
+
+    def configure(before: str, after: str) -> None:
+        world.topics_file.write_text(world.topics_file.read_text().replace(before, after))
+        world.table = open_topic_table(deployment := load_topics(world.topics_file), deployment.topic("orders"))
+
+    world.raw.segment([simple(0)])
+    world.land()
+    configure("int32", "int64")
+    world.raw.segment([simple(3)])
+    with pytest.raises(ConfigError, match="column id is integer in the table, and long by the parser"):
+        world.land()
+    now = utc_now()
+
+    def late(at: datetime) -> list[Incident]:
+        found = watch(world.table.deployment, "east", at)
+        return [incident for incident in found.incidents if incident.kind == "late" and incident.open]
+
+    late(now)
+    [incident] = late(now + 30 * MINUTE)
+    assert "the last run failed at" in incident.likely
+    assert "column id is integer in the table, and long by the parser" in incident.likely
+    configure("int64", "int32")
+    world.land()
+    assert stored(world).failure == ""
+    assert late(now + 31 * MINUTE) == []

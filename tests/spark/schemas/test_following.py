@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,10 +20,10 @@ from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.tidemark.schemas import test_protobuf_merge as proto
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.formats.table.plan import RunPlan, RunResult
-from tidemark.formats.table.schema_state import SchemaState
+from tidemark.formats.table.schema_state import SchemaState, SchemaStep
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.planning.schema_following import accept, dismiss, proposed
+from tidemark.planning.schema_following import accept, dismiss, proposed, revert
 from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark_spark.cli import ingest, run_plan
@@ -399,7 +400,7 @@ def test_protobuf_follows_and_does_not_read_by_a_schema_that_means_something_els
     assert set(world.columns) == {"id", "note", "vip"}
     assert [row["id"] for row in world.values()] == [1, 2], "and no number without its upper half"
     reasons = {row["reason"] for row in world.quarantine()}
-    assert reasons == {"names schema 12, which has the type int64 for id, which the table has as int32"}
+    assert reasons == {"names schema 12, which differs from the table's in id: int32 becomes int64"}
 
     rebuild(world, 2)
     assert [row["id"] for row in world.values()] == [1, *(n << 40 for n in range(1, 21)), 2]
@@ -409,7 +410,7 @@ def test_protobuf_follows_and_does_not_read_by_a_schema_that_means_something_els
     world.land()
     assert ("id", "misfit") in changes(world)
     assert {row["reason"] for row in world.quarantine()} == {
-        "names schema 13, which has the name number for field 1, which the table has as id"
+        "names schema 13, which differs from the table's in id: field 1 is named number now"
     }
 
 
@@ -579,3 +580,56 @@ def test_columns_of_partitions_follow_and_a_version_that_takes_their_names_waits
     assert [row["id"] for row in world.values()] == [1, 2, 1, 2]
     catalogs.listed(world)
     assert audited(world).findings == ()
+
+
+def test_what_was_adopted_is_taken_back_before_the_table_has_it(tmp_path: Path, registry: Registry) -> None:
+    """A version whose columns no table can have was adopted by an earlier release: each of its runs failed."""
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    user = {"type": "record", "name": "User", "fields": [{"name": one, "type": "int"} for one in ("userid", "userId")]}
+    bad = record(("id", "int"), ("note", "string"), ("user", user))
+    world.register(bad)
+    state, keys = world.state, world.table.keys
+    definition = base64.b64encode(json.dumps(bad).encode()).decode()
+    step = state.adopted.model_copy(update={"number": 12, "version": 2, "definition": definition})
+    newest = state.newest.model_copy(update={"number": 12, "version": 2})
+    history = (*state.history, SchemaStep(number=12, version=2, at=step.at))
+    adopted = state.model_copy(update={"adopted": step, "newest": newest, "history": history})
+    world.table.store.put(keys.schema, adopted.to_bytes())
+    world.upload((1, V1, {"id": 2, "note": "b"}))
+    with pytest.raises(ConfigError, match="field 'userId': appears twice"):
+        world.land()
+
+    with pytest.raises(ConfigError, match="version 2 was not adopted earlier, but 1"):
+        revert(world.table, 2)
+    revert(world.table, 1)
+    assert (world.state.adopted.data, world.state.history) == (state.adopted.data, state.history)
+    assert (world.state.dismissed, changes(world)) == (2, [("orders-value", "misfit")])
+    world.land()
+    assert [row["id"] for row in world.values()] == [1, 2]
+    assert world.state.adopted.version == 1
+    world.register(record(("id", "int"), ("note", "string"), ("vip", "boolean")))
+    world.land()
+    assert world.columns == {"id": "integer", "note": "string", "vip": "boolean"}
+    assert changes(world) == []
+    with pytest.raises(ConfigError, match="the table has the columns vip by now"):
+        revert(world.table, 1)
+
+
+def test_a_struct_with_names_that_differ_by_case_is_left_out_and_the_rest_lands(
+    tmp_path: Path, registry: Registry
+) -> None:
+    world = Followed(tmp_path, registry)
+    world.register(V1)
+    world.upload((1, V1, {"id": 1, "note": "a"}))
+    world.land()
+    user = {"type": "record", "name": "User", "fields": [{"name": one, "type": "int"} for one in ("userid", "userId")]}
+    second = record(("id", "int"), ("note", "string"), ("user", user), ("vip", "boolean"))
+    world.register(second)
+    world.upload((2, second, {"id": 2, "note": "b", "user": {"userid": 1, "userId": 2}, "vip": True}))
+    world.land()
+    assert world.values()[-1] == {"id": 2, "note": "b", "vip": True}
+    assert changes(world) == [("user", "misfit")]
+    assert world.quarantine() == []

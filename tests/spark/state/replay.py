@@ -115,7 +115,7 @@ def _deletes(row: Row, state: StateSettings) -> bool | None:
     if state.envelope == "none":
         return row["kafka_value"] is None
     op = row[_OP[state.envelope]]
-    if op is None:
+    if row["kafka_value"] is None:
         return None if state.order or state.key != ("kafka_key",) else True
     return op == _DELETES[state.envelope] or (False if op in _SETS[state.envelope] else None)
 
@@ -124,10 +124,28 @@ def _order(row: Row, state: StateSettings) -> tuple[Any, ...]:
     return tuple((row[name] is not None, row[name] or 0) for name in state.order)
 
 
+def _untruncated(rows: Iterable[Row], state: StateSettings) -> list[Row]:
+    """The rows after the newest truncation, if any: those of later offsets in its partition, and all of later ones."""
+    rows = list(rows)
+
+    def place(row: Row) -> tuple[Any, ...]:
+        return (*_order(row, state), row["kafka_incarnation"], row["kafka_offset"])
+
+    newest = max((row for row in rows if state.envelope == "debezium" and row["op"] == "t"), key=place, default=None)
+    if newest is None:
+        return rows
+    cut = newest["kafka_partition"]
+    return [
+        row
+        for row in rows
+        if (place(row) > place(newest) if row["kafka_partition"] == cut else place(row)[:-1] >= place(newest)[:-1])
+    ]
+
+
 def rivals(rows: Iterable[Row], state: StateSettings) -> dict[Any, list[Row]]:
     """By key the last records of partitions that no other outranks for ever; the newest is the last of them."""
     last: dict[Any, dict[tuple[int, int], Row]] = {}
-    for row in sorted(rows, key=lambda row: (_order(row, state), row["kafka_offset"])):
+    for row in sorted(_untruncated(rows, state), key=lambda row: (_order(row, state), row["kafka_offset"])):
         if _deletes(row, state) is not None and (key := identity(row, state)) is not None:
             last.setdefault(key, {})[row["kafka_incarnation"], row["kafka_partition"]] = row
     found: dict[Any, list[Row]] = {}

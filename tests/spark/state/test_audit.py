@@ -56,6 +56,17 @@ def test_all_parts_together_prove_each_row_once(world: World, rng: random.Random
     assert sum(audit.rows for audit in audited(world)) == ledger.rows, "rows above the vector count for nothing"
 
 
+def test_nan_is_the_nan_that_the_topics_table_has(tmp_path: Path, rng: random.Random) -> None:
+    columns = "[{name: x, type: double}, {name: xs, type: 'list<float>'}]"
+    function = "tests.spark.convert.parsing:not_numbers"
+    world = World(tmp_path, "state: {}", f"parser: {{kind: function, function: '{function}', columns: {columns}}}")
+    produce(world, rng)
+    world.land()
+    assert advance(world).rows > 0
+    assert sum(audit.rows for audit in audited(world)) == len(state_rows(world))
+    assert not any(audit.different for audit in audited(world))
+
+
 def change(world: World, how: Callable[[pa.Table], pa.Table]) -> None:
     """Change the rows of the first leaf that has some, and its ledger with it."""
     table = StateTable.open(world.table)

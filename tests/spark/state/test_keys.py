@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +15,15 @@ from tests.spark.state.replay import advance, check, compare, first, identity, s
 from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, Here
 from tests.spark.state.test_view import NAMES, printed, seen
 from tests.spark.test_vacuum import as_of
-from tests.spark.world import World
+from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, StateStopped
 from tidemark.formats.table.state_audit import PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
+from tidemark_spark.run.driver import run
+from tidemark_spark.state import record_columns
 from tidemark_spark.state.audit import audit_state
 
 MAXWELL = (
@@ -110,6 +113,27 @@ def test_an_order_of_a_column_decides_over_offset_time_and_partition(tmp_path: P
         advance(world)
 
 
+def test_keys_that_an_older_record_outranks_are_counted(tmp_path: Path, rng: random.Random) -> None:
+    """However the records came. The count ends once a later record has the greatest order again."""
+    world = World(tmp_path, "state: {order: v, leaf: 1KiB}", PLAIN)
+    land(world, *((b"k%d" % at, {"v": 100 + at, "id": at}) for at in range(8)))
+    assert advance(world).outranked_keys == 0
+    land(
+        world, (b"k1", {"v": 1, "id": 9}), (b"k2", {"v": 2}), (b"k2", {"v": 3}), (b"k3", {"v": 50}), partition=1, time=9
+    )
+    assert advance(world).outranked_keys == 0, "the order of partitions is what the settings are for"
+    land(world, (b"k1", {"v": 5}), (b"k2", {"id": 1}), (b"k4", {"v": 104}), (b"k5", {"v": 1}), (b"k5", {"v": 300}))
+    assert advance(world).outranked_keys == status_of(world).outranked_keys == 2
+    assert advance(world, rebuild=True).outranked_keys == 2
+    proved(world)
+    land(world, (b"k1", {"v": 101, "id": 7}))
+    assert advance(world).outranked_keys == 1, "of equal orders the offset decides"
+    world.raw.recreate("B" * 22)
+    land(world, *((b"k%d" % at, {"v": rng.randrange(9), "id": at}) for at in (2, 3, 6)))
+    assert advance(world).outranked_keys == 3
+    proved(world)
+
+
 def test_maxwells_envelope(tmp_path: Path) -> None:
     world = World(tmp_path, "state: {envelope: maxwell, key: id, order: xid, leaf: 1KiB}", MAXWELL)
 
@@ -169,6 +193,23 @@ def test_debeziums_rows_by_a_column_of_the_row(tmp_path: Path) -> None:
         advance(world)
 
 
+BEFORE = JSON.replace("{name: id,", "{name: former, type: int64, path: [before, id]}, {name: id,")
+
+
+def test_a_json_deletion_has_its_key_in_the_row_before(tmp_path: Path) -> None:
+    """By a column with the path of the key's in ``before``, which the state does not show."""
+    world = World(tmp_path, "state: {envelope: debezium, key: [id]}", BEFORE)
+    row = {"id": 1, "name": "Ada"}
+    land(world, (b"a", {"op": "c", "after": row}), (b"b", {"op": "c", "after": row | {"id": 2}}))
+    advance(world)
+    land(world, (b"a", {"op": "d", "before": row, "after": None}), (b"a", None))
+    assert [row["id"] for row in seen(world, printed(world, "duckdb", *NAMES))] == [2]
+    advance(world)
+    assert [(row["id"], row["name"]) for row in state_rows(world)] == [(2, "Ada")]
+    assert "former" not in state_rows(world)[0]
+    assert audited(world)
+
+
 @pytest.mark.parametrize(
     ("lines", "rule"),
     [
@@ -197,12 +238,26 @@ def test_settings_that_are_refused(tmp_path: Path, lines: Sequence[str], rule: s
         ),
         (("state: {envelope: maxwell}", PLAIN), "maxwell needs a parser with a column type"),
         (("state: {key: after, envelope: debezium}", JSON), "after is not a column"),
+        (
+            ("state: {key: [id], envelope: debezium}", JSON),
+            r"key: id lies in after, which is null in a deletion: .* another column of the type int64 .* before\.id",
+        ),
+        (
+            ("state: {key: [id], envelope: debezium}", BEFORE.replace("former, type: int64", "former, type: string")),
+            "type",
+        ),
         (("state: {key: v}", PLAIN.replace("int64", "double")), "v is a double, by which rows cannot be told apart"),
     ],
 )
 def test_columns_that_cannot_serve(tmp_path: Path, lines: Sequence[str], rule: str) -> None:
     with pytest.raises(ConfigError, match=rule):
         advance(World(tmp_path, *lines))
+
+
+def test_a_key_that_the_row_before_lacks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "envelope.avsc").write_text(json.dumps(ENVELOPE))
+    with pytest.raises(ConfigError, match=r"key: id lies in after, .* the parser makes no field id of before"):
+        advance(World(tmp_path, "state: {key: [id], envelope: debezium}", AVRO))
 
 
 def test_a_change_of_the_key_makes_the_state_again(tmp_path: Path) -> None:
@@ -258,3 +313,62 @@ def test_files_with_an_erased_key_go_after_versions_although_nothing_lands(tmp_p
             assert advance(world).status == "empty"
         assert (old <= names()) is stays
     check(world)
+
+
+NO_OPERATION = (
+    {"id": 1, "name": "unwrapped"},
+    {"status": "BEGIN", "id": "571"},
+    {"op": None, "after": None},
+    {"op": "x"},
+)
+"""Values that a topic of changes may have beside its envelopes."""
+
+
+def test_only_a_record_without_a_value_is_a_tombstone(tmp_path: Path, rng: random.Random) -> None:
+    """A row stays, whatever else its topic gets under its key, and what was passed over is counted."""
+    world = World(tmp_path, "state: {envelope: debezium}", JSON)
+    ada = {"op": "c", "after": {"id": 1, "name": "Ada"}}
+    land(world, (b"1", ada), (b"2", ada), (b"3", ada), (b"9", {"op": "m", "after": None}))
+    assert advance(world).passed_over == 0
+    strange = [(rng.choice((b"1", b"2")), value) for value in (*NO_OPERATION, *NO_OPERATION)]
+    land(world, *strange, (b"3", None))
+    shown = {row["kafka_key"] for row in seen(world, printed(world, "duckdb", *NAMES))}
+    result = advance(world)
+    assert result.passed_over == len(strange)
+    assert {row["kafka_key"] for row in state_rows(world)} == {b"1", b"2"} == shown
+    proved(world)
+    land(world, (b"1", None), (b"2", {"op": "d", "after": None}))
+    advance(world)
+    assert state_rows(world) == []
+
+
+def test_the_audit_has_a_rule_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that takes records without an operation for deletions is found out."""
+    world = World(tmp_path, "state: {envelope: debezium}", JSON)
+    land(world, (b"1", {"op": "c", "after": {"id": 1, "name": "Ada"}}), (b"2", {"op": "c", "after": {"id": 2}}))
+    land(world, (b"1", {"id": 1, "name": "unwrapped"}))
+    with monkeypatch.context() as patch:
+        patch.setattr(record_columns, "_is_tombstone", lambda rows, op: rows.column(op).is_null().to_numpy())
+        advance(world)
+    assert [row["kafka_key"] for row in state_rows(world)] == [b"2"]
+    table = StateTable.open(world.table)
+    found = [finding for part in range(PARTS) for finding in audit_state(table, part, first, compare).findings]
+    assert [finding.rule for finding in found] == ["is missing"]
+
+
+def test_tombstones_are_told_without_values_only_by_a_required_operation(tmp_path: Path) -> None:
+    keep = "keep: [key, timestamp]"
+    with pytest.raises(ConfigError, match=r"state\.envelope: debezium needs value in keep, or op as a required column"):
+        advance(World(tmp_path / "refused", "state: {envelope: debezium}", JSON, keep))
+    advance(World(tmp_path / "by_key", "state: {envelope: maxwell, key: id}", MAXWELL, keep))
+    world = World(
+        tmp_path, "state: {envelope: debezium}", JSON.replace("{name: op,", "{name: op, required: true,"), keep
+    )
+    changes = [{"op": "c", "after": {"id": 1}}, {"op": "c", "after": {"id": 2}}, {"id": 1}]
+    values = [*(json.dumps(change).encode() for change in changes), None]
+    keys = (b"1", b"2", b"1", b"2")
+    world.raw.segment([batch(0, [Record(at, T0, keys[at], value) for at, value in enumerate(values)])])
+    world.raw.publish()
+    run(world.table, world.plan(), in_process)
+    assert advance(world).quarantined == 1
+    assert [row["kafka_key"] for row in state_rows(world)] == [b"1"]

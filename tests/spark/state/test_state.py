@@ -327,11 +327,12 @@ def test_debeziums_envelope(tmp_path: Path, parser: str, encoded: Callable[[dict
     assert sorted(row["name"] for row in state_rows(world)) == ["Ada L.", "Bob"]
 
 
-def test_a_truncation_stops_the_state_before_it(tmp_path: Path) -> None:
+def test_a_truncation_stops_the_state_of_several_partitions_before_it(tmp_path: Path) -> None:
     """It has no key. Nothing that landed after the last commit is in the state, and each run is refused."""
     world = World(tmp_path, "state: {envelope: debezium}", JSON)
     ada = json.dumps({"op": "c", "after": {"id": 1, "name": "Ada"}}).encode()
     put(world, b"1", ada)
+    put(world, None, json.dumps({"op": "m"}).encode(), partition=1)
     advance(world)
     before = state_rows(world)
     put(world, b"2", ada)

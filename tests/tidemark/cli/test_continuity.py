@@ -99,6 +99,29 @@ def test_lost_and_corrupt_offsets_fail(world: World, capsys: pytest.CaptureFixtu
     assert "4 offsets missing" in output.splitlines()[1]
 
 
+def test_what_kafka_s_remote_tier_has_is_in_no_class_and_not_lost(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.raw.segment([simple(20)], base=20)
+    known = world.raw.partition()
+    known.next_offset, known.gaps, known.remote_tier = 16, [world.raw.gap(16, 20, "remote_tier")], ((2, 5),)
+    world.raw.publish()
+    code, found = report(world, capsys)
+    first = found["partitions"][0]
+    assert (code, first["state"], found["state"]) == (1, "attention", "attention")
+    assert (first["lost"], first["corrupt"], first["remote_tier"], first["balanced"]) == (0, 0, 7, True)
+    assert classed(found)["deleted_before_upload"] == 2, "0 and 1, which nobody has"
+    world.land()
+    assert report(world, capsys)[1]["partitions"][0]["remote_tier"] == 7
+    _, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file)
+    assert "0/0: gap 16 to 20: remote_tier, since 2026-" in output
+    assert "7 offsets only in Kafka's remote tier" in output.splitlines()[1]
+    assert "missing" not in output.splitlines()[1]
+    _, output, _ = call(capsys, "status", "orders", "--topics", world.topics_file)
+    assert "    2 to 5: remote_tier, below its first offset in the store" in output
+    assert "    gap 16 to 20: remote_tier" in output
+
+
 def test_truncated_offsets_stand_beside_the_sum(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     known = world.raw.partition()
     known.leader_epoch, known.next_offset = 5, 13

@@ -251,8 +251,8 @@ def compare(data: bytes) -> str:
             return "refused by both"
         assert any(pattern in ours for pattern in STRICTER), (ours, data.hex())
         return "refused by us alone"
-    if isinstance(theirs, str):
-        assert reasoned(data), (theirs, data.hex())
+    if isinstance(theirs, str):  # header keys that are not UTF-8 are read as by Java's client
+        assert "UnicodeDecodeError" in theirs or reasoned(data), (theirs, data.hex())
         return "read by us alone"
     assert ours == theirs or reasoned(data), data.hex()
     return "the same rows"

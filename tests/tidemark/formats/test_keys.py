@@ -158,6 +158,27 @@ def test_incarnations_have_places_of_their_own() -> None:
         place_of("orders", None, first=False)
 
 
+@pytest.mark.parametrize("length", [1, 220, 221, 222, 231, 249])
+def test_no_key_of_a_topic_made_again_has_a_longer_name_than_a_directory_takes(length: int) -> None:
+    topic, partition = "t" * length, 2**31 - 1
+    place = place_of(topic, TOPIC_ID, first=False)
+    assert place == f"{topic[:221]}@{TOPIC_ID}"
+    keys, control = PartitionKeys(Endpoint("file:///raw"), "c", place, partition), ControlKeys("", "c")
+    names = [
+        keys.manifest(SegmentName.of_branch(2**63 - 1, 2**31 - 1)),
+        keys.segment(SegmentName.of_damage(2**63 - 1, 2**32 - 1), "corrupt"),
+        control.incarnations(topic),
+        control.foreign_watermarks(place, partition),
+        control.tombstone(place, partition, 0, 2**63 - 1, "20261128T150000Z"),
+        control.mask_index(place),
+        control.mask(place, partition, 0, 2**63 - 1, "f" * 64),
+        control.buried(place, partition),
+        control.untold(topic),
+        control.acknowledgement(place, partition, 0, 2**63 - 1),
+    ]
+    assert max(len(part.encode()) for name in names for part in name.split("/")) <= 255
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [

@@ -19,6 +19,7 @@ from tidemark.monitoring.health import TopicHealth, WaitingSince, topic_health
 from tidemark.monitoring.incidents import Condition
 from tidemark.monitoring.observe_cluster import lasting_ones
 from tidemark.monitoring.observer_state import MOST_SAMPLES, ParseSample, latest
+from tidemark.monitoring.topic_conditions import LastRun
 
 LATER = NOW + 16 * MINUTE
 
@@ -32,12 +33,12 @@ def health(known: Ledger, *entries: IndexEntry, marks: Iterable[WaitingSince] = 
 
 
 def late(
-    known: Ledger, *entries: IndexEntry, scanned_at: datetime | None = None, uploaded: datetime = NOW, **of: Any
+    known: Ledger, *entries: IndexEntry, run: LastRun | None = None, uploaded: datetime = NOW, **of: Any
 ) -> list[Condition]:
     landed = {key: one.next_offset for key, one in known.by_partition.items()}
     ahead = [one for one in entries if one.next_offset > landed.get((0, one.partition), 0)]
     marks = [mark(one.partition, one.next_offset, uploaded) for one in ahead]
-    return list(topic_conditions.late(TOPIC, health(known, *entries, **of), marks, LATER, scanned_at))
+    return list(topic_conditions.late(TOPIC, health(known, *entries, **of), marks, LATER, run))
 
 
 def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
@@ -53,6 +54,18 @@ def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
     assert "unclean leader election" in found.likely
     assert "tidemark acknowledge-gap orders 0 100 150 --cluster east" in found.mend
     assert not list(topic_conditions.gaps(health(ledger(100), entry(uploaded=100))))
+
+
+def test_what_only_kafka_s_remote_tier_has_is_told_and_nobody_is_asked_to_give_it_up() -> None:
+    tiered = gap(100, 150, "remote_tier")
+    seen = health(ledger(100), entry(uploaded=100, gaps=(tiered, gap(160, 170))), entry(1, 200, gaps=(gap(200, 210),)))
+    assert [found.start for found in topic_conditions.gaps(seen)] == [160, 200]
+    [found] = topic_conditions.remote_tier(seen)
+    assert (found.kind, found.key, found.offsets, found.start) == ("remote_tier", "remote_tier/east/orders", 50, 100)
+    for text in (found.title, found.text, found.likely, found.mend):
+        assert "acknowledge" not in text
+        assert "LOST" not in text
+    assert not [*topic_conditions.remote_tier(health(ledger(100), entry(uploaded=100, gaps=(gap(100, 150),))))]
 
 
 def test_a_reason_that_a_later_version_adds_is_shown() -> None:
@@ -141,9 +154,15 @@ def test_the_likely_reason_of_being_late() -> None:
         return found.likely
 
     assert "the transaction of producer 9 is open since offset 100" in likely(open_transaction, ahead)
-    assert "does Airflow's triggerer run?" in likely(before, ahead, scanned_at=NOW)
-    assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, scanned_at=LATER)
+    assert "does Airflow's triggerer run?" in likely(before, ahead, run=LastRun(scanned_at=NOW))
+    assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, run=LastRun(scanned_at=LATER))
     assert "runs commit" in likely(meanwhile, ahead)
+    failed = LastRun(NOW + MINUTE, "parser: column id is integer in the table", scanned_at=LATER)
+    for committed in (known, before, open_transaction):  # all before it
+        quoted = likely(committed, ahead, run=failed)
+        assert quoted.startswith("the last run failed at ")
+        assert quoted.endswith(": parser: column id is integer in the table")
+    assert "runs commit" in likely(meanwhile, ahead, run=failed), "another run has committed since"
     assert "nothing was ever committed" in likely(Ledger.genesis("east", "orders", "orders"), ahead)
 
 

@@ -16,8 +16,8 @@ MINUTE = timedelta(minutes=1)
 TOPIC = TopicSettings(topic="orders", cluster="east", table="orders", freshness=15 * MINUTE)
 
 
-def gap(start: int, end: int) -> Gap:
-    return Gap.model_validate({"from": start, "to": end, "reason": "unknown", "detected_at": NOW})
+def gap(start: int, end: int, reason: str = "unknown") -> Gap:
+    return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": NOW})
 
 
 def entry(

@@ -16,6 +16,7 @@ from tidemark.monitoring.judgement import STATES, WORDS, TopicState, exit_code, 
 from tidemark.monitoring.kinds import KINDS, IncidentKind
 
 GAP = gap(100, 150)
+TIERED = gap(100, 150, "remote_tier")
 UNREAD = entry(uploaded=0, end=200).model_copy(update={"packs_known": False})
 
 
@@ -38,6 +39,14 @@ def held(known: Ledger) -> Ledger:
         pytest.param(ledger(100), entry(uploaded=100, gaps=(GAP,)), "gap", id="a gap above the ledger"),
         pytest.param(ledger(100, gaps=(GAP,)), entry(uploaded=200), "gap", id="a gap of the ledger"),
         pytest.param(ledger(150), entry(uploaded=150), "complete", id="a gap that is passed"),
+        pytest.param(ledger(100), entry(uploaded=100, gaps=(TIERED,)), "attention", id="it waits, and nothing is lost"),
+        pytest.param(ledger(100), entry(uploaded=100, gaps=(TIERED, gap(150, 160))), "gap", id="and something is"),
+        pytest.param(
+            ledger(150),
+            entry(uploaded=150).model_copy(update={"remote_tier": ((0, 90),)}),
+            "complete",
+            id="history in Kafka's remote tier",
+        ),
     ],
 )
 def test_what_the_store_knows(known: Ledger, said: IndexEntry, state: TopicState) -> None:
@@ -71,6 +80,9 @@ def test_a_sentence_has_the_counts() -> None:
     assert sentence("behind", missing=0, lag=1500).endswith("; 1,500 offsets behind")
     assert sentence("gap", missing=1, lag=0).startswith("GAP: ")
     assert sentence("gap", missing=1, lag=0).endswith("; 1 offset missing")
+    assert sentence("current", missing=0, lag=2, tiered=9).endswith(
+        "; 9 offsets only in Kafka's remote tier; 2 offsets behind"
+    )
 
 
 def test_the_page_shows_the_same_words_in_the_same_order() -> None:

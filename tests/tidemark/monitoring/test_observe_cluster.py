@@ -20,7 +20,7 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
 from tidemark.formats.raw.last_batch import last_batch_of
-from tidemark.formats.raw.watermark_index import DamagedHead, OtherHistory
+from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
@@ -276,6 +276,23 @@ def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_a
     world.put_index(served, broker=4, damaged_heads=[made])
     assert keys(world, 14) == ["head/kafka-1/4"]
     assert keys(world, 15) == []
+
+
+def test_a_disk_that_an_agent_cannot_read_is_told_of_until_it_can(world: World) -> None:
+    """Also while the agent that told so is silent: it may have had no other disk."""
+    landed(world)
+    away = DiskFault(path="/data-2", rule="No such file", found_at=NOW - MINUTE)
+    logs = [DiskFault(topic="orders", partition=one, rule="none has it", found_at=NOW) for one in range(7)]
+    world.put_index(broker=4, disk_faults=[away, *logs])
+    [found] = looked(world)
+    assert (found.key, found.kind, found.since) == ("disk/kafka-1/4", "disk", NOW - MINUTE)
+    assert found.text.startswith("/data-2: No such file; orders-0: none has it; ")
+    assert "2 more partitions" in found.text
+    assert "disk/kafka-1/4" in keys(world, 30)
+    world.raw.put(world.control.index(4), b"not an index")
+    assert "disk/kafka-1/4" in keys(world, 32), "nobody knows"
+    world.put_index(broker=4)
+    assert "disk/kafka-1/4" not in keys(world, 33)
 
 
 def test_another_history_on_a_broker_names_both_and_what_to_do(world: World) -> None:

@@ -74,11 +74,14 @@ def test_an_audit_that_found_a_difference() -> None:
 
 
 def test_doubts_are_told_until_people_accept_them() -> None:
-    doubts = status(moved_keys=12, uncertain=340)
+    doubts = status(moved_keys=12, outranked_keys=7, uncertain=340)
     assert keys(doubts) == ["moved_keys", "uncertain"]
 
     ordered = TopicSettings.model_validate({**TOPIC.model_dump(), "state": {"order": "lsn"}})
-    assert keys(doubts, ordered) == ["uncertain"], "the source's own order decides"
+    assert keys(doubts, ordered) == ["outranked_keys", "uncertain"], "the source's own order decides"
+    for count, told in ((6, ["outranked_keys", "uncertain"]), (7, ["uncertain"])):
+        state = {"order": "lsn", "accept": {"outranked_keys": count}}
+        assert keys(doubts, TopicSettings.model_validate({**TOPIC.model_dump(), "state": state})) == told
 
     def accepted(**counts: int) -> list[str]:
         return keys(doubts, TopicSettings.model_validate({**TOPIC.model_dump(), "state": {"accept": counts}}))

@@ -16,8 +16,13 @@ from tidemark.parsers.slots import value_places
 from tidemark.topics import Deployment, TopicSettings
 
 
-def rows_of(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None) -> pa.RecordBatch:
+def rows_of(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
+) -> pa.RecordBatch:
     """Kafka's columns, with these values from offset 0 on."""
+    named = [[{"key": key, "value": value} for key, value in row] for row in headers or [()] * len(values)]
     count = len(values)
     columns: dict[str, list[Any]] = {
         "kafka_incarnation": [0] * count,
@@ -27,7 +32,7 @@ def rows_of(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None 
         "kafka_timestamp_type": ["create"] * count,
         "kafka_key": [None] * count if keys is None else list(keys),
         "kafka_value": list(values),
-        "kafka_headers": [[] for _ in values],
+        "kafka_headers": named,
         "kafka_leader_epoch": [0] * count,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
@@ -105,5 +110,6 @@ def refused_alike(parser: Any, values: Sequence[bytes | None]) -> int:
 
 def read_by_loop(parser: Any, values: Sequence[bytes]) -> int:
     """How many of ``values``, without frames, the loop reads."""
-    assert parser._loop is not None
-    return sum(len(one.rows) for one in parser._loop.read(*value_places(pa.array(values, pa.binary()))))
+    loop = parser._own.loop if hasattr(parser, "_own") else parser._loop
+    assert loop is not None
+    return sum(len(one.rows) for one in loop.read(*value_places(pa.array(values, pa.binary()))))

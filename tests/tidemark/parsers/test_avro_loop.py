@@ -1,4 +1,4 @@
-"""Avro by the compiled loop and by fastavro: equal columns and equal reasons, whatever the schema and the bytes."""
+"""Avro by the compiled loop and by the interpreter: equal columns and reasons, whatever the schema and the bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.tidemark.parsers.support import mutated, read_by_loop, records, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_avro import FULL, RECORD, avro, encoded, framed
 from tidemark.parsers.avro.parser import AvroColumns
-from tidemark.parsers.avro.program import block_reader
 from tidemark.parsers.block_parser import FEWEST
-from tidemark.parsers.slots import Unsupported
 
 HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
 NAMES = tuple("abcdefgh")
@@ -161,7 +158,7 @@ def test_any_schema_and_any_bytes(
         values = [mutated(rng, one) if rng.random() < 0.3 else one for one in good]
         refused += refused_alike(parser, [*values, None, b"", good[0] + b"\0", *good[:1]])
         total += len(values)
-    tried("values by the loop and by fastavro", total)
+    tried("values by the loop and by the interpreter", total)
     assert 0 < refused < total
 
 
@@ -179,7 +176,7 @@ def test_schemas_that_evolve(tmp_path: Path, rng: random.Random, full: bool) -> 
         values = [framed(at, schemas.encoded(writers[at])) for at in chosen]
         refused_alike(parser, [mutated(rng, one) if rng.random() < 0.3 else one for one in values])
         assert isinstance(parser, AvroColumns)
-        by_loop += sum(parser._loops.get(at) is not None for at in range(1, len(writers)))
+        by_loop += sum(one.loop is not None for one in parser._resolutions.values())
     assert by_loop > 0
 
 
@@ -239,7 +236,7 @@ def test_signalling_nans_are_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_long_lists_between_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Levels grow within a block; a record that is too large by itself is for fastavro, and its neighbours are not."""
+    """Levels grow within a block; a record that is too large by itself is the interpreter's, its neighbours are not."""
     kind = {"type": "array", "items": {"type": "map", "values": ["null", "long"]}}
     schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
     sizes = [1, 0, 3000, 1, 50, *[2] * 40, 1000]
@@ -261,20 +258,18 @@ def test_many_rows_are_read_in_blocks(tmp_path: Path) -> None:
     assert [row.get("x") for row in records(parsed)] == [None if at in parsed.refused else at for at in range(40_000)]
 
 
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        ("int", "double"),
-        ("string", "bytes"),
-        (["null", "int"], "int"),
-        ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}),
-        ({"type": "enum", "name": "E", "symbols": ["a"]}, {"type": "enum", "name": "E", "symbols": ["b", "a"]}),
-        ({"type": "bytes", "logicalType": "tidemark-decimal", "precision": 4}, "bytes"),
-    ],
-)
-def test_what_has_no_program(written: Any, read: Any) -> None:
-    writer, table = ({"type": "record", "name": "R", "fields": [{"name": "x", "type": one}]} for one in (written, read))
-    kinds = {"double": pa.float64(), "bytes": pa.binary(), "int": pa.int32()}
-    kind = kinds[read] if isinstance(read, str) else pa.string() if read["type"] == "enum" else pa.binary()
-    with pytest.raises(Unsupported):
-        block_reader(writer, table, [pa.field("x", kind)])
+def schema_of(kind: Any) -> dict[str, Any]:
+    """A record with the field ``x``."""
+    return {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
+
+
+def test_what_has_no_program(tmp_path: Path) -> None:
+    """The interpreter reads it."""
+    (tmp_path / "ids").mkdir()
+    written = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}
+    (tmp_path / "ids" / "1.avsc").write_text(json.dumps(schema_of(written)))
+    parser = avro(tmp_path, schema_of({**written, "scale": 2}), "framing: confluent\nschemas: ids")
+    values = [framed(1, number(2) + at.to_bytes(2, "big", signed=True)) for at in range(-20, 20)]
+    values.append(framed(1, number(2) + (1000).to_bytes(2, "big")))  # 100.00
+    assert refused_alike(parser, values) == 1
+    assert parser._resolutions[1].loop is None  # type: ignore[attr-defined]

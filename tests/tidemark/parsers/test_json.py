@@ -229,6 +229,45 @@ def test_types_and_their_limits(text: str, value: str, expected: Any) -> None:
         assert found == {"v": expected, "id": 7}
 
 
+_NEIGHBOURS = {
+    "timestamp(iso8601)": ("2026-02-02T03:04:05Z", "2026-02-02T03:04:05.123+01:00", "2026-02-02 03:04"),
+    "date": ("2026-02-02", "0001-01-01"),
+    "decimal(5,2)": ("1.50", "1.5e1", "-0"),
+    "double": (1.5, -0.0),
+    "int8": (1, -128),
+    "timestamp(ms)": (0, -1),
+}
+
+
+@pytest.mark.parametrize("text", _NEIGHBOURS)
+def test_a_value_lands_or_not_whatever_stands_beside_it(text: str, rng: random.Random) -> None:
+    """Times and numbers at the ends of their types, and beyond, alone and beside each kind of sound value."""
+    parser = parser_of(f"kind: json\ncolumns: [{{name: v, type: '{text}'}}]")
+
+    def strange() -> object:
+        if text == "timestamp(iso8601)":
+            day = f"{rng.choice(('0000', '0001', '1969', '9999'))}-{rng.randrange(14):02d}-{rng.randrange(33):02d}"
+            time = ":".join(f"{rng.choice((0, 23, 24, 59, 60, 61)):02d}" for _ in range(3))
+            fraction, zone = (
+                rng.choice(("", ".999", ".123456", ".1")),
+                rng.choice(("Z", "+23:59", "-24:00", "+05:60", "")),
+            )
+            return day + rng.choice("T ") + time + fraction + zone
+        if text == "date":
+            return f"{rng.choice(('0000', '0001', '9999'))}-{rng.randrange(14):02d}-{rng.randrange(33):02d}"
+        if text == "decimal(5,2)":
+            return rng.choice(("999.99", "1000", "0.001", "-0.00", "+1", "1e-400", "00.10", ".5", "5.", " 1", "1\n"))
+        return rng.choice((1 << 63, -(1 << 63), (1 << 63) - 1, 1e308, 128, 127, -129, 9_223_372_036_854_776))
+
+    sound = [json.dumps({"v": value}).encode() for value in _NEIGHBOURS[text]]
+    for _ in range(150):
+        value = json.dumps({"v": strange()}).encode()
+        alone = one(value, parser)
+        for beside in sound:
+            parsed = parser.parse(rows_of([beside, value]))
+            assert (parsed.refused.get(1) or records(parsed)[1]) == alone, (beside, value)
+
+
 def test_a_required_column_must_be_there() -> None:
     parsed = PARSER.parse(rows_of([b"{}", b'{"id":null}', None, b'{"id":3}']))
     assert parsed.refused == dict.fromkeys((0, 1), "id: is required, and missing or null")

@@ -9,13 +9,15 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.support.certificates import certificate_of_new_authority
 from tests.tidemark.parsers.registry_server import Registry, serving
-from tests.tidemark.parsers.support import records, rows_of
+from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
+from tests.tidemark.parsers.test_protobuf import order, order_file, protobuf
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
@@ -23,6 +25,7 @@ from tidemark.parsers import schema_registry
 from tidemark.parsers.avro import writers as avro_writers
 from tidemark.parsers.base import Parser
 from tidemark.parsers.confluent_framing import by_frequency, numbered
+from tidemark.parsers.factory import parser_of
 
 GOOD = framed(2, encoded(V2, {"a": 2}))
 SECRET = "s3cr3t-that-nobody-sees"
@@ -347,3 +350,53 @@ def test_settings_that_cannot_be_right_are_refused(tmp_path: Path, more: str, wo
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ConfigError, match=words):
         avro(tmp_path, V2, f"framing: confluent\nregistry: {{{more}}}")
+
+
+GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
+OTHER_GUID = UUID("00000000-0000-0000-0000-000000000007")
+
+
+def in_header(guid: UUID, *more: bytes) -> tuple[str, bytes]:
+    return "__value_schema_id", b"\x01" + guid.bytes + b"".join(more)
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_header_names_the_schema_instead_of_the_value(tmp_path: Path, server: Registry, count: int) -> None:
+    server.replies[f"/schemas/guids/{GUID}"] = 200, {"schema": json.dumps(V1)}
+    v1, v2 = encoded(V1, {"a": 1, "gone": "x"}), encoded(V2, {"a": 2})
+    rows: list[tuple[bytes | None, list[tuple[str, bytes | None]]]] = [
+        (v1, [("trace", b"x"), in_header(GUID)]),
+        (GOOD, [("trace", None)]),
+        (v2, [("__value_schema_id", bytes(1) + (2).to_bytes(4, "big"))]),
+        (v1, [in_header(OTHER_GUID), in_header(GUID)]),
+        (v1, [in_header(OTHER_GUID)]),
+        (v1, [("__key_schema_id", b"\x01" + GUID.bytes), ("__value_schema_id", b"\x02mine")]),
+        (None, [in_header(GUID)]),
+    ]
+    values, headers = zip(*rows, strict=True)
+    parsed = reader(tmp_path, server).parse(rows_of([*values] * count, headers=[*headers] * count))
+    assert [row.get("a") for row in records(parsed)] == [1, 2, 2, 1, None, None, None] * count
+    assert {row % len(rows) for row in parsed.refused} == {4, 5}
+    assert parsed.refused[4] == f"names schema {OTHER_GUID}, which is unknown"
+    assert "nor has its header" in parsed.refused[5]
+    assert server.times[f"/schemas/guids/{GUID}"] == 1
+
+
+def test_a_header_names_the_message_of_a_protobuf_file(tmp_path: Path, server: Registry) -> None:
+    file = order_file()
+    text = base64.b64encode(file.SerializeToString()).decode()
+    server.replies[f"/schemas/guids/{GUID}?format=serialized"] = 200, {"schema": text, "schemaType": "PROTOBUF"}
+    parser = protobuf(tmp_path, file, "shop.Order", f"framing: confluent\nregistry: {{url: '{server.url}'}}")
+    value = order(id=5)
+    headers = [[in_header(GUID, b"\x02\x02")], [in_header(GUID)], [in_header(GUID, b"\x00")]]
+    parsed = parser.parse(rows_of([value] * 3, headers=headers))
+    assert records(parsed)[0]["id"] == 5
+    assert set(parsed.refused) == {1, 2}, "they name the first message of the file"
+
+
+def test_json_behind_a_header_has_no_frame(tmp_path: Path) -> None:
+    topic = topic_of("kind: json\nframing: confluent\ncolumns: [{name: a, type: int64}]", tmp_path)
+    values = [b'{"a": 1}', bytes(1) + b"\0\0\0\x07" + b'{"a": 2}', b'{"a": 3}']
+    parsed = parser_of(topic.parser, "orders").parse(rows_of(values, headers=[[in_header(GUID)], [], []]))
+    assert [row.get("a") for row in records(parsed)] == [1, 2, None]
+    assert set(parsed.refused) == {2}

@@ -160,6 +160,32 @@ def test_ten_thousand_segments_are_listed_once(tmp_path: Path) -> None:
     assert (counting.requests["listed"], counting.requests["get"]) == (0, 3)  # 9,999 was read for what is open there
 
 
+@pytest.mark.parametrize("by_watermark", [True, False])
+def test_what_kafka_s_remote_tier_has_is_passed_over_only_without_kafka(
+    remote_store: RemoteStore, *, by_watermark: bool
+) -> None:
+    """A person may let the table go on without it; who reads Kafka as well gets it there."""
+    raw = remote_store.raw()
+    raw.segment([simple(0)])
+    raw.segment([simple(6)], base=6)
+    known, tiered = raw.partition(), raw.gap(3, 6, "remote_tier")
+    if by_watermark:
+        known.acknowledged = [tiered]
+    else:
+        known.gaps, known.next_offset, known.ranges_above = [tiered], 3, ((6, 9),)
+        raw.acknowledge(3, 6)
+    raw.publish()
+    assert stretch(opened(remote_store.storage()), 3).start == 6
+    both = RemoteTopics(remote_store.storage(), kafka_too=True).partition("orders", 0)
+    assert both is not None
+    gap = both.next_stretch(3, committed=False)
+    assert isinstance(gap, Gap)
+    assert (gap.start, gap.end, gap.reason, both.gap_at(5)) == (3, 6, "remote_tier", gap)
+    assert stretch(both, 6).end == 9
+    with pytest.raises(GapError, match="read them from Kafka"):
+        raise GapError("orders", 0, gap.start, gap.end, gap.reason)
+
+
 def test_gaps_recorded_acknowledged_and_filled(remote_store: RemoteStore) -> None:
     raw = remote_store.raw()
     raw.segment([simple(0)])

@@ -11,6 +11,9 @@ import fastavro
 import pytest
 
 from tidemark.formats.table.schema_state import SchemaChange
+from tidemark.parsers.avro.interpreter import reader_of
+from tidemark.parsers.avro.resolution import resolved
+from tidemark.parsers.avro.schema import parsed
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.avro.writers import parsed_schema
 from tidemark.parsers.schema_registry import Written
@@ -39,8 +42,14 @@ def read(definition: bytes, writer: Any, value: Any) -> Any:
     """``value``, which was written by ``writer``, as the table has it."""
     target = io.BytesIO()
     fastavro.schemaless_writer(target, fastavro.parse_schema(writer), value)
-    reader = parsed_schema([definition]).parsed
-    return fastavro.schemaless_reader(io.BytesIO(target.getvalue()), parsed_schema([json.dumps(writer)]).parsed, reader)
+    steps = resolved(parsed_schema([json.dumps(writer)]), parsed_schema([definition]))
+    return {name: _dict(value) for name, value in reader_of(steps)(target.getvalue()).items()}
+
+
+def _dict(value: Any) -> Any:
+    """A map's list of entries as it was written."""
+    entries = isinstance(value, list) and value and isinstance(value[0], dict) and value[0].keys() == {"key", "value"}
+    return {one["key"]: one["value"] for one in value} if entries else value
 
 
 ADDRESS = record(field("city", "string"), name="shop.Address")
@@ -95,10 +104,10 @@ def test_longer_numbers_wait_for_a_rebuild(before: Any, after: Any, detail: str)
     schemas = [record(field("x", before)), record(field("x", after))]
     definition, changes = merge(*schemas)
     assert changes == [("x", "wider", detail)]
-    types = Types().record(json.loads(definition))
-    wide = Types().record(json.loads(merge(*schemas, widen=True)[0]))
-    assert types[0].type == Types().record(schemas[0])[0].type
-    assert wide[0].type == Types().record(schemas[1])[0].type
+    types = Types().record(parsed([definition]))
+    wide = Types().record(parsed([merge(*schemas, widen=True)[0]]))
+    assert types[0].type == Types().record(parsed([json.dumps(schemas[0])]))[0].type
+    assert wide[0].type == Types().record(parsed([json.dumps(schemas[1])]))[0].type
 
 
 def test_a_field_within_a_struct_waits_for_a_rebuild() -> None:
@@ -135,8 +144,8 @@ def test_other_types_are_misfits(before: Any, after: Any, detail: str) -> None:
     schemas = [record(field("x", before), field("id", "int")), record(field("x", after), field("id", "int"))]
     definition, changes = merge(*schemas)
     assert changes == [("x", "misfit", detail)]
-    kept = Types().record(json.loads(definition))
-    assert kept[0].type == Types().record(schemas[0])[0].type
+    kept = Types().record(parsed([definition]))
+    assert kept[0].type == Types().record(parsed([json.dumps(schemas[0])]))[0].type
 
 
 def test_what_cannot_be_a_column_is_left_out_by_name() -> None:

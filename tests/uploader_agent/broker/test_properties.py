@@ -52,10 +52,19 @@ def test_zookeeper_with_a_generated_id(tmp_path: Path) -> None:
     assert (broker.node_id, broker.mode, broker.bootstrap) == (1007, "zookeeper", "b7.example:9092")
 
 
-def test_failed_disk_is_left_out(tmp_path: Path) -> None:
-    broker = read_broker(write(tmp_path, DIRS + "node.id=4\n", KRAFT, ""), bootstrap="elsewhere:1")
-    assert broker.log_dirs == (tmp_path / "data-0",)
+@pytest.mark.parametrize("other", ["", "version=9\n", KRAFT.replace("=4", "=5")])
+def test_a_failed_disk_stays_known(tmp_path: Path, other: str) -> None:
+    """So does one with a damaged file, and one of another node."""
+    broker = read_broker(write(tmp_path, DIRS + "node.id=4\n", KRAFT, other), bootstrap="elsewhere:1")
+    assert broker.log_dirs == (tmp_path / "data-0", tmp_path / "data-1")
+    assert broker.identity == (4, "abc")
     assert broker.bootstrap == "elsewhere:1"
+
+
+def test_links_in_a_circle_are_a_disk_that_fails(tmp_path: Path) -> None:
+    path = write(tmp_path, DIRS + "node.id=4\n", KRAFT)
+    (tmp_path / "data-1").symlink_to(tmp_path / "data-1")
+    assert read_broker(path).log_dirs == (tmp_path / "data-0", tmp_path / "data-1")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +80,7 @@ def test_failed_disk_is_left_out(tmp_path: Path) -> None:
             "listeners",
             "this node is not a broker",
         ),
-        (DIRS, (KRAFT, "version=9\n"), "", "version 9"),
+        (DIRS, ("", "version=9\n"), "log.dirs", "version 9"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, metas: tuple[str, ...], field: str, rule: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.uploader_agent.fakes import World
-from uploader_agent.cli.common import AlreadyRunning, lock_directories
+from uploader_agent.disk.locks import AlreadyRunning, lock_directories
 
 
 def test_second_agent_refuses_to_start(world: World) -> None:

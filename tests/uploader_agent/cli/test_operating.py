@@ -109,7 +109,7 @@ def test_the_watchdog_hears_of_each_turn_and_of_nothing_else(operated: Operated)
     address = str(operated.root / "notify")
     env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
     # Nothing but the watchdog wakes the loop once all is uploaded.
-    operated.configure(scan_interval="1h", metadata_interval="1h", index={"min_interval": "1h", "idle_interval": "1h"})
+    operated.configure(scan_interval="1h", metadata_interval="1h")
     with Manager(address) as manager, operated.process(env=env) as agent:
         manager.await_told(agent, "READY", "1")
         manager.await_told(agent, "WATCHDOG", "1", times=4)
@@ -193,3 +193,19 @@ def test_no_secret_is_logged(operated: Operated, form: str) -> None:
     assert "is not valid YAML: line 1" in log
     for secret in [*SECRETS.values(), "hunter2-of-sasl"]:
         assert secret not in log
+
+
+def test_the_start_says_where_holding_is_weaker_than_asked_for(operated: Operated) -> None:
+    """As `config check` does: here no directory can be made for the links."""
+    (operated.root / "file").touch()
+    operated.configure(hold={"links": [str(operated.root / "file" / "links")]}, scan_interval="1h")
+    assert operated.once() == 0, operated.log()
+    [weaker] = operated.events("holding_is_weaker")
+    assert (weaker["log_dir"], weaker["means"]) == (str(operated.disk.log_dirs[0]), "descriptors")
+    assert "no hard link of" in weaker["because"]
+    [delay] = operated.events("delete_delay_too_short")
+    assert (delay["value"], delay["at_least"]) == (60_000, 3_630_000)
+    (operated.root / "agent.log").write_text("")
+    operated.configure(hold={}, scan_interval="30s")
+    assert operated.once() == 0, operated.log()
+    assert operated.events("holding_is_weaker") == operated.events("delete_delay_too_short") == []

@@ -22,13 +22,24 @@ from uploader_agent.upload.eligibility import SealRun, quiet_tail, rotated_runs,
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:
-    for name in ("a-0", "a.b_c-10", "a-b-1", "a-0.f00-delete", "a-0.f00-future", "a-0.f00-stray", "b-01", "c", "-1"):
+    of_kafka = ("a-0.f00-delete", "a-0.f00-future", "a-0.f00-stray", "remote-log-index-cache")
+    for name in ("a-0", "a.b_c-10", "a-b-1", *of_kafka, "b-01", "c", "-1"):
         (tmp_path / name).mkdir()
     (tmp_path / "file-0").touch()
     found = find_partitions([tmp_path, tmp_path / "gone"])
     assert sorted(found.partitions) == [TopicPartition("a", 0), TopicPartition("a-b", 1), TopicPartition("a.b_c", 10)]
     assert [path.name for path in found.strangers] == ["-1", "b-01", "c"]
     assert list(found.unreadable) == [tmp_path / "gone"]
+
+
+def test_the_log_of_the_quorum_is_no_partition(tmp_path: Path) -> None:
+    """No broker's answer has it, so it would wait for ever. Kafka's topics of this kind are led like others."""
+    names = ("__cluster_metadata-0", "__consumer_offsets-0", "__transaction_state-0", "__cluster_metadata_of_mine-0")
+    for name in names:
+        (tmp_path / name).mkdir()
+    found = find_partitions([tmp_path])
+    assert sorted(map(str, found.partitions)) == sorted(names[1:])
+    assert found.strangers == ()
 
 
 def test_segments_by_name(tmp_path: Path) -> None:

@@ -93,6 +93,8 @@ class Soak:
         self.books = {topic: Book() for topic in TOPICS}
         self.lives: list[tuple[str | None, Book]] = []
         self.done: Counter[str] = Counter()
+        self.known = 0
+        """What of an agent's log was there before the fault that it is to tell of."""
         self.faults: dict[str, Callable[[], None]] = {
             "agent killed": self.kill_agent,
             "agent killed at a PUT": self.kill_agent_at_put,
@@ -108,6 +110,8 @@ class Soak:
         }
         if slots:
             self.faults |= {"spool lost": self.lose_spool, "slot doubled": self.double_slot}
+        else:
+            self.faults |= {"disk unreadable for the agent": self.fail_disk, "disk away": self.lose_disk}
 
     def run(self, seconds: float) -> list[Verdict]:
         """Faults until the time is over, and one at least; then the comparison."""
@@ -208,6 +212,45 @@ class Soak:
         agent.kill()
         agent.lose_spool()
         agent.start()
+
+    def fail_disk(self) -> None:
+        """An agent cannot read a disk of its broker, which has read ``meta.properties`` at its start."""
+        agent = self.agent()
+        meta = self.rng.choice(agent.broker.log_dirs) / "meta.properties"
+        away = meta.parent.with_name(f"{meta.parent.name}-{meta.name}")
+        with self.told(agent):
+            meta.rename(away)
+            self.await_told(agent, "log_dir_unreadable")
+            time.sleep(self.rng.uniform(0, 10))
+            away.rename(meta)
+
+    def lose_disk(self) -> None:
+        """A broker's second disk is away, also for its agent; a broker gets it back by a restart."""
+        agent = self.agent()
+        disk = agent.broker.log_dirs[1]
+        away = disk.with_name(f"{disk.name}-away")
+        with self.told(agent):
+            disk.rename(away)
+            leave = self.rng.choice([lambda: None, disk.touch, disk.mkdir])
+            leave()
+            self.await_told(agent, "log_dir_unreadable")
+            time.sleep(self.rng.uniform(0, 10))
+            agent.broker.kill()
+            if disk.is_dir():
+                shutil.rmtree(disk)
+            disk.unlink(missing_ok=True)
+            away.rename(disk)
+            agent.broker.start()
+
+    @contextlib.contextmanager
+    def told(self, agent: FleetAgent) -> Iterator[None]:
+        """A block after which the agent reads its disks again."""
+        self.known = len(agent.text())
+        yield
+        self.await_told(agent, "trouble_over")
+
+    def await_told(self, agent: FleetAgent, event: str) -> None:
+        wait_until(lambda: event in agent.text()[self.known :], what=f"{event} of the agent {agent.broker.node_id}")
 
     def double_slot(self) -> None:
         """Two agents of one slot, as after a network that was cut; leaders change meanwhile."""

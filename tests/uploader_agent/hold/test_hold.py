@@ -297,6 +297,34 @@ def test_a_log_truncated_while_it_is_held_is_held_anew(world: World) -> None:
     assert open_below(partition.folder) == []
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_move_between_disks_is_no_truncation(
+    tmp_path: Path, linked: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker copies the files, renames the copy to the partition's name, and deletes the former directory."""
+    world = World(tmp_path, log_dirs=2)
+    partition = world.disk.partition().fill(0, 100, end=200)
+    with watching(world, **with_links(world) if linked else {}) as agent:
+        assert held(agent) == [(0, 100), (100, 200)]
+        future = world.disk.log_dirs[1] / f"{T}.abc-future"
+        shutil.copytree(partition.folder, future, copy_function=shutil.copyfile)
+        for path in future.glob("*.log"):
+            os.utime(path, (1e9, 1e9))
+        partition.folder.rename(partition.folder.with_name(f"{T}.abc-delete"))
+        moved = FakePartition(future.rename(world.disk.log_dirs[1] / str(T)))
+        look(agent)
+        said = capsys.readouterr().out
+        assert said.count("held_segment_copied") == 2
+        assert "held_segment_dropped" not in said
+        assert "truncated" not in said
+        assert held(agent) == [(0, 100), (100, 200)]
+        lose(moved, 0)
+        agent.upload_once()
+        no_errors(agent)
+    assert world.watermark()[1].next_offset == 200
+    assert world.watermark()[1].gaps == ()
+
+
 def test_a_topic_made_again_shares_nothing(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
     with watching(world) as agent:
@@ -504,18 +532,24 @@ def test_a_disk_that_is_full_while_linking_leaves_nothing_half(world: World, mon
         assert list((world.root / "links").iterdir()) == []
 
 
-def test_links_lie_on_the_file_system_of_the_log_directory(tmp_path: Path) -> None:
+def test_links_lie_on_the_file_system_of_the_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = [Path(name) for name in ("/dev/shm", "/var/tmp")]  # noqa: S108 - a directory of our own is made in one
     others = [one for one in places if one.is_dir() and one.stat().st_dev != tmp_path.stat().st_dev]
     if not others:
         pytest.skip("there is no second file system at /dev/shm or /var/tmp")
     folder = others[0] / f"tidemark-{os.getpid()}"
     world = World(tmp_path)
-    world.disk.partition().fill(0, end=100)
+    world.disk.partition().fill(0, 100, end=200)
     try:
         with watching(world, links=[str(folder), str(tmp_path / "links")]):
             assert len(list(folder.iterdir())) == 0
-            assert len(list((tmp_path / "links").iterdir())) == 1
+            assert len(list((tmp_path / "links").iterdir())) == 2
+        assert "links_impossible" not in capsys.readouterr().out
+        with watching(world, links=[str(folder)]):
+            assert len(list(folder.iterdir())) == 0
+        said = capsys.readouterr().out
+        assert said.count("links_impossible") == 1, "said once"
+        assert "no directory of hold.links is on the file system of orders-0" in said
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,8 +13,9 @@ from tidemark.errors import ConfigError, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import LeaseOfSlot
 from tidemark.store import LocalStore
-from uploader_agent.intake.lease import LeasedStore, LeaseLost, SlotLease, check_count
+from uploader_agent.intake.lease import LeaseLost, SlotLease, check_count
 from uploader_agent.settings import FetchSettings
+from uploader_agent.stored.guarded_store import GuardedStore
 
 CONTROL = ControlKeys("", "east")
 KEY = CONTROL.slot_lease(3)
@@ -73,7 +74,7 @@ def test_a_process_that_was_frozen_writes_nothing_more(store: LocalStore, clock:
     """Its threads go on in any order: one that writes may be before the one that renews."""
     first, second = process(store, clock), process(store, clock)
     first.take()
-    leased = LeasedStore(store, first)
+    leased = GuardedStore(store, first.check)
     etag = leased.put("orders/head", b"1")
     clock.now += 29
     leased.put("orders/head", b"2", if_match=etag)
@@ -86,7 +87,7 @@ def test_a_process_that_was_frozen_writes_nothing_more(store: LocalStore, clock:
     assert leased.get("orders/head").body == b"2"
     with pytest.raises(LeaseLost):
         first.renew()
-    LeasedStore(store, second).put("orders/head", b"4")
+    GuardedStore(store, second.check).put("orders/head", b"4")
 
 
 def test_no_moment_has_two_holders(store: LocalStore, clock: Clock) -> None:

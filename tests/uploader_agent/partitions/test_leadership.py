@@ -19,6 +19,7 @@ from uploader_agent.disk import partition_dir as folders
 from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
 from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
+from uploader_agent.partitions.poller import LeadersAnswer
 from uploader_agent.scheduling.timers import Timers
 
 OTHER = TopicPartition("orders", 1)
@@ -120,7 +121,7 @@ def test_a_broker_that_hangs_stops_nothing_else(world: World) -> None:
     hangs, ends = threading.Event(), threading.Event()
     real = world.metadata.leaders
 
-    def leaders(wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         if hangs.is_set():
             ends.wait(HUNG)
         return real(wanted)
@@ -225,3 +226,28 @@ def test_agenda() -> None:
     assert agenda.take(1.0) == set()
     assert agenda.take(3.0) == {"a", "b"}
     assert agenda.take(100.0) == set()
+
+
+def test_who_leads_without_a_directory_is_told_by_an_answer_about_everything(world: World) -> None:
+    """And only by that: the other questions are about what is on the disks."""
+    world.disk.partition().fill(0, end=100)
+    missing = TopicPartition("orders", 7)
+    world.metadata.leads = {T: Led(3, ID), missing: Led(3, ID), TopicPartition("__internal", 0): Led(3, ID)}
+    world.metadata.others = {TopicPartition("elsewhere", 0): Leader(2, Led(3, ID))}
+    with world.agent() as agent:
+        agent.leadership.look_at_disks()
+        for everything in (False, True, False):
+            agent.poller.ask_leaders({T}, everything=everything)
+            [answer] = agent.poller.answer_all()
+            assert isinstance(answer, LeadersAnswer)
+            agent.leadership.learn(answer)
+            assert agent.leadership.absent.keys() == ({missing} if everything or agent.leadership.absent else set())
+        assert [*agent.leadership.partitions] == [T]
+        assert agent.leadership.absent.keys() == {missing}
+        world.disk.partition(missing).fill(0, end=100)
+        agent.leadership.look_at_disks()
+        agent.poller.ask_leaders({T, missing})
+        [answer] = agent.poller.answer_all()
+        assert isinstance(answer, LeadersAnswer)
+        agent.leadership.learn(answer)
+        assert not agent.leadership.absent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.monitor import Monitor
+from uploader_agent.partitions import leadership
+from uploader_agent.stored.foreign_epochs import ForeignEpochs
 
-FRESH = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
+FRESH: dict[str, Any] = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
 
 
 def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> FakePartition:
@@ -42,9 +45,9 @@ def entry(world: World) -> IndexEntry:
 
 
 @contextmanager
-def told(world: World, **settings: object) -> Iterator[TestedAgent]:
+def told(world: World, **settings: Any) -> Iterator[TestedAgent]:
     """A running agent that has told of another history."""
-    with world.agent(**{**FRESH, **settings}) as agent, agent.running():  # type: ignore[arg-type]
+    with world.agent(**{**FRESH, **settings}) as agent, agent.running():
         wait_until(lambda: bool(agent.leadership.parted()), what="another history to be certain")
         wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
         yield agent
@@ -199,3 +202,38 @@ def test_the_last_batch_of_a_segment_that_was_stored_by_an_earlier_version_is_re
     restored(world, 0, 100, at=190, end=200).lineage([(3, 0), (4, 200)])
     with told(world):
         pass
+
+
+@pytest.mark.parametrize("segments", [True, False])
+def test_a_foreign_epoch_is_not_overcome_where_its_leader_has_sealed(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, segments: bool
+) -> None:
+    """Restored metadata give lower epochs; a damaged ``offset.wm`` alone has no segments."""
+    monkeypatch.setattr(ForeignEpochs, "judge", lambda *_: True)
+    partition = world.disk.partition().fill(0, end=100)
+    world.once()
+    world.metadata.leads = {T: Led(7, ID)}
+    if segments:
+        partition.fill(0, 100, end=200)
+        partition.segment(100, records(100, 200, epoch=7)).lineage([(3, 0), (7, 100)])
+    world.once()
+    restored(world, 0, at=100, end=150).lineage([(3, 0)])
+    world.metadata.leads = {T: Led(3, ID)}
+    agent = world.once(tail_after="0s")
+    assert ("another history" in (agent.leadership.partitions[T].error or "")) == segments
+    assert (world.watermark()[1].leader_epoch == 7) == segments
+
+
+def test_a_lower_epoch_counts_once_nothing_else_was_said_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.disk.partition().fill(0, end=100)
+    world.metadata.leads = {T: Led(5, ID)}
+    with world.agent() as agent:
+        agent.refresh()
+        world.metadata.leads = {T: Led(3, ID)}
+        agent.refresh()
+        assert agent.leadership.partitions[T].led.leader_epoch == 5
+        monkeypatch.setattr(leadership, "_STAYS", 0.0)
+        agent.refresh()
+        assert agent.leadership.partitions[T].led.leader_epoch == 3

@@ -8,8 +8,10 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import typer
 
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
@@ -26,7 +28,7 @@ from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions import lag
 from uploader_agent.partitions.led_partition import Ages, LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
-from uploader_agent.partitions.waiting import Wait, Waits, why_unpacked
+from uploader_agent.partitions.waiting import Wait, Waits, why_tail, why_unpacked
 
 HOUR = 3600.0
 TAIL_AFTER = 600.0
@@ -150,6 +152,31 @@ def test_the_oldest_byte_of_a_tail_that_is_never_quiet_ages_and_is_not_late(worl
             assert [tail.seconds, tail.overdue] == pytest.approx([60 * minute, 0])
 
 
+def test_a_broker_that_cannot_be_reached_is_the_reason_and_not_its_followers(world: World) -> None:
+    """As after its listener got another port."""
+    disk = world.disk.partition().fill(0, end=100)
+    date(disk, 0, HOUR)
+    with surveyed(world, 98) as (agent, partition):
+        agent.leadership.partitions[T].apply_freshness(60.0)
+        disk.segment(100, records(100, 150))
+        world.metadata.down = True
+        agent.refresh()
+        waits = Waits(agent.leadership).look(TAIL_AFTER, NOW)
+        assert {wait.kind for wait in waits} >= {"rotated", "tail"}
+        for wait in waits:
+            assert "the broker cannot be asked: told so" in wait.reason, wait
+            assert "followers" not in wait.reason
+        world.metadata.down, world.metadata.default_high = False, 98
+        agent.refresh()
+        assert "followers have not fetched that yet" in look(agent)["rotated"].reason
+    assert why_tail(partition, partition.segments[-1], 0.0, NOW + HOUR, "told so").endswith(": told so")
+    with world.agent() as agent:
+        world.metadata.down = True
+        agent.refresh()
+        [wait] = Waits(agent.leadership).look(TAIL_AFTER, NOW)
+        assert wait.reason == "the broker has not said who leads it: the broker cannot be asked: told so"
+
+
 def test_reasons_name_the_last_error_the_gap_and_the_leadership(world: World) -> None:
     world.disk.partition().fill(0, 100, end=200)
     other, elsewhere = TopicPartition("orders", 1), TopicPartition("orders", 2)
@@ -193,7 +220,7 @@ def test_the_page_is_json(world: World) -> None:
             status, text = get(server.port, "/waiting")
             assert status == 200
             found = json.loads(text)
-            assert found.keys() == {"agent", "partitions"}
+            assert found.keys() == {"agent", "log_dirs", "partitions"}
             for wait in found["partitions"]:
                 assert wait.keys() == {"topic", "partition", "kind", "seconds", "reason"}
                 assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
@@ -208,7 +235,11 @@ def test_the_page_is_json(world: World) -> None:
 
 def test_before_it_is_ready_the_agent_says_what_it_waits_for(world: World) -> None:
     with world.agent() as agent:
-        assert agent.waiting() == {"agent": "the broker has not said yet which partitions it leads", "partitions": []}
+        assert agent.waiting() == {
+            "agent": "the broker has not said yet which partitions it leads",
+            "log_dirs": [],
+            "partitions": [],
+        }
 
 
 def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +253,21 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
         cli._report(agent.components, Output.json)
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
+
+
+def test_status_names_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path, log_dirs=2)
+    away = world.disk.log_dirs[1]
+    away.rename(tmp_path / "away")
+    with world.agent(read_only=True) as agent:
+        agent.survey()
+        for output in Output:
+            with pytest.raises(typer.Exit):
+                cli._report(agent.components, output)
+    text, answer = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert f"{away} cannot be read: " in text
+    assert f"orders-0: directory waits, for 0 s so far: this broker leads it, and of {world.disk.log_dirs[0]}" in text
+    assert [one["path"] for one in json.loads(answer)["log_dirs"]] == [str(away)]
 
 
 def test_ages_forget_what_is_stored_and_stay_few() -> None:

@@ -27,7 +27,7 @@ from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.admin import Cleanup, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Metadata, Offsets
 
 Answer = TypeVar("Answer")
 
@@ -47,7 +47,8 @@ class Client:
     def run(self, _send: Callable[..., Any], _client: Client, request: Any, node_id: int | None) -> Any:
         """What ``request``, for offsets, is answered by ``node_id``, or for leaders by anybody."""
         if isinstance(request, MetadataRequest):
-            return self.request("topics", lambda: self._topics([topic.name for topic in request.topics]))
+            names = None if request.topics is None else [topic.name for topic in request.topics]
+            return self.request("topics", lambda: self._topics(names))
         assert node_id is not None
         if isinstance(request, OffsetForLeaderEpochRequest):
             named = [
@@ -108,10 +109,10 @@ class Client:
         lags = self._faults.strike("broker_lags", what)
         return self._cluster.view(self._scheduler.now - (self._faults.within(0.0, 3.0) if lags else 0.0))
 
-    def _topics(self, names: Sequence[str]) -> Any:
+    def _topics(self, names: Sequence[str] | None) -> Any:
         made, found = MetadataResponse.MetadataResponseTopic, dict[str, Any]()
         for at, one in self.view(f"topics {names}").items():
-            if at.topic in names:
+            if names is None or at.topic in names:
                 topic = found.setdefault(at.topic, made(name=at.topic, topic_id=one.topic_id, partitions=[]))
                 said = {"leader_id": one.leader, "leader_epoch": one.leader_epoch, "replica_nodes": list(one.replicas)}
                 topic.partitions.append(made.MetadataResponsePartition(partition_index=at.partition, **said))
@@ -135,7 +136,10 @@ class Client:
         replica = self.leading(at, broker, asked.current_leader_epoch, spec.name)
         if not isinstance(replica, Replica):
             return at, made(partition_index=at.partition, error_code=replica.errno, offset=-1)
-        offset = replica.log_start if spec is OffsetSpec.EARLIEST else replica.high_watermark
+        if spec is OffsetSpec.LATEST_TIERED:
+            offset = -1
+        else:
+            offset = replica.high_watermark if spec is OffsetSpec.LATEST else replica.log_start
         return at, made(partition_index=at.partition, error_code=0, offset=offset)
 
     def _log_end(self, at: TopicPartition, asked: Any, broker: int) -> tuple[TopicPartition, Any]:
@@ -164,13 +168,17 @@ class Questions(Metadata):
         self._own = own
         self._asked = asked
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         self._asked("leaders")
-        return self._own.leaders(wanted)
+        return self._own.leaders(wanted, everything=everything)
 
     def offsets(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, Offsets]:
         self._asked("offsets")
         return self._own.offsets(led)
+
+    def remote_tier(self, led: Mapping[TopicPartition, Led]) -> dict[TopicPartition, KafkaTier | None]:
+        self._asked("remote_tier")
+        return self._own.remote_tier(led)
 
     def cleanup(self, topics: Collection[str]) -> dict[str, Cleanup]:
         return self._own.cleanup(topics)

@@ -34,6 +34,7 @@ from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.formats.raw.slots import FIRST_SLOT
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led
 from uploader_agent.broker.properties import Broker
+from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.intake import fetching
 from uploader_agent.intake.fetch_connection import REFUSALS
 from uploader_agent.intake.fetching import (
@@ -318,4 +319,4 @@ def of_slot(
     admin = AdminMetadata(-1, lambda: Client(cluster, scheduler, faults))
     metadata = SlotMetadata(fetch, number, admin, lambda: replica.over)
     there = Broker(number, CLUSTER, (spool.path,), "127.0.0.1:1", "PLAINTEXT", "fetch")
-    return Surroundings(there, metadata, replica)
+    return Surroundings(there, metadata, replica, LogDirs(there.log_dirs))

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
+from uploader_agent.broker.broker_dirs import BrokerDirs
 from uploader_agent.components import Components
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.partition_dir import PartitionFolder
@@ -212,8 +214,34 @@ def _what_is_not_read_yet_is_not_packed() -> Patches:
     yield patch.object(LedPartition, "packs_known", property(lambda _: True))
 
 
+def _a_disk_that_failed_is_forgotten() -> Patches:
+    check, failed = BrokerDirs.check, set[int]()
+
+    def unforgiving(self: BrokerDirs, log_dir: Path) -> None:
+        if id(self) in failed:
+            raise FileNotFoundError(str(log_dir))
+        try:
+            check(self, log_dir)
+        except OSError:
+            failed.add(id(self))
+            raise
+
+    yield patch.object(BrokerDirs, "check", unforgiving)
+
+
+def _a_folder_that_fails_ends_the_loop() -> Patches:
+    def look(self: PartitionFolder) -> bool:
+        before, listed = self.tail, self._look()
+        self.tail = tail if (tail := self._tail()) != before else before
+        return listed
+
+    yield patch.object(PartitionFolder, "look", look)
+
+
 FAULTS = {
     "an answer goes to the last question": Mutant(_answer_goes_to_the_last_question, replicated=False),
+    "a disk that failed is forgotten": Mutant(_a_disk_that_failed_is_forgotten),
+    "a folder that fails ends the loop": Mutant(_a_folder_that_fails_ends_the_loop),
     "the log end is the high watermark": Mutant(_log_end_is_the_high_watermark, replicated=True),
     "offsets always go first": Mutant(_offsets_always_go_first),
     "what the timers lost is not looked for": Mutant(_what_the_timers_lost_is_not_looked_for),

@@ -16,8 +16,10 @@ from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import AdminMetadata, Metadata
+from uploader_agent.broker.broker_dirs import BrokerDirs
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
+from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.settings import AgentSettings
 
@@ -34,6 +36,7 @@ class Surroundings(NamedTuple):
     broker: Broker
     metadata: Metadata
     source: LogSource
+    log_dirs: LogDirs
 
 
 def of_broker(
@@ -41,7 +44,10 @@ def of_broker(
 ) -> Surroundings:
     """An agent's on the disk of ``broker``."""
     there = Broker(broker, CLUSTER, (disk.path,), "127.0.0.1:1", "PLAINTEXT", "kraft")
-    return Surroundings(there, AdminMetadata(broker, lambda: Client(cluster, scheduler, faults)), BrokerDisk())
+    properties = disk.path.with_suffix(".properties")
+    properties.write_text(f"process.roles=broker\nnode.id={broker}\nlog.dirs={disk.path}\n")
+    metadata = AdminMetadata(broker, lambda: Client(cluster, scheduler, faults))
+    return Surroundings(there, metadata, BrokerDisk(), BrokerDirs(properties, there))
 
 
 class AgentProcess:
@@ -88,6 +94,7 @@ class AgentProcess:
             lambda _url: self._store,
             self._watcher,
             source=around.source,
+            log_dirs=around.log_dirs,
             runtime=self._runtime,
         )
         self.agent = Agent(self.components)

@@ -41,5 +41,11 @@ class RestoreOracle:
 
 
 def _committed(partition: Partition) -> list[Batch]:
-    led = partition.led
-    return [batch for batch in led.batches if led.log_start <= batch.base and batch.end <= led.high_watermark]
+    """The committed batches that all replicas have.
+
+    If some are restored, two replicas may have other batches under one epoch, and Kafka does not notice: then a change
+    of leader takes back what was committed, whatever the store has.
+    """
+    led, others = partition.led, [set(replica.batches) for replica in partition.replicas.values()]
+    batches = (batch for batch in led.batches if led.log_start <= batch.base and batch.end <= led.high_watermark)
+    return [batch for batch in batches if all(batch in replica for replica in others)]

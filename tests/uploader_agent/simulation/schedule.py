@@ -27,6 +27,7 @@ Kind = Literal[
     "delete_records",
     "double",
     "lose_spool",
+    "fail_disk",
     "back_up",
     "restore",
 ]
@@ -167,6 +168,8 @@ def draw(
         actions = sorted([*actions, *_restores(random.Random(f"restores {seed}"), quiet)])
     else:
         actions = sorted([*actions, *_spoils(random.Random(f"spoils {seed}"), actions, quiet)])
+    if not fetched:
+        actions = sorted([*actions, *_failing_disks(random.Random(f"disks {seed}"), actions, quiet)])
     if not replicated:
         actions = [action._replace(broker=1) for action in actions]
     unsealed = random.Random(f"unsealed {seed}").choice(
@@ -235,6 +238,14 @@ def _spoils(rng: random.Random, actions: list[Action], quiet: float) -> Iterator
         near = rng.choice(actions).moment + rng.expovariate(2.0)
         moment = near if rng.random() < 0.6 and near < quiet else rng.uniform(0.0, quiet)
         yield Action(moment, "spoil", (rng.random(), rng.random()), rng.choice([1, 2]))
+
+
+def _failing_disks(rng: random.Random, actions: list[Action], quiet: float) -> Iterator[Action]:
+    """Disks, or single folders of them, that cannot be read for a while: at any time, and where something happens."""
+    for _ in range(rng.choice([0, 0, 1, 2, 4])):
+        near = rng.choice(actions).moment - rng.expovariate(1.0)
+        moment = near if rng.random() < 0.6 and near > 0 else rng.uniform(0.0, quiet)
+        yield Action(moment, "fail_disk", (rng.random(), rng.random()), rng.choice([1, 2]))
 
 
 def pick(number: float, items: list[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import random
@@ -18,6 +19,7 @@ from tests.uploader_agent.simulation.actions import ClusterActions
 from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster, Partition, SavedPartition
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir
+from tests.uploader_agent.simulation.failing_disk import ERRORS, FailingDisks
 from tests.uploader_agent.simulation.faults import KINDS, Faults
 from tests.uploader_agent.simulation.fetching import FETCH_KINDS, SpoolDir, fetch_settings, of_slot
 from tests.uploader_agent.simulation.landing import Landings, VirtualRetry, one_thread
@@ -122,6 +124,8 @@ class World:
         self._hidden_before: set[tuple[int, TopicPartition]] = set()
         self._late = schedule.late
         self._ended = 0.0
+        self._disks = disks
+        self._failing = FailingDisks(random.Random(f"failing {schedule.seed}"), faults.tell)
         self._saved: dict[TopicPartition, SavedPartition] = {}
         self._restorations = RestoreOracle(cluster, self._store)
 
@@ -142,6 +146,7 @@ class World:
                 patch.object(pack_writer, "pack_name", self._name),
                 patch.object(packer, "MOST_UNSEALED_AGE", schedule.unsealed),
                 one_thread(),
+                self._failing.patched(),
                 self._retention.patched(),
             ):
                 for process in self._agents.values():
@@ -245,6 +250,7 @@ class World:
     def _quieten(self) -> None:
         self._faults.over = True
         self._faults.tell("-- quiet")
+        self._failing.heal_all()
         for twin in self._twins:
             twin.kill()
         for process in self._agents.values():
@@ -404,6 +410,18 @@ class World:
             damages.remove(None)  # packs of compacted topics are named again only where there was a head
         self._store.spoil(key, pick(which, damages))
         self._oracle.spoiled(agent)
+
+    def _fail_disk(self, which: float, number: float, broker: int) -> None:
+        """A broker's disk, or one folder of it, cannot be read for a while, all of it or now and then."""
+        disk = self._disks[broker]
+        folders = sorted(path for path in disk.directories if path != disk.path)
+        place = pick(which * 2 % 1, folders) if which < 0.5 and folders else disk.path
+        code, share = pick(number, ERRORS), pick(number * 7 % 1, [1.0, 1.0, 0.3])
+        if code == errno.ENOENT and place != disk.path:
+            code = errno.EIO  # of a folder it says that the topic is gone
+        self._failing.fail(place, code, share)
+        lasts = self._faults.felt(pick(number * 13 % 1, [1.0, 10.0, 40.0]))
+        self._scheduler.call_later(lasts, partial(self._failing.heal, place))
 
     def _double(self, stays: float, _number: float, broker: int) -> None:
         """A second process of a slot runs for a while, with a spool and a state of its own."""

@@ -14,7 +14,7 @@ from tests.uploader_agent.repair.test_gaps import mend_etags, with_hole
 from tests.uploader_agent.test_agent import flipped, remove
 from tidemark.formats.keys import SegmentName
 from tidemark.raw.heads import Heads
-from uploader_agent.broker.admin import Led
+from uploader_agent.broker.admin import KafkaTier, Led
 from uploader_agent.verify import Severity, VerifyFinding, VerifyVerdict, verify
 
 
@@ -250,6 +250,20 @@ def test_an_open_gap_is_wrong_and_an_acknowledged_one_is_not(world: World) -> No
     world.store.inner.put(world.control.acknowledgement("orders", 0, 100, 200), word(100, 200).to_bytes())
     world.once()
     assert examine(world) == (Severity.GAP, [(Severity.GAP, 100, 200, False)])
+
+
+def test_what_only_the_remote_tier_has_is_told_and_not_wrong(world: World) -> None:
+    with_hole(world, log_start=0)
+    world.metadata.tier = KafkaTier(200, 250)
+    world.once()
+    assert examine(world) == (Severity.TIERED, [(Severity.TIERED, 100, 200, False)])
+
+
+def test_what_lies_below_the_first_stored_offset_is_told_and_not_wrong(world: World) -> None:
+    world.disk.partition().fill(180, end=300)
+    world.metadata.tier = KafkaTier(180, 250)
+    world.once()
+    assert examine(world) == (Severity.TIERED, [(Severity.TIERED, 0, 180, False)])
 
 
 def test_a_damaged_segment_is_wrong_until_it_is_mended(world: World) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -14,8 +14,12 @@ GapReason = Literal[
     "failed_disk",
     "corrupt",
     "staging_full",
+    "remote_tier",
     "unknown",
 ]
+
+REMOTE_TIER: Final[GapReason] = "remote_tier"
+"""The offsets have left the broker's disk for Kafka's own remote tier (KIP-405). Nothing is lost."""
 
 
 class Gap(Model):
@@ -30,6 +34,11 @@ class Gap(Model):
     reason: str
     detected_at: AwareDatetime
     read: bool = False
+
+    @property
+    def in_remote_tier(self) -> bool:
+        """True if the offsets are not lost, but only in Kafka's remote tier."""
+        return self.reason == REMOTE_TIER
 
 
 class Acknowledgement(StoredObject):

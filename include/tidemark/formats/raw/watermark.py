@@ -39,6 +39,7 @@ class Watermark(StoredObject):
     whatever was stored before that restore is of a dead branch, too. ``foreign_epochs`` were in this object although
     the cluster never gave them; offsets read under them are void. ``tails`` are the leaderships, (leader epoch,
     broker), that may have packed batches that are not sealed yet: see the heads of these brokers.
+    ``remote_tier`` are the offsets below ``start_offset`` that only Kafka's own remote tier has; those above are gaps.
     """
 
     most_bytes: ClassVar[int] = object_sizes.WATERMARK
@@ -56,6 +57,7 @@ class Watermark(StoredObject):
     acknowledged_gaps: tuple[Gap, ...] = ()
     foreign_epochs: tuple[int, ...] = ()
     tails: tuple[tuple[int, int], ...] = Field(default=(), max_length=MOST_TAILS)
+    remote_tier: tuple[tuple[int, int], ...] = ()
     broker: int
     origin: Origin = "disk"
     written_at: AwareDatetime

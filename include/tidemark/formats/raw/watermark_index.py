@@ -52,9 +52,10 @@ class IndexEntry(Model):
     (null: only quiet tails are packed), and ``oldest_unstored`` is the age in seconds of the oldest byte that was not
     in the store at ``observed_at``, by a monotonic clock (null: not known). ``retention_left`` is the share of the
     topic's retention, by time or bytes, that is left before the brokers remove what a fetching agent does not have yet
-    (null: not known, without limit, or read from a disk). ``restored`` is the number of restores in ``offset.wm``.
-    ``last_batch`` is the last batch that is stored without a hole, in segments and packs (null: not known).
-    ``other_history`` is given while nothing more is stored of the partition, since the log is not the stored one.
+    (null: not known, without limit, or read from a disk). ``restored`` is the number of restores in ``offset.wm``,
+    and ``remote_tier`` is its own. ``last_batch`` is the last batch that is stored without a hole, in segments and
+    packs (null: not known). ``other_history`` is given while nothing more is stored of the partition, since the log is
+    not the stored one.
     """
 
     topic: str
@@ -78,6 +79,7 @@ class IndexEntry(Model):
     retention_left: float | None = Field(default=None, ge=0, le=1)
     observed_at: AwareDatetime
     gaps: tuple[Gap, ...] = ()
+    remote_tier: tuple[tuple[int, int], ...] = ()
     last_batch: LastBatch | None = None
     other_history: OtherHistory | None = None
 
@@ -111,6 +113,19 @@ class DamagedHead(Model):
     made_at: AwareDatetime | None = None
 
 
+class DiskFault(Model):
+    """A part of the broker's disks that its agent cannot read: the log directory ``path``, or a partition's log.
+
+    The broker leads the ``partition`` of ``topic``. ``rule`` is the reason in words.
+    """
+
+    path: str | None = None
+    topic: str | None = None
+    partition: int | None = Field(default=None, ge=0)
+    rule: str
+    found_at: AwareDatetime
+
+
 class WatermarkIndex(StoredObject):
     """The state of the partitions that one broker leads, from its agent.
 
@@ -127,6 +142,7 @@ class WatermarkIndex(StoredObject):
     clock_skew: float = 0.0
     endpoints: str | None = None
     damaged_heads: tuple[DamagedHead, ...] = ()
+    disk_faults: tuple[DiskFault, ...] = ()
     entries: tuple[IndexEntry, ...] = ()
 
 

@@ -70,6 +70,7 @@ class AuditedPartition(Model):
     ``fetched``: offsets of ``by_raw`` that an agent has fetched from brokers; the others are from their disks.
     ``by_evidence``: offsets with raw gone; the hashes in the evidence prove their rows.
     ``without_segment``: offsets that no segment ever held: deleted before upload, or acknowledged as lost.
+    ``remote_tier``: those of them that only Kafka's own remote tier has, as far as ``offset.wm`` knows.
     ``expired``: offsets that retention removed from the table; raw, where it exists, proves their records.
     ``other_settings``: offsets that landed with other settings than the topics file has now; their records are
     compared with raw, and their dates and classes only with the evidence.
@@ -83,6 +84,7 @@ class AuditedPartition(Model):
     fetched: int = Field(default=0, ge=0)
     by_evidence: tuple[tuple[int, int], ...] = ()
     without_segment: int = Field(default=0, ge=0)
+    remote_tier: int = Field(default=0, ge=0)
     expired: int = Field(default=0, ge=0)
     other_settings: int = Field(default=0, ge=0)
 
@@ -130,6 +132,8 @@ class AuditReport(StoredObject):
                 line += f"; {gone} proved by evidence, as raw is gone: {spans}"
             if partition.without_segment:
                 line += f"; {partition.without_segment} that no segment held"
+            if partition.remote_tier:
+                line += f", of which {partition.remote_tier} are only in Kafka's remote tier"
             if partition.expired:
                 line += f"; {partition.expired} that retention took from the table"
             if partition.other_settings:

@@ -50,6 +50,9 @@ IDENTITY: Final = tuple(column.name for column in BASE_COLUMNS if not column.opt
 HASHED: Final = tuple(column.name for column in BASE_COLUMNS if column.optional and column.hashed)
 """The columns in a row's hash that a topic may leave out."""
 
+BOUNDED: Final = tuple(column.name for column in BASE_COLUMNS if column.statistics)
+"""The columns whose least and greatest value in each file the Delta log has."""
+
 OPTIONAL: Final = tuple(column.name.removeprefix(PREFIX) for column in BASE_COLUMNS if column.optional)
 """The columns that a topic may leave out, as the topics file names them: without ``kafka_``."""
 

@@ -6,7 +6,7 @@ file has changed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +15,11 @@ from tidemark.config import Settings, Size
 
 _ZSTD_LEVEL: Final = 1
 _OF_COLUMNS: Final = ("bloom", "sort", "statistics")
+_NO_BLOOM: Final = {
+    **dict.fromkeys(("bool", "boolean"), "Parquet has none for two values"),
+    **dict.fromkeys(("float", "double"), "0.0 and -0.0 are equal and hashed differently, so readers would miss rows"),
+}
+"""Types without a Bloom filter, by their names in Arrow and in topics files, and the reason."""
 
 
 class ParquetLayout(Settings):
@@ -22,7 +27,7 @@ class ParquetLayout(Settings):
 
     ``row_group`` is in bytes of rows in memory. ``bloom`` names columns with a Bloom filter in each row group. The rows
     of a row group are sorted by the columns in ``sort``; row groups follow each other by offset. ``statistics`` names
-    columns beside those that always have statistics.
+    columns beside those that always have statistics; a binary column with a Bloom filter never has.
     """
 
     compression: Literal["zstd", "lz4", "snappy", "none"] = "zstd"
@@ -52,6 +57,13 @@ class ParquetLayout(Settings):
         return self.model_copy(
             update={name: tuple(column for column in getattr(self, name) if column in columns) for name in _OF_COLUMNS}
         )
+
+    def unsuited(self, types: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """(setting, problem) of each named column whose type, by column, cannot have what the setting asks for."""
+        for name in self.bloom:
+            kind = types.get(name, "")
+            if kind in _NO_BLOOM:
+                yield "bloom", f"{name} is a {kind}: {_NO_BLOOM[kind]}; leave it out"
 
     def unknown(self, columns: Collection[str]) -> Iterator[tuple[str, str]]:
         """(setting, column) of each named column that is not in ``columns``, the columns with one value a row."""

@@ -3,7 +3,8 @@
 The folder of a file states the values of its rows: ``dt=2026-11-20/hour=7/country=AT``. So the path alone gives the
 values of the Delta log and of Iceberg's metadata. A value's text is Delta's; null is Hive's name for it. Of ASCII, all
 but letters, digits and ``_.-~`` is written ``%XX``, which all readers of Hive's folders decode; other letters stay as
-they are, because Hive decodes no UTF-8.
+they are, because Hive decodes no UTF-8. Of the text ``null``, in any case, the first letter is escaped too: DuckDB
+before 2.0 takes the plain folder for null.
 
 A column's values are listed in the settings. The partition of a row is then a function of the row and the settings
 alone, and the settings limit the number of a table's partitions, whatever producers send. A limit that counts values as
@@ -139,8 +140,11 @@ class DateFolder(NamedTuple):
 
 def folder_name(column: str, text: str | None) -> str:
     """The name of the folder of one column's value."""
-    escaped = NULL if text is None else _ESCAPED.sub(_percent, text)
-    return f"{column}={escaped}"
+    if text is None:
+        return f"{column}={NULL}"
+    if text.casefold() == "null":
+        return f"{column}=%{ord(text[0]):02X}{text[1:]}"
+    return f"{column}={_ESCAPED.sub(_percent, text)}"
 
 
 def _percent(character: re.Match[str]) -> str:

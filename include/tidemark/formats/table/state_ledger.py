@@ -40,6 +40,15 @@ class Through(Model):
         return self.incarnation, self.partition
 
 
+class Truncation(Model):
+    """A record of the topic's table that removed all rows before it, with its values in the columns of ``order``."""
+
+    incarnation: int = Field(ge=0)
+    partition: int = Field(ge=0)
+    offset: int = Field(ge=0)
+    order: tuple[str, ...] = ()
+
+
 class HashRange(NamedTuple):
     """Hashes of keys in ``[start, end)``; ``end`` is at most 2^64."""
 
@@ -54,6 +63,7 @@ class Leaf(Model):
     than the one whose record is the newest. ``path`` is relative to the state table, ``reserve`` is a key of the lake's
     store; each is empty if there is no such row. ``moved_keys`` counts the keys with records in several partitions of
     one incarnation, whose order is that of the records' times, ``unavailable`` the values that Debezium did not know.
+    Of ``outranked_keys`` a later record has a lower ``order``, and is not shown.
     """
 
     prefix: str = Field(pattern=rf"^[01]{{0,{PREFIX_BITS}}}$")
@@ -64,6 +74,7 @@ class Leaf(Model):
     reserve_rows: int = Field(default=0, ge=0)
     reserve_size: int = Field(default=0, ge=0)
     moved_keys: int = Field(default=0, ge=0)
+    outranked_keys: int = Field(default=0, ge=0)
     unavailable: int = Field(default=0, ge=0)
 
     @property
@@ -91,7 +102,7 @@ class StateLedger(StoredObject):
 
     ``settings`` is the digest of the settings that choose a key's record, ``columns`` that of the columns.
     ``quarantined`` counts the records below the vector that are in quarantine: the state lacks them until they are
-    replayed.
+    replayed. ``truncated`` is the newest truncation that it follows.
     """
 
     most_bytes: ClassVar[int] = object_sizes.LEDGER
@@ -109,6 +120,7 @@ class StateLedger(StoredObject):
     settings: str
     columns: str = ""
     quarantined: int = Field(default=0, ge=0)
+    truncated: Truncation | None = None
     committed_at: AwareDatetime
 
     @model_validator(mode="after")
@@ -127,6 +139,11 @@ class StateLedger(StoredObject):
     def moved_keys(self) -> int:
         """The number of keys with records in several partitions of one incarnation."""
         return sum(leaf.moved_keys for leaf in self.leaves)
+
+    @property
+    def outranked_keys(self) -> int:
+        """The number of keys whose later records have a lower order than the one that is shown."""
+        return sum(leaf.outranked_keys for leaf in self.leaves)
 
     @property
     def unavailable(self) -> int:

@@ -14,6 +14,7 @@ from tidemark.formats.table.state_audit import PARTS
 
 _DOUBTS: Final = {
     "moved_keys": "keys that moved between partitions",
+    "outranked_keys": "keys whose later records have a lower order",
     "quarantined": "records in quarantine",
     "unavailable": "values that Debezium did not know",
     "uncertain": "offsets that may have been deletions",
@@ -70,6 +71,7 @@ class StateStatus(StoredObject):
     followed_at: AwareDatetime | None = None
     rows: int = 0
     moved_keys: int = 0
+    outranked_keys: int = 0
     quarantined: int = 0
     unavailable: int = 0
     uncertain: int = 0

@@ -1,4 +1,4 @@
-"""The parts of a topic's raw that the last plan or run could not read, for readers without its log."""
+"""What the last run that lands a topic could not do, for readers without its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class UnreadStatus(StoredObject):
 
     They are heads, packs, and ``.txnindex`` objects. Each of ``messages`` begins with an object's name, followed by the
     problem; of many, some are left out. ``since`` is the time of the first of the successive runs with unread objects.
-    Without messages, all could be read.
+    Without messages, all could be read. ``failure`` is the error of a run that failed at ``failed_at``, until one does
+    not.
     """
 
     most_bytes: ClassVar[int] = object_sizes.SMALL
@@ -28,6 +29,8 @@ class UnreadStatus(StoredObject):
     since: AwareDatetime
     messages: tuple[str, ...] = ()
     count: int = 0
+    failed_at: AwareDatetime | None = None
+    failure: str = ""
 
     @property
     def objects(self) -> list[str]:

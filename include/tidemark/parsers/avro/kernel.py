@@ -1,7 +1,7 @@
 """The compiled loop that reads Avro records: a program with one operation for each value in the writer's schema.
 
-The loop reads a record exactly as fastavro does, or leaves it to fastavro: damaged bytes, and valid but unusual values,
-such as a decimal of more than eight bytes.
+The loop reads a record exactly as the interpreter does, or leaves it to that: damaged bytes, and valid but unusual
+values, such as a decimal of more than eight bytes.
 
 Source: Avro's specification, "Binary encoding".
 """
@@ -47,6 +47,19 @@ KEY = 17
 """Like STRING, but all keys of a map differ."""
 NULLS = 18
 """Argument: the number of columns that are null."""
+CONSTANT = 19
+"""Argument: the slot's value."""
+LONG_TO_DOUBLE = 20
+LONG_TO_FLOAT = 21
+FLOAT_TO_DOUBLE = 22
+NANOS = 23
+CHOICE = 24
+"""Like UNION, but with any branches. Argument: their number; as many operations JUMP follow, one for each."""
+JUMP = 25
+"""Argument: the next operation."""
+SYMBOL = 26
+"""Like ENUM; as many operations JUMP follow, whose argument is the slot's value, or -1 for a symbol without a text."""
+FAIL = 27
 
 CODE, COLUMN, ARGUMENT = range(3)
 """Entries of an operation: its code, its column or -1 if no column takes the value, and its first argument."""
@@ -120,7 +133,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
         argument = program[place, ARGUMENT]
         place += 1
         value = 0
-        if operation in (LONG, INT, ENUM, MILLIS):
+        if operation in (LONG, INT, ENUM, MILLIS, LONG_TO_DOUBLE, LONG_TO_FLOAT, NANOS, SYMBOL):
             value, at = varint(data, at, end, 10)
             if at < 0:
                 return _UNREAD
@@ -134,6 +147,19 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 if value < -MAX_MILLISECONDS or value > MAX_MILLISECONDS:
                     return _UNREAD
                 value *= 1000
+            elif operation == NANOS:
+                value //= 1000
+            elif operation == LONG_TO_DOUBLE:
+                value = int(np.float64(value).view(np.int64))
+            elif operation == LONG_TO_FLOAT:
+                value = int(np.float32(value).view(np.uint32))
+            elif operation == SYMBOL:
+                if value < 0 or value >= argument:
+                    return _UNREAD
+                value = program[place + value, ARGUMENT]
+                if value < 0:
+                    return _UNREAD
+                place += argument
         elif operation in (STRING, BYTES, KEY):
             size, at = varint(data, at, end, 10)
             if at < 0 or size < 0 or size > end - at:
@@ -169,12 +195,14 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 return _UNREAD
             value = int(np.int64(data[at]))
             at += 1
-        elif operation == FLOAT:
+        elif operation in (FLOAT, FLOAT_TO_DOUBLE):
             if end - at < 4:
                 return _UNREAD
             for index in range(3, -1, -1):
                 value = (value << 8) | data[at + index]
             at += 4
+            if operation == FLOAT_TO_DOUBLE:
+                value = int(np.float64(np.uint32(value).view(np.float32)).view(np.int64))
         elif operation == FIXED:
             if argument > end - at:
                 return _UNREAD
@@ -212,10 +240,7 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 if at < 0 or left == _MIN_INT64:
                     return _UNREAD
                 if left < 0:
-                    # fastavro uses this size if it skips an array, and otherwise the number of items.
-                    if argument < 0:
-                        return _UNREAD
-                    _, at = varint(data, at, end, 10)
+                    _, at = varint(data, at, end, 10)  # the block's size
                     if at < 0:
                         return _UNREAD
                     left = -left
@@ -242,6 +267,19 @@ def _read_record(  # noqa: C901  # one loop: numba pays for state that goes thro
                 continue
         elif operation == END:
             return _READ if at == end else _UNREAD
+        elif operation == CONSTANT:
+            value = argument
+        elif operation == JUMP:
+            place = argument
+            continue
+        elif operation == CHOICE:
+            branch, at = varint(data, at, end, 10)
+            if at < 0 or branch < 0 or branch >= argument:
+                return _UNREAD
+            place = program[place + branch, ARGUMENT]
+            continue
+        elif operation == FAIL:
+            return _UNREAD
         # STRUCT is left; its slot has nothing.
         if column >= 0:
             put(slots, here + column * stride, value)

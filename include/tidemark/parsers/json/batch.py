@@ -32,7 +32,7 @@ from pydantic_core import from_json
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
-from tidemark.parsers.confluent_framing import unframed
+from tidemark.parsers.confluent_framing import framed_values, unframed
 from tidemark.parsers.json.document import MAX_DEPTH, Document, RefusedValue, column_value, document, read
 from tidemark.parsers.json.parts import LARGEST, PartQuotes
 from tidemark.parsers.settings import JsonColumn, JsonParser
@@ -94,7 +94,7 @@ class JsonColumns:
         values = rows.column(f"kafka_{self._settings.columns_from}")
         refused: dict[int, str] = {}
         if self._settings.framing == "confluent":
-            values, refused = unframed(values)
+            values, refused = unframed(framed_values(rows, self._settings.columns_from))
         misfits: dict[int, set[str]] = {}
         given = np.flatnonzero(_valid(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)

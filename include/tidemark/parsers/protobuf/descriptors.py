@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, Final
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
-from google.protobuf import descriptor_pool
+from google.protobuf import descriptor_pool, text_format
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
@@ -17,37 +20,92 @@ from tidemark.parsers.settings import SettingsFile
 REGISTERED: Final = "registered.proto"
 """The name of a registry's file; its imports have names of their own."""
 
-_KNOWN: Final = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "empty", "timestamp", "wrappers"))
+_GOOGLE: Final = re.compile(r"google/(?:protobuf|type)/([a-z_]+)\.proto")
+_CONFLUENT: Final[Mapping[str, str]] = {
+    "confluent/meta.proto": """
+        package: "confluent" syntax: "proto3" message_type { name: "Meta"
+          field { name: "doc" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+          field { name: "tags" number: 3 label: LABEL_REPEATED type: TYPE_STRING } }""",
+    "confluent/type/decimal.proto": """
+        package: "confluent.type" syntax: "proto3" message_type { name: "Decimal"
+          field { name: "value" number: 1 label: LABEL_OPTIONAL type: TYPE_BYTES }
+          field { name: "precision" number: 2 label: LABEL_OPTIONAL type: TYPE_UINT32 }
+          field { name: "scale" number: 3 label: LABEL_OPTIONAL type: TYPE_INT32 } }""",
+}
+"""The files that Confluent's registry knows without a reference. Of ``Meta``, which annotates schemas and is in no
+record, only the plain fields are here."""
 
 
 def message_of(descriptors: SettingsFile, name: str) -> Descriptor:
     """The message's descriptor, in a pool of its own. Raises ValueError."""
+    return message_in(parsed_files(descriptors), name, descriptors.path)
+
+
+def parsed_files(descriptors: SettingsFile) -> FileDescriptorSet:
+    """The descriptor set of a file. Raises ValueError."""
     files = FileDescriptorSet()
     try:
         files.ParseFromString(descriptors.data)
     except DecodeError as error:
         raise ValueError(f"descriptors: {descriptors.path} is not a valid FileDescriptorSet: {error}") from error
-    pool = descriptor_pool.DescriptorPool()
-    present = {file.name for file in files.file}
+    return files
+
+
+def message_in(files: FileDescriptorSet, name: str, source: str) -> Descriptor:
+    """The message's descriptor in ``files``, which errors call ``source``, in a pool of its own. Raises ValueError."""
+    pool = _Pool(files)
     try:
-        for known in _KNOWN:
-            if known not in present:
-                pool.AddSerializedFile(_well_known(known))
         for file in files.file:
-            pool.AddSerializedFile(file.SerializeToString())
-        return pool.FindMessageTypeByName(name)
+            pool.add(file.name)
+        return pool.pool.FindMessageTypeByName(name)
     except KeyError as error:
-        raise ValueError(f"message: {descriptors.path} has no message {name}") from error
+        raise ValueError(f"message: {source} has no message {name}") from error
     except TypeError as error:
-        raise ValueError(f"descriptors: {descriptors.path} lacks an import: {error}") from error
+        lacks = f"lacks an import, perhaps {', '.join(pool.missing)}" if pool.missing else "contradicts itself"
+        raise ValueError(f"descriptors: {source} {lacks}: {error}") from error
 
 
-def _well_known(name: str) -> bytes:
-    from google.protobuf import any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2
+class _Pool:
+    """A pool of the files of a descriptor set, and of the imports that protoc and registries know by themselves."""
 
-    modules: tuple[Any, ...] = (any_pb2, duration_pb2, empty_pb2, timestamp_pb2, wrappers_pb2)
-    files: dict[str, bytes] = {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in modules}
-    return files[name]
+    def __init__(self, files: FileDescriptorSet) -> None:
+        self.pool = descriptor_pool.DescriptorPool()
+        self.missing: list[str] = []
+        self._files = {file.name: file for file in files.file}
+        self._added: set[str] = set()
+
+    def add(self, name: str) -> None:
+        """Add a file after its imports. An unknown import is left out: often only options need it."""
+        if name in self._added:
+            return
+        self._added.add(name)
+        known = self._files.get(name) or well_known(name)
+        if known is None:
+            self.missing.append(name)
+            return
+        file = FileDescriptorProto()
+        file.CopyFrom(known)
+        for imported in known.dependency:
+            self.add(imported)
+        del file.dependency[:], file.public_dependency[:], file.weak_dependency[:]
+        file.dependency.extend(imported for imported in known.dependency if imported not in self.missing)
+        public = [known.dependency[index] for index in known.public_dependency]
+        file.public_dependency.extend(index for index, imported in enumerate(file.dependency) if imported in public)
+        self.pool.AddSerializedFile(file.SerializeToString())
+
+
+def well_known(name: str) -> FileDescriptorProto | None:
+    """A file that needs no reference in a registry: Google's common types, and Confluent's; None for any other."""
+    if name in _CONFLUENT:
+        return text_format.Parse(_CONFLUENT[name], FileDescriptorProto(name=name))
+    found = _GOOGLE.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        module = import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
+    except ModuleNotFoundError:
+        return None
+    return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:

@@ -10,21 +10,31 @@ of the message around it, and then its number: ``customer.12``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
 
 from tidemark.parsers.base import Parsed, without
 from tidemark.parsers.block_parser import Group, parse_in_blocks
-from tidemark.parsers.confluent_framing import by_frequency, numbered, of_message, split_frame, split_message
-from tidemark.parsers.protobuf.descriptors import indexes_of, message_of
+from tidemark.parsers.confluent_framing import (
+    FIRST_MESSAGE,
+    by_frequency,
+    framed_values,
+    numbered,
+    of_message,
+    split_frame,
+    split_message,
+)
+from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed_files
+from tidemark.parsers.protobuf.differences import Reading, with_presence
 from tidemark.parsers.protobuf.tables import block_reader
-from tidemark.parsers.protobuf.types import has_maps, message_fields
+from tidemark.parsers.protobuf.types import check_size, has_maps, message_fields
 from tidemark.parsers.protobuf.unknown import UnknownFields
 from tidemark.parsers.protobuf.writers import ProtobufWriters
 from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
@@ -44,22 +54,18 @@ class ProtobufColumns:
     def __init__(self, settings: ProtobufParser) -> None:
         self._settings = settings
         assert settings.descriptors is not None, "a schema that is followed was adopted"
-        message = message_of(settings.descriptors, settings.message)
-        self._class = message_factory.GetMessageClass(message)
+        self._files = parsed_files(settings.descriptors)
+        message = message_in(self._files, settings.message, settings.descriptors.path)
+        check_size(message)
         self._indexes = indexes_of(message)
         self._writers: ProtobufWriters | None = None
         if settings.registry is not None:
             registry = SchemaRegistry(settings.registry, "PROTOBUF")
             self._writers = ProtobufWriters(registry, message, settings.misfits)
-        fields = message_fields(message)
-        # FindInitializationErrors of protobuf 7.36.2 may end the process if a message within another has a map.
-        self._has_maps = has_maps(message)
-        self._unknown = UnknownFields(message)
-        self._takes = [(name, field.take) for name, field in fields]
-        self.columns: pa.Schema = pa.schema([pa.field(name, field.kind) for name, field in fields])
-        self._loop: BlockReader | None = None
-        with suppress(Unsupported):
-            self._loop = block_reader(message, self.columns)
+        self._reader = _MessageReader(message, Reading.of(message, message).defaults)
+        self._loop = self._reader.loop
+        self._readers: dict[Reading, _MessageReader] = {}
+        self.columns: pa.Schema = self._reader.columns
 
     def parse(self, rows: pa.RecordBatch) -> Parsed:
         """Decode each value as the message; a value that cannot be read is refused with the reason."""
@@ -67,7 +73,7 @@ class ProtobufColumns:
 
     def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
         """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
-        values = rows.column(f"kafka_{self._settings.columns_from}")
+        values = self._values(rows)
         if self._writers is None:
             return self._parsed(values, vectorised=vectorised)
         framed, numbers = numbered(values)
@@ -78,6 +84,11 @@ class ProtobufColumns:
             if misfits := self._writers.misfits.get(number):
                 parsed = without(parsed, framed[numbers == number], misfits, self._settings.event_time)
         return parsed
+
+    def _values(self, rows: pa.RecordBatch) -> pa.Array[Any]:
+        if self._settings.framing == "confluent":
+            return framed_values(rows, self._settings.columns_from, indexes=FIRST_MESSAGE)
+        return rows.column(f"kafka_{self._settings.columns_from}")
 
     def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
         return parse_in_blocks(
@@ -94,35 +105,70 @@ class ProtobufColumns:
             return
         if self._writers is not None:
             framed, numbers = numbered(values)
-            for indexes, names in self._writers.readable.items():
+            for place, names in self._writers.readable.items():
+                loop = self._reader_of(place.reading).loop
                 named = np.zeros(len(values), np.bool_)
                 named[framed[np.isin(numbers, names)]] = True
-                for rows, skipped in of_message(values, indexes):
-                    yield Group(self._loop, rows[named[rows]], skipped)
+                for rows, skipped in of_message(values, place.indexes):
+                    if loop is not None and named[rows].any():
+                        yield Group(loop, rows[named[rows]], skipped)
         elif self._settings.framing == "confluent":
             for rows, skipped in of_message(values, self._indexes):
                 yield Group(self._loop, rows, skipped)
         else:
             yield Group(self._loop, np.arange(len(values)), 0)
 
+    def _reader_of(self, reading: Reading) -> _MessageReader:
+        """The reader of records from writers whose unset fields read so."""
+        if reading not in self._readers:
+            files = with_presence(self._files, reading.apart)
+            message = message_in(files, self._settings.message, "the table's definition")
+            self._readers[reading] = _MessageReader(message, reading.defaults)
+        return self._readers[reading]
+
     def _read(self, value: bytes) -> ParsedRecord:
+        reader = self._reader
         if self._settings.framing == "confluent":
+            wanted = self._indexes
             number, rest = split_frame(value)
-            wanted = self._writers.indexes(number) if self._writers is not None else self._indexes
+            if self._writers is not None:
+                wanted, reading = self._writers.place(number)
+                reader = self._reader_of(reading)
             indexes, value = split_message(rest)
             if indexes != wanted:
                 raise RefusedRecord(
                     f"has message {list(indexes)} of its file, but {self._settings.message} is {list(wanted)}"
                 )
+        return reader.read(value)
+
+
+class _MessageReader:
+    """Reads records as one message. ``defaults`` are the fields that are not null where a record lacks them."""
+
+    def __init__(self, message: Descriptor, defaults: Collection[str]) -> None:
+        self._name = message.full_name
+        self._class = message_factory.GetMessageClass(message)
+        fields = message_fields(message, defaults)
+        self._takes = [(name, field.take) for name, field in fields]
+        # FindInitializationErrors of protobuf 7.36.2 may end the process if a message within another has a map.
+        self._has_maps = has_maps(message)
+        self._unknown = UnknownFields(message)
+        self.columns: pa.Schema = pa.schema([pa.field(name, field.kind) for name, field in fields])
+        self.loop: BlockReader | None = None
+        with suppress(Unsupported):
+            self.loop = block_reader(message, self.columns, defaults)
+
+    def read(self, value: bytes) -> ParsedRecord:
+        """The columns of a record, without framing. Raises RefusedRecord."""
         try:
             message: Any = self._class.FromString(value)
         except (DecodeError, UnicodeDecodeError) as error:
             if _OUT_OF_MEMORY in str(error):
                 raise MemoryError(str(error)) from error  # other records may have taken the memory
-            raise RefusedRecord(f"is not a valid {self._settings.message}: {error}") from error
+            raise RefusedRecord(f"is not a valid {self._name}: {error}") from error
         if not message.IsInitialized():
             missing = "" if self._has_maps else ": " + ", ".join(message.FindInitializationErrors())
-            raise RefusedRecord(f"lacks fields that {self._settings.message} requires{missing}")
+            raise RefusedRecord(f"lacks fields that {self._name} requires{missing}")
         try:
             return ParsedRecord({name: take(message) for name, take in self._takes}, self._unknown.of(message))
         except ValueError as error:

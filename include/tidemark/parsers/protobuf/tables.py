@@ -6,6 +6,7 @@ reason, and Google's library reads it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from tidemark.parsers.base import Bits, Indices
 from tidemark.parsers.protobuf import kernel as op
-from tidemark.parsers.protobuf.types import WRAPPERS
+from tidemark.parsers.protobuf.differences import WRAPPERS, enum_names
 from tidemark.parsers.slots import BlockReader, Layout, Node, Slots, Unsupported
 from tidemark.parsers.unknown_fields import field_name, summed
 
@@ -44,13 +45,13 @@ _MAX_DEPTH: Final = 64
 """The most levels; Google's library reads no more than 100 messages within one another."""
 
 
-def block_reader(message: Descriptor, columns: pa.Schema) -> BlockReader:
-    """The reader of values that are such a message into these columns.
+def block_reader(message: Descriptor, columns: pa.Schema, defaults: Collection[str]) -> BlockReader:
+    """The reader of values that are such a message into these columns; ``defaults`` as in ``message_fields``.
 
     Raises:
         Unsupported: Google's library must read them.
     """
-    builder = _Builder()
+    builder = _Builder(defaults)
     nodes = builder.message(message, list(columns), 0).nodes
     made = op.Tables(
         op.rows(builder.messages, op.MESSAGE_WIDTH),
@@ -103,7 +104,8 @@ class _Value:
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, defaults: Collection[str]) -> None:
+        self._defaults = defaults
         self.layout = Layout()
         self.messages: list[list[int]] = []
         self.paths: list[tuple[str, ...]] = []
@@ -180,7 +182,7 @@ class _Builder:
         else:
             value = self._value(field, kind, level)
             node, place = value.node, [-1, -1]
-            inits = value.inits if entry or not field.has_presence else [[node.index, 0, node.count]]
+            inits = value.inits if entry or ".".join(self._path) in self._defaults else [[node.index, 0, node.count]]
         row = [field.number, value.wire, value.kind, node.index, *place, value.first, value.count, 0, 0]
         return row, inits, node, value.requires
 
@@ -222,7 +224,7 @@ class _Builder:
         if field.enum_type is None:
             node = Node(kind, level, index, unsigned=pa.types.is_decimal(kind))
             return _Value(node, code, wire, 0, 0, [[index, 0, 0]])
-        names = {number: value.name for number, value in sorted(field.enum_type.values_by_number.items())}
+        names = dict(sorted(enum_names(field.enum_type).items()))
         first = len(self.enums)
         self.enums += names
         # An item of a list has no beginning before it is there, and no default.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from tidemark.decode.schema import TIMESTAMP_TYPE
+from tidemark.parsers.base import MOST_FIELDS
+from tidemark.parsers.column_names import check_struct_names
+from tidemark.parsers.protobuf.differences import WRAPPERS, enum_names
 
 _F: Final = FieldDescriptor
 _SIMPLE: Final[dict[int, pa.DataType]] = {
@@ -28,10 +31,6 @@ _SIMPLE: Final[dict[int, pa.DataType]] = {
     _F.TYPE_STRING: pa.string(),
     _F.TYPE_BYTES: pa.binary(),
 }
-WRAPPERS: Final = {
-    f"google.protobuf.{name}Value"
-    for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
-}
 _SECONDS: Final = range(-62_135_596_800, 253_402_300_800)
 """The years 1 to 9999, the range of a Timestamp."""
 
@@ -45,8 +44,12 @@ class Taken(NamedTuple):
     take: Take
 
 
-def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] = ()) -> list[tuple[str, Taken]]:
+def message_fields(
+    message: Descriptor, defaults: Collection[str], path: str = "", above: tuple[str, ...] = ()
+) -> list[tuple[str, Taken]]:
     """The fields of ``message`` in the order of their declaration; ``take`` is called with the message.
+
+    ``defaults`` are those of :class:`~.differences.Reading`.
 
     Raises:
         ValueError: it holds itself, or has no field; names the field.
@@ -56,7 +59,25 @@ def message_fields(message: Descriptor, path: str = "", above: tuple[str, ...] =
     if not message.fields:
         raise ValueError(f"{path or message.full_name}: a message without fields cannot be a column")
     above = (*above, message.full_name)
-    return [(field.name, _field(field, f"{path}.{field.name}".lstrip("."), above)) for field in message.fields]
+    places = [(field, f"{path}.{field.name}".lstrip(".")) for field in message.fields]
+    return [(field.name, _field(field, defaults, place, above)) for field, place in places]
+
+
+def check_size(message: Descriptor) -> None:
+    """Raise ValueError if ``message``, which does not hold itself, has more than MOST_FIELDS fields at all levels."""
+    counts: dict[str, int] = {}
+
+    def count(kind: Descriptor) -> int:
+        if kind.full_name not in counts:
+            counts[kind.full_name] = 0  # if it holds itself after all
+            inner = (field.message_type for field in kind.fields)
+            counts[kind.full_name] = sum(1 + (count(of) if of is not None else 0) for of in inner)
+        return counts[kind.full_name]
+
+    if count(message) > MOST_FIELDS:
+        raise ValueError(
+            f"{message.full_name} has {count(message)} fields at all levels, and {MOST_FIELDS} is the most"
+        )
 
 
 def has_maps(message: Descriptor) -> bool:
@@ -65,23 +86,22 @@ def has_maps(message: Descriptor) -> bool:
     return any(kind.GetOptions().map_entry or has_maps(kind) for kind in inner)
 
 
-def _field(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
+def _field(field: FieldDescriptor, defaults: Collection[str], path: str, above: tuple[str, ...]) -> Taken:
     name = field.name
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
-        return _map(name, message, path, above)
-    inner = _value(field, path, above)
+        return _map(name, message, defaults, path, above)
+    inner = _value(field, defaults, path, above)
     convert = inner.take
     if field.is_repeated:
         return Taken(pa.list_(inner.kind), lambda message: [convert(item) for item in getattr(message, name)])
-    if field.has_presence:
-        return Taken(inner.kind, lambda message: convert(getattr(message, name)) if message.HasField(name) else None)
-    return Taken(inner.kind, lambda message: convert(getattr(message, name)))
+    if path in defaults:
+        return Taken(inner.kind, lambda message: convert(getattr(message, name)))
+    return Taken(inner.kind, lambda message: convert(getattr(message, name)) if message.HasField(name) else None)
 
 
-def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> Taken:
-    key = _value(message.fields_by_name["key"], path, above)
-    value = _value(message.fields_by_name["value"], path, above)
+def _map(name: str, message: Descriptor, defaults: Collection[str], path: str, above: tuple[str, ...]) -> Taken:
+    key, value = (_value(message.fields_by_name[part], defaults, f"{path}.{part}", above) for part in ("key", "value"))
     kind = pa.list_(pa.struct([pa.field("key", key.kind), pa.field("value", value.kind)]))
 
     def take(holder: Any) -> Any:
@@ -95,7 +115,7 @@ def _map(name: str, message: Descriptor, path: str, above: tuple[str, ...]) -> T
     return Taken(kind, take)
 
 
-def _value(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
+def _value(field: FieldDescriptor, defaults: Collection[str], path: str, above: tuple[str, ...]) -> Taken:
     """The type of one value of ``field``; ``take`` is called with the value."""
     message = field.message_type
     if field.enum_type is not None:
@@ -106,14 +126,14 @@ def _value(field: FieldDescriptor, path: str, above: tuple[str, ...]) -> Taken:
         return Taken(TIMESTAMP_TYPE, _timestamp)
     if message.full_name in WRAPPERS:
         return Taken(_SIMPLE[message.fields_by_name["value"].type], lambda wrapper: wrapper.value)
-    fields = message_fields(message, path, above)
+    fields = message_fields(message, defaults, path, above)
     takes = [(name, inner.take) for name, inner in fields]
     kind = pa.struct([pa.field(name, inner.kind) for name, inner in fields])
     return Taken(kind, lambda inner: {name: take(inner) for name, take in takes})
 
 
 def _enum(enum: EnumDescriptor) -> Take:
-    names = {number: value.name for number, value in enum.values_by_number.items()}
+    names = enum_names(enum)
     return lambda number: names.get(number) or str(number)
 
 
@@ -131,4 +151,7 @@ def _timestamp(value: Any) -> int:
 def check_column(field: FieldDescriptor) -> None:
     """Raise ValueError unless ``field`` of a message can be a column."""
     assert field.containing_type is not None, "an extension is a field of no message"
-    _field(field, field.name, (field.containing_type.full_name,))
+    if field.message_type is not None:
+        check_size(field.message_type)
+    taken = _field(field, (), field.name, (field.containing_type.full_name,))
+    check_struct_names(taken.kind, field.name)

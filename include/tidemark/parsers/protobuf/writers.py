@@ -1,25 +1,35 @@
 """The schemas that wrote Protobuf records, as far as their registry knows them.
 
 Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
-compared with the table's before its records are read: if a number has another name or type, they are refused.
+compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field has
+another meaning, they are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 
-from tidemark.parsers.protobuf.descriptors import indexes_of, message_of, registered_files
+from tidemark.parsers.confluent_framing import guid_of
+from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, registered_files
+from tidemark.parsers.protobuf.differences import Reading, compared
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Schemas, Unreadable, Written
-from tidemark.parsers.settings import Misfits, SettingsFile
+from tidemark.parsers.settings import Misfits
 
 MAX_KNOWN: Final = 4096
 """The most numbers that one task looks up; records with others are refused, and a replay looks again."""
 
 Indexes = tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
+
+    indexes: Indexes
+    reading: Reading
 
 
 class ProtobufWriters:
@@ -29,11 +39,11 @@ class ProtobufWriters:
         self._schemas = schemas
         self._message = message
         self._lands = misfits == "land"
-        self._found: dict[int, Indexes | str] = {}
+        self._found: dict[int, Place | str] = {}
         self.misfits: dict[int, frozenset[str]] = {}
         """By number, the columns that are null in records of schemas that do not agree, if these land."""
-        self.readable: dict[Indexes, list[int]] = {}
-        """The numbers of schemas that agree with the table's, by the message's indexes in their files."""
+        self.readable: dict[Place, list[int]] = {}
+        """The numbers of schemas that agree with the table's, by the way in which their records are read."""
 
     def learn(self, numbers: Sequence[int]) -> None:
         """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
@@ -46,78 +56,24 @@ class ProtobufWriters:
             if not isinstance(judged, str):
                 self.readable.setdefault(judged, []).append(number)
 
-    def indexes(self, number: int) -> Indexes:
-        """The message's indexes in the file of a number that was learnt. Raises RefusedRecord."""
+    def place(self, number: int) -> Place:
+        """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
         judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
         if isinstance(judged, str):
-            raise RefusedRecord(f"names schema {number}, which {judged}")
+            raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
         return judged
 
-    def _judged(self, number: int, answer: Written | Unreadable) -> Indexes | str:
-        """The message's indexes, or the reason why its records cannot be read."""
+    def _judged(self, number: int, answer: Written | Unreadable) -> Place | str:
+        """The way in which its records are read, or the reason why they cannot be."""
         if isinstance(answer, Unreadable):
             return answer.reason
         try:
-            files = registered_files(answer).SerializeToString()
-            theirs = message_of(SettingsFile("registered", files), self._message.full_name)
+            theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
         except ValueError as error:
             return f"cannot be read: {error}"
-        problems = disagreements(self._message, theirs)
+        differ = [found for found in compared(self._message, theirs) if found.difference is not None]
         if self._lands:
-            self.misfits[number] = frozenset(problems)
-        elif problems:
-            return f"has {next(iter(problems.values()))}"
-        return indexes_of(theirs)
-
-
-def disagreements(ours: Descriptor, theirs: Descriptor) -> dict[str, str]:
-    """The fields of ``ours``, each with the difference in the meaning of its number in ``theirs``, there or within."""
-    both = ((field, theirs.fields_by_number.get(field.number)) for field in ours.fields)
-    problems = {field.name: _problem(field, other, field.name, ()) for field, other in both if other is not None}
-    return {name: problem for name, problem in problems.items() if problem is not None}
-
-
-def _disagreement(ours: Descriptor, theirs: Descriptor, path: str, above: tuple[str, ...]) -> str | None:
-    """The first disagreement in a message within others."""
-    if ours.full_name in above:
-        return None
-    above = (*above, ours.full_name)
-    both = ((field, theirs.fields_by_number.get(field.number)) for field in ours.fields)
-    problems = (_problem(field, other, f"{path}{field.name}", above) for field, other in both if other is not None)
-    return next((problem for problem in problems if problem is not None), None)
-
-
-def _problem(ours: FieldDescriptor, theirs: FieldDescriptor, place: str, above: tuple[str, ...]) -> str | None:
-    """The difference between two fields of the same number, in words; None if there is none."""
-    if theirs.name != ours.name:
-        return f"the name {theirs.name} for field {ours.number}, which the table has as {place}"
-    narrower = theirs.is_repeated == ours.is_repeated and (theirs.type, ours.type) in _NARROWER
-    if _kind(theirs) != _kind(ours) and not narrower:
-        return f"the type {_kind(theirs)} for {place}, which the table has as {_kind(ours)}"
-    if ours.message_type is not None and theirs.message_type is not None:
-        return _disagreement(ours.message_type, theirs.message_type, f"{place}.", above)
-    if ours.enum_type is not None and theirs.enum_type is not None:
-        names = theirs.enum_type.values_by_number
-        for number, value in ours.enum_type.values_by_number.items():
-            if number in names and names[number].name != value.name:
-                return f"the name {names[number].name} for {number} of {place}, which the table has as {value.name}"
-    return None
-
-
-def _kind(field: FieldDescriptor) -> str:
-    """A field's type in words, messages and enums without their names that may change."""
-    name = _NAMES.get(field.type, "message")
-    return f"repeated {name}" if field.is_repeated else name
-
-
-_NARROWER: Final = (
-    (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64),
-    (FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SINT64),
-)
-"""Pairs of types; the second can read values of the first."""
-
-_NAMES: Final = {
-    number: name.removeprefix("TYPE_").lower()
-    for name, number in vars(FieldDescriptor).items()
-    if name.startswith("TYPE_")
-}
+            self.misfits[number] = frozenset(found.column for found in differ)
+        elif differ and (first := differ[0].difference):
+            return f"differs from the table's in {differ[0].path}: {first.detail}"
+        return Place(indexes_of(theirs), Reading.of(self._message, theirs))

@@ -63,8 +63,11 @@ class RemotePartition:
         heads: HeadsByPlace,
         masks: MasksByPlace,
         observe: Observe,
+        *,
+        kafka_too: bool = False,
     ) -> None:
-        """Start with nothing read: refresh the partition once."""
+        """Start with nothing read: refresh the partition once. ``kafka_too`` is that of :func:`open_and_passed`."""
+        self._kafka_too = kafka_too
         self.topic, self.partition = topic, part.keys.partition
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
         self._storage, self._keys = storage, part.keys
@@ -139,14 +142,16 @@ class RemotePartition:
         """The view with the same watermark: a person may have acknowledged gaps."""
         if before.stored is None or not before.gaps:
             return before
-        gaps, passed = open_and_passed(before.stored.watermark, self._acknowledged())
-        return replace(before, gaps=gaps, passed=passed, sealed=readable_end(before.stored.watermark, passed))
+        gaps, passed = open_and_passed(before.stored.watermark, self._acknowledged(), kafka_too=self._kafka_too)
+        sealed = readable_end(before.stored.watermark, passed | Intervals.of(gaps))
+        return replace(before, gaps=gaps, passed=passed, sealed=sealed)
 
     def _moved(self, before: WatermarkView, stored: StoredWatermark) -> WatermarkView:
         """The view with another watermark and the segments listed since; without its tail."""
         watermark = stored.watermark
-        gaps, passed = open_and_passed(watermark, self._acknowledged() if watermark.gaps else Intervals())
-        sealed = readable_end(watermark, passed)
+        acknowledged = self._acknowledged() if watermark.gaps else Intervals()
+        gaps, passed = open_and_passed(watermark, acknowledged, kafka_too=self._kafka_too)
+        sealed = readable_end(watermark, passed | Intervals.of(gaps))
         filled = before.missing - passed - Intervals.of(gaps)
         left = left_branch(before, stored.lineage, sealed)
         known = before.stored

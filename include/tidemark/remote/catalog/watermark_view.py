@@ -90,24 +90,30 @@ def left_branch(before: WatermarkView, lineage: Lineage, sealed: int) -> bool:
     return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
 
 
-def readable_end(watermark: Watermark, passed: Intervals) -> int:
+def readable_end(watermark: Watermark, missing: Intervals) -> int:
     """The offset after the last sealed one, above recorded gaps as well, but not above an unrecorded hole.
 
     Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
     """
     start = watermark.start_offset
     present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
-    missing = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
-    limit = (present | missing).contiguous_from(start)
-    readable = present.clip(start, max(start, limit)) - passed
+    recorded = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
+    limit = (present | recorded).contiguous_from(start)
+    readable = present.clip(start, max(start, limit)) - missing
     return readable.parts[-1].end if readable else start
 
 
-def open_and_passed(watermark: Watermark, acknowledged: Intervals) -> tuple[tuple[Gap, ...], Intervals]:
+def open_and_passed(
+    watermark: Watermark, acknowledged: Intervals, *, kafka_too: bool
+) -> tuple[tuple[Gap, ...], Intervals]:
     """(the gaps that still stop readers, the offsets that a person acknowledged as lost).
 
-    An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read.
+    An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read. A
+    reader of Kafka, too, is always stopped by what Kafka's own remote tier still has.
     """
-    passed = Intervals.of(watermark.acknowledged_gaps)
-    holding, passed_since = split_acknowledged(watermark.gaps, acknowledged | passed)
-    return holding, passed | Intervals.of(passed_since)
+    before = Intervals.of(watermark.acknowledged_gaps)
+    holding, passed = split_acknowledged(watermark.gaps, acknowledged | before)
+    passed = (*watermark.acknowledged_gaps, *passed)
+    if kafka_too:
+        holding = tuple(sorted((*holding, *(gap for gap in passed if gap.in_remote_tier)), key=lambda gap: gap.start))
+    return holding, Intervals.of(passed) - Intervals.of(holding)

@@ -39,7 +39,8 @@ class RemoteTier:
     """Reads the partitions of ``storage``'s cluster. Thread-safe; usable with ``with``.
 
     ``committed`` leaves out undecided and aborted records. A recorded gap that nobody acknowledged is a
-    :class:`tidemark.errors.GapError`, or is passed over with a warning (``on_gap="skip"``). While a partition is read
+    :class:`tidemark.errors.GapError`, or is passed over with a warning (``on_gap="skip"``). For a caller that reads
+    ``kafka_too``, so is an acknowledged one of offsets that Kafka's own remote tier has. While a partition is read
     its catalogue is refreshed every ``refresh_seconds``. A thread of the tier calls ``on_ready`` when there is a block
     to take, or an error, or when the end was reached; it must return at once.
     """
@@ -55,6 +56,7 @@ class RemoteTier:
         refresh_seconds: float = 10.0,
         check_crcs: bool = True,
         on_ready: Callable[[], None] = lambda: None,
+        kafka_too: bool = False,
     ) -> None:
         self.counters = Counters()
         self._committed = committed
@@ -64,7 +66,7 @@ class RemoteTier:
         self._on_ready = on_ready
         self._requests = Requests(self.counters)
         repeated = storage.through(lambda store: repeating(store, self._requests))
-        self.topics = RemoteTopics(repeated, refresh_seconds / 2)
+        self.topics = RemoteTopics(repeated, refresh_seconds / 2, kafka_too=kafka_too)
         self._known = CatalogCache(self.topics, refresh_seconds)
         self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}

@@ -2,7 +2,7 @@
 
 import {bytes, clock, el, number, place, plural, range, time} from "./dom.js";
 import {airflow, api, Refused} from "./server.js";
-import {REASON} from "./states.js";
+import {inWords} from "./states.js";
 
 const BACKFILL = "tidemark_backfill";
 
@@ -48,7 +48,7 @@ export function acknowledge(at, row, gap, done) {
   const count = gap.end - gap.start;
   const opened = dialog(
     "Acknowledge a gap",
-    el("p", {}, `${at.topic}-${row.partition}: offsets ${range(gap.start, gap.end)} (${number(count)}), ${REASON[gap.reason]}.`),
+    el("p", {}, `${at.topic}-${row.partition}: offsets ${range(gap.start, gap.end)} (${number(count)}), ${inWords(gap.reason)}.`),
     el("p", {}, el("strong", {}, "This gives them up for good, and cannot be undone. "), "The partition continues past them once its agent has read your acknowledgement."),
     form(
       `Give up ${plural(count, "offset")}`,

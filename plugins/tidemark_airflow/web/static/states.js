@@ -23,14 +23,18 @@ export const SPAN = {
   log: ["in Kafka", "in the broker's log alone"],
 };
 
-export const REASON = {
+const REASON = {
   deleted_before_upload: "deleted before upload",
   unclean_election: "cut off by an unclean election",
   failed_disk: "on a failed disk",
   corrupt: "corrupt",
   staging_full: "the agent's staging was full",
+  remote_tier: "only in Kafka's remote tier",
   unknown: "for an unknown reason",
 };
+
+// A later version's agents may give other reasons.
+export const inWords = (reason) => REASON[reason] ?? reason;
 
 export const DATE = {
   open: ["○", "open", "rows may still come"],

@@ -1,13 +1,13 @@
 // Partitions as strips of offsets. A strip is one stop of the Tab key; arrows move in it, Enter opens the lineage.
 
 import {clock, el, number, place, plural, range} from "./dom.js";
-import {REASON, SPAN} from "./states.js";
+import {inWords, SPAN} from "./states.js";
 
 export const nameOf = ({incarnation, partition}) => (incarnation ? `${incarnation}-${partition}` : String(partition));
 
 export function describe(span) {
   const [name, meaning] = SPAN[span.kind];
-  const what = span.kind === "gap" ? `gap: ${REASON[span.reason]}, known since ${clock(span.since)}` : `${name}: ${meaning}`;
+  const what = span.kind === "gap" ? `gap: ${inWords(span.reason)}, known since ${clock(span.since)}` : `${name}: ${meaning}`;
   return `${range(span.start, span.end)} (${plural(span.end - span.start, "offset")}): ${what}`;
 }
 

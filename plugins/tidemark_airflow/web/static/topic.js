@@ -7,7 +7,7 @@ import {clock, duration, el, number, path, place, plural, put, range, say, short
 import {flow} from "./flow.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
-import {badge, REASON} from "./states.js";
+import {badge, inWords} from "./states.js";
 import {legend, nameOf, strip, table} from "./strips.js";
 import {pager} from "./topics.js";
 
@@ -43,6 +43,7 @@ function head(at, now, openBackfill) {
     ["Behind", `${plural(now.lag, "offset")} ${waits}`],
     ...(now.promise === null ? [] : promise(now)),
     ["Missing", now.missing ? plural(now.missing, "offset") : "none"],
+    ...(now.remote_tier ? [["Only in Kafka's remote tier", plural(now.remote_tier, "offset")]] : []),
     ["Last commit", now.committed_at ? [time(now.committed_at), ` (ledger ${number(now.ledger_n)})`] : "none"],
     ["Brokers observed", time(now.observed_at)],
     ["Owner", now.owner],
@@ -169,13 +170,21 @@ function partitions(at, now) {
         ),
         row.held_by.map((one) =>
           el("p", {class: "finding held"}, `Held by the open transaction of producer ${one.producer_id} from offset ${number(one.first_offset)} on.`)),
-        row.gaps.map((gap) => finding(row, gap)),
+        row.remote_tier.map(([start, end]) =>
+          el("p", {class: "finding held"}, `Offsets ${range(start, end)} are only in Kafka's remote tier, from where consumers get them: the partition begins behind them in the store.`)),
+        row.gaps.map((gap) => (gap.reason === "remote_tier" ? tiered(gap) : finding(row, gap))),
       ),
     );
   }
 
+  // Nothing is lost, so nobody is asked to give anything up.
+  function tiered(gap) {
+    const count = number(gap.end - gap.start);
+    return el("p", {class: "finding held"}, `Offsets ${range(gap.start, gap.end)} (${count}) are only in Kafka's remote tier, from where consumers get them; the partition waits there since ${clock(gap.detected_at)}.`);
+  }
+
   function finding(row, gap) {
-    const what = `Gap: offsets ${range(gap.start, gap.end)} (${number(gap.end - gap.start)}) are missing, ${REASON[gap.reason]}; known since ${clock(gap.detected_at)}.`;
+    const what = `Gap: offsets ${range(gap.start, gap.end)} (${number(gap.end - gap.start)}) are missing, ${inWords(gap.reason)}; known since ${clock(gap.detected_at)}.`;
     const word = gap.acknowledged;
     let then;
     if (word) {

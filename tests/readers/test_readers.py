@@ -1,0 +1,181 @@
+"""The same question has the same answer in every reader, in every state of a table: that of Python."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.readers.asking import READERS, Tally
+from tests.readers.tables import STATES
+from tests.readers.truth import Asked, Question, sampled
+from tests.spark.cli.programs import Programs
+from tests.support.iceberg import packages
+from tests.support.paths import ROOT, env_python
+from tests.support.spark import delta_conf, jars_env, spark_submit
+
+HERE: Final = [one for one in READERS if not one.startswith(("DataFusion", "Daft", "chDB", "Spark"))]
+ELSEWHERE: Final = [one for one in READERS if one.startswith(("DataFusion", "Daft", "chDB"))]
+SPARK: Final = [one for one in READERS if one.startswith("Spark")]
+
+
+def _in_with_zero(question: Question) -> bool:
+    """0.0 and -0.0 are equal, but some look a list's values up by their bits."""
+    return question.operator == "in" and any(isinstance(one, float) and one == 0.0 for one in question.operands)
+
+
+def _infinite_float(question: Question) -> bool:
+    """To pyiceberg, an infinity is a number beyond the limits of 32 bits."""
+    return question.column == "f32" and any(isinstance(one, float) and math.isinf(one) for one in question.operands)
+
+
+FAULTS: Final[Mapping[str, Callable[[Question], bool]]] = {
+    "pyiceberg": lambda question: _in_with_zero(question) or _infinite_float(question),
+    **dict.fromkeys(
+        (
+            *("delta-rs", "delta-rs, as a dataset", "delta-rs, by SQL", "delta-rs, to pandas"),
+            *("Polars, by pyarrow", "DuckDB, over delta-rs", "pyarrow"),
+            *("DataFusion, delta-rs's provider", "DataFusion, delta-rs's dataset"),
+        ),
+        _in_with_zero,
+    ),
+}
+"""What readers are known to answer wrongly, by their names; docs/reading.md says so."""
+
+
+def _answered(python: Path, readers: Sequence[str], tables: Sequence[Asked], path: str = "") -> dict[str, Tally]:
+    """What became of the questions in a process of ``python``."""
+    done = subprocess.run(
+        [python, "-m", "tests.readers.asking", *readers],
+        input=pickle.dumps(tuple(tables)),
+        env={"PYTHONPATH": f"{path}:{ROOT}", "TZ": "UTC", "HOME": str(Path.home())},
+        cwd=ROOT,
+        capture_output=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return _tallies(done.stdout)
+
+
+def _tallies(pickled: bytes) -> dict[str, Tally]:
+    found: Mapping[str, tuple[Any, ...]] = pickle.loads(pickled)  # noqa: S301 - the tests' own
+    return {reader: Tally(*fields) for reader, fields in found.items()}
+
+
+def _check(found: Mapping[str, Tally]) -> list[str]:
+    """A line of totals for each reader; no answer may be wrong but for the known faults."""
+    lines, wrong = [], []
+    for reader, tally in found.items():
+        known = FAULTS.get(reader, lambda _question: False)
+        faults = [one for one in tally.wrong if known(one[1])]
+        unknown = [one for one in tally.wrong if one not in faults]
+        told = f"{len(tally.refused)} refused loudly, {len(unknown)} wrong"
+        lines.append(f"{reader}: {tally.asked} asked, {tally.right} right, {told}, {len(faults)} known faults")
+        wrong += [f"{reader}: {one}"[:300] for one in unknown]
+        assert tally.asked == tally.right + len(tally.refused) + len(tally.wrong)
+    assert wrong == [], "\n".join(wrong[:40])
+    return lines
+
+
+def test_a_sample_of_questions_has_the_same_answer_in_every_reader_here(tmp_path: Path, rng: random.Random) -> None:
+    states = rng.sample([*STATES], 2)
+    tables = [sampled(rng, STATES[state](tmp_path / str(number)), 25) for number, state in enumerate(states)]
+    found = _answered(Path(sys.executable), HERE, tables)
+    _check(found)
+    assert all(tally.right for tally in found.values()), {name: tally.refused[:1] for name, tally in found.items()}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> list[Asked]:
+    """All tables, with all questions."""
+    folder = tmp_path_factory.mktemp("tables")
+    return [make(folder / str(number)) for number, make in enumerate(STATES.values())]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reader", HERE)
+def test_every_question_has_the_right_answer(
+    reader: str, tables: list[Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = _check(_answered(Path(sys.executable), [reader], tables))
+    with capsys.disabled():
+        sys.stdout.write("\n".join(["", *lines]))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reader", ELSEWHERE)
+def test_every_question_has_the_right_answer_in_readers_of_their_own_environment(
+    reader: str, tables: list[Asked], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = _check(_answered(env_python("build"), [reader], tables, str(packages("readers"))))
+    with capsys.disabled():
+        sys.stdout.write("\n".join(["", *lines]))
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_a_sample_of_questions_has_the_right_answer_in_spark(
+    tables: list[Asked], tmp_path: Path, rng: random.Random, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = tmp_path / "job"
+    job.write_bytes(pickle.dumps(tuple(sampled(rng, table, 60) for table in tables)))
+    script = Path(__file__).with_name("by_spark.py")
+    env = {**jars_env("delta-spark"), "TZ": "UTC", "PYTHONPATH": str(ROOT)}
+    spark_submit(script, job, *SPARK, conf=delta_conf(), env=env, timeout=3000)
+    lines = _check(_tallies(job.with_suffix(".answers").read_bytes()))
+    with capsys.disabled():
+        sys.stdout.write("\n".join(["", *lines]))
+
+
+PAGE: Final = (ROOT / "docs" / "reading.md").read_text()
+
+
+def _recipe(section: str, table: Asked) -> str:
+    """The page's code for a table in a directory, up to ``table``, which has all dates."""
+    [code] = re.findall(rf"^## {section}\n(?:(?!^##).)*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    code = re.sub(r"^(?:(?:server|place|found) = |duckdb\.sql\().*\n", "", code, flags=re.MULTILINE)
+    files = "\n".join(table.files)
+    code = re.sub(r"subprocess\.check_output\(.*?, text=True\)", lambda _: repr(files), code)
+    code = re.sub(r"s3a?://lake/tables/orders", table.url, code)
+    return code.replace('removeprefix("s3://")', 'removeprefix("file://")')
+
+
+@pytest.mark.parametrize(
+    "section", ["DuckDB", "DuckDB, over the directory at rest", "pyarrow", "Spark, over the live files"]
+)
+def test_each_recipe_over_files_has_the_columns_of_all_files(section: str, tmp_path: Path, on_spark: Programs) -> None:
+    asked = STATES["added"](tmp_path)
+    recipe = _recipe(section, asked)
+    if section.startswith("Spark"):
+        done = on_spark.run("tests.readers.columns_by_spark", recipe)
+        assert done.code == 0, done.errors[-2000:]
+        columns = json.loads(done.output.splitlines()[-1])
+    else:
+        scope: dict[str, Any] = {}
+        exec(("import duckdb\n" if section.startswith("DuckDB") else "") + recipe, scope)  # noqa: S102 - the page's own
+        table = scope["table"]
+        columns = table.columns if section.startswith("DuckDB") else table.schema.names
+    assert {*asked.types} <= {*columns}
+
+
+def test_spark_over_live_files_keeps_the_texts_of_partitions(tmp_path: Path, on_spark: Programs) -> None:
+    asked = STATES["partitioned"](tmp_path)
+    recipe = (
+        _recipe("Spark, over the live files", asked) + "table = table.where(\"part = '01'\").select('kafka_offset')\n"
+    )
+    done = on_spark.run("tests.readers.columns_by_spark", recipe)
+    assert done.code == 0, done.errors[-2000:]
+    expected = sum(row["part"] == "01" for row in asked.rows)
+    assert int(done.output.splitlines()[-2]) == expected > 0

@@ -1,0 +1,117 @@
+"""A topic of a real broker with Kafka's own tiered storage (KIP-405): what has left the disk for it is not lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer
+from kafka import TopicPartition as At
+
+from tests.support.jars import fetch
+from tests.support.kafka import KafkaCluster
+from tests.support.waiting import HUNG, wait_until
+from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.real import SMALL, Deployment, Load
+from tidemark.store import LocalStore
+from uploader_agent.disk.log_dirs import find_segments
+
+TIERED: Mapping[str, str] = {
+    **SMALL["4.3.1"],
+    "remote.storage.enable": "true",
+    "local.retention.ms": "1000",
+    "retention.ms": "-1",
+    "file.delete.delay.ms": "100",
+}
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A broker with a remote tier in a directory."""
+    [jar] = fetch("kafka-local-tier").glob("*-test.jar")
+    common = {
+        "log.retention.check.interval.ms": "500",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "remote.log.storage.manager.class.path": str(jar),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "remote.log.manager.task.interval.ms": "300",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rsm.config.dir": str(tmp_path / "tier"),
+    }
+    with KafkaCluster(tmp_path / "kafka", common=common) as cluster:
+        yield cluster
+
+
+def first_on_disk(deployment: Deployment) -> int:
+    return find_segments(deployment.folder())[0].base_offset
+
+
+def consumed(cluster: KafkaCluster, topic: str, count: int) -> dict[int, bytes]:
+    """What a plain consumer gets from the topic's beginning."""
+    found: dict[int, bytes] = {}
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest")
+    try:
+        consumer.assign([At(topic, 0)])
+        consumer.seek_to_beginning()
+
+        def all_there() -> bool:
+            for records in consumer.poll(timeout_ms=500).values():
+                found.update((record.offset, record.value) for record in records)
+            return len(found) >= count
+
+        wait_until(all_there, what=f"{count} records from broker and remote tier", timeout=HUNG)
+    finally:
+        consumer.close()
+    return found
+
+
+def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
+    tiered: KafkaCluster, tmp_path: Path
+) -> None:
+    """History from before the agent, and what left the disk while it was down; then the remote tier's retention."""
+    topic = "tiered"
+    tiered.create_topic(topic, config=TIERED)
+    load = Load(tiered, topic)
+    deployment = Deployment(tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False})
+
+    def once() -> str:
+        before = len(deployment.log.read_text()) if deployment.log.exists() else 0
+        assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+        return deployment.log.read_text()[before:]
+
+    load.send(200)
+    wait_until(lambda: first_on_disk(deployment) >= 100, what="segments to leave the disk", timeout=HUNG)
+    log = once()
+    assert "directory_ignored" not in log, "Kafka's own folders are known by name"
+    first = deployment.watermark()[1]
+    assert first.start_offset >= 100
+    assert first.remote_tier == ((0, first.start_offset),)
+
+    load.send(800)
+    wait_until(lambda: first_on_disk(deployment) >= 900, what="segments to leave the disk", timeout=HUNG)
+    once()
+    found = deployment.watermark()[1]
+    assert {gap.reason for gap in found.gaps} == {"remote_tier"}
+    assert found.gaps[-1].end >= 900
+    assert (found.start_offset, found.remote_tier) == (first.start_offset, first.remote_tier)
+    assert consumed(tiered, topic, 1000) == load.acknowledged[0], "nothing is lost"
+    said = tmp_path / "said"
+    assert run_here(["verify", "-c", deployment.config, "--output", "json"], said, {}) == 0, said.read_text()
+    words = {json.loads(line)["word"] for line in said.read_text().splitlines() if line.startswith("{")}
+    assert "TIERED" in words
+    assert "GAP" not in words
+
+    upto = found.gaps[-1].start + 50
+    with tiered.admin() as admin:
+        admin.delete_records({At(topic, 0): upto})
+    once()
+    after = deployment.watermark()[1]
+    assert after.remote_tier == (), "retention has taken them from the remote tier as well"
+    assert {(gap.reason, gap.end <= upto) for gap in after.gaps} == {
+        ("deleted_before_upload", True),
+        ("remote_tier", False),
+    }

@@ -1,0 +1,76 @@
+"""The wait at the start of an agent while none of the broker's log directories can be read.
+
+Without a ``meta.properties`` nobody knows the cluster, and so neither the keys in the store nor anything to do. The
+disks may be mounted later than the agent starts; to end again and again would say less than the pages do.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import ExitStack
+
+import structlog
+import typer
+
+from uploader_agent.broker.properties import NoLogDir
+from uploader_agent.cli.common import broker_of
+from uploader_agent.observability.health import Health, http_server
+from uploader_agent.observability.log_config import configure
+from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.metrics import Metrics
+from uploader_agent.observability.systemd import Notifier
+from uploader_agent.settings import AgentSettings
+
+logger = structlog.get_logger(__name__)
+
+_INTERVAL = 1.0
+"""Seconds between two tries."""
+
+
+def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
+    """Return once a log directory of the broker can be read; until then serve the pages, which say what is missing.
+
+    Raises:
+        ConfigError: the broker's file is wrong.
+        typer.Exit: SIGTERM or SIGINT came first.
+    """
+    missing = _missing(settings)
+    if missing is None:
+        return
+    configure(settings)
+    repeats = ErrorDeduplicator(logger, settings.log.repeat)
+    health, metrics, stopping = Health(float("inf"), settings.stuck_after), Metrics(), threading.Event()
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            stack.callback(signal.signal, number, signal.getsignal(number))
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else lambda *_: stopping.set())
+        if settings.http.port is not None:
+            unread = [{"path": str(path), "reason": str(missing)} for path in missing.log_dirs]
+            address = settings.http.host, settings.http.port
+            stack.enter_context(http_server(*address, health, metrics.registry, lambda: _waiting(health, unread)))
+        health.disk_trouble = lambda: health.waits_for
+        while missing is not None:
+            health.waits_for = f"no log directory can be read: {missing}"
+            metrics.log_dirs_unreadable.set(len(missing.log_dirs))
+            repeats.failed("start", "log_dirs_unreadable", "error", error=str(missing))
+            notifier.turned(ready=False, status=health.waits_for)
+            if stopping.wait(_INTERVAL):
+                raise typer.Exit
+            missing = _missing(settings)
+        repeats.cleared("start", "log_dir_readable")
+
+
+def _waiting(health: Health, unread: list[dict[str, str]]) -> dict[str, object]:
+    return {"agent": health.waits_for, "log_dirs": unread, "partitions": []}
+
+
+def _missing(settings: AgentSettings) -> NoLogDir | None:
+    """The reason that no log directory can be read; None if one can."""
+    if settings.broker is None:
+        return None
+    try:
+        broker_of(settings)
+    except NoLogDir as error:
+        return error
+    return None
