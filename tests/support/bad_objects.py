@@ -27,7 +27,7 @@ BODIES: Final = {
     "a million wrong items": b'{"entries": [' + b"0," * 1_000_000 + b"0]}",
     "a number of 5,000 digits": b'{"broker": ' + b"9" * 5000 + b', "entries": [{"topic": "orders"}]}',
     "numbers that are none": b'{"entries": [{"topic": "orders", "bytes_per_offset": NaN, "next_offset": Infinity}]}',
-    LATER: b'{"format": 2, "entries": []}',
+    LATER: b'{"format": 3, "entries": []}',
     HUGE: b"",
 }
 """By what is wrong with them. :data:`HUGE` is made by :func:`spoil`."""

@@ -173,7 +173,7 @@ def test_the_watch_begins_incidents_again_that_cannot_be_read(world: World, what
 def test_the_watch_leaves_incidents_of_a_later_version_alone(world: World) -> None:
     key = world.deployment.deployment_keys(CLUSTER).incidents
     spoil(world.root / "lake", key, LATER)
-    with pytest.raises(LaterFormat, match=f"^{key}: has format 2 of Incidents"):
+    with pytest.raises(LaterFormat, match=f"^{key}: has format 3 of Incidents"):
         open_incidents(world, 0)
     assert (world.root / "lake" / key).read_bytes() == BODIES[LATER]
 

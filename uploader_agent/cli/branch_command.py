@@ -51,7 +51,10 @@ def branch(
     if settings.fetch is not None:
         raise BranchRefused("a slot has only the newest part of a log: it cannot tell where two histories part")
     broker = broker_of(settings)
-    with surveyed(settings, [topic]) as components, open_destinations(settings, broker, dry_run=True) as destinations:
+    with (
+        surveyed(settings, [topic]) as components,
+        open_destinations(settings, broker, dry_run=not execute) as destinations,
+    ):
         led = components.leadership.partitions.get(tp)
         if led is None:
             rule = "is not led by this broker, as far as it has answered: run this on its leader's"

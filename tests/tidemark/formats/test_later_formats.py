@@ -31,17 +31,23 @@ from tidemark.monitoring.kinds import page_of
 from tidemark.store import open_store
 from tidemark.table.evidence import FORMAT_KEY, EvidenceRow, parse_evidence, schema, to_parquet
 
-READS = f"Tidemark {version('tidemark-kafka')} reads formats up to 1"
+
+def reads_up_to(newest: int) -> str:
+    return f"Tidemark {version('tidemark-kafka')} reads formats up to {newest}"
+
+
+READS = reads_up_to(1)
 OWN = "install the version that wrote it, or a newer one"
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_each_kind_of_a_later_format_is_refused_with_the_version_to_install(kind: type[StoredObject]) -> None:
+    newest = kind.newest_format()
     with pytest.raises(LaterFormat) as raised:
-        kind.from_bytes(canonical({"format": 2, "needs": "1.4"}), "a/b.json")
-    name = kind.__name__
-    assert str(raised.value) == f"a/b.json: has format 2 of {name}, and {READS}: install Tidemark 1.4 or newer"
+        kind.from_bytes(canonical({"format": newest + 1, "needs": "1.4"}), "a/b.json")
+    stated = f"a/b.json: has format {newest + 1} of {kind.__name__}, and "
+    assert str(raised.value) == f"{stated}{reads_up_to(newest)}: install Tidemark 1.4 or newer"
 
 
 @pytest.mark.parametrize("needs", [None, 2, "", "latest", "1.4; rm", "1.4.0.0", "9" * 5, "\u0661.4"])

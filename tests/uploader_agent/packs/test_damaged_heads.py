@@ -456,7 +456,7 @@ def later_pack(world: World) -> str:
 
 def later_watermark(world: World) -> str:
     key = world.keys().watermark
-    line = {"format": 2, "needs": "1.4"}
+    line = {"format": 3, "needs": "1.4"}
     world.store.inner.put(key, b"0" * 20 + b"\n" + json.dumps(line).encode())
     return key
 
