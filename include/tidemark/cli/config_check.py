@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,6 +19,13 @@ from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock
 from tidemark.terminal import Output
 from tidemark.topics import Deployment, load_topics
 from tidemark.words import plural
+
+if TYPE_CHECKING:
+    from tidemark.inspection.made_parsers import MadeParsers
+
+_NO_PARSERS: Final = Tried(
+    "parsers", "not tried", "this environment has no parsers: tidemark-kafka[onboarding] has them"
+)
 
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
 
@@ -60,7 +67,9 @@ def check(
     summary = summary_of(deployment)
     parsers = _made_parsers(topics, deployment, offline=offline)
     checks = [] if offline else [*_asked(deployment, client_config), *_of_agents(deployment, asked=agents)]
-    checks = [*parsers, *checks]
+    if any(check.what == f"list {deployment.lake_store}" and check.outcome == "yes" for check in checks):
+        checks += _of_tables(topics, deployment, parsers)
+    checks = [*(parsers.tried if parsers else [_NO_PARSERS]), *checks]
     if output is Output.json:
         typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
     else:
@@ -78,16 +87,28 @@ def check(
         raise typer.Exit(1)
 
 
-def _made_parsers(source: Path, deployment: Deployment, *, offline: bool) -> list[Tried]:
-    """Make all parsers. Raises ConfigError if some cannot be made."""
+def _made_parsers(source: Path, deployment: Deployment, *, offline: bool) -> MadeParsers | None:
+    """Make all parsers; None if this environment cannot. Raises ConfigError if some cannot be made."""
     try:
         from tidemark.inspection.made_parsers import make_parsers
-    except ImportError as error:
-        return [Tried("parsers", "not tried", f"this environment lacks what they need: {error}")]
-    made = make_parsers(deployment, offline=offline)
+    except ImportError:
+        return None
+    return _sound(source, make_parsers(deployment, offline=offline))
+
+
+def _of_tables(source: Path, deployment: Deployment, made: MadeParsers | None) -> list[Tried]:
+    """Compare columns with the tables'. Raises ConfigError if a topic could not land in its table."""
+    if made is None:
+        return []
+    from tidemark.inspection.made_parsers import compare_with_tables
+
+    return _sound(source, compare_with_tables(deployment, made.sound)).tried
+
+
+def _sound(source: Path, made: MadeParsers) -> MadeParsers:
     if made.problems:
         raise ConfigError(str(source), grouped(made.problems, defaults_of(source)))
-    return made.tried
+    return made
 
 
 def _asked(deployment: Deployment, client_config: Path | None) -> Iterator[Tried]:

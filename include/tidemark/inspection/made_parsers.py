@@ -1,28 +1,34 @@
-"""The parsers and state tables of a topics file, made as a run makes them before it reads a record."""
+"""The parsers and state tables of a topics file, made as a run makes them, and compared with the tables that exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, FormatError, RegistryUnavailable, StoreError
 from tidemark.parsers.base import Parser
 from tidemark.parsers.partition_columns import partitioned_parser
 from tidemark.parsers.settings import followed_by, registry_of
 from tidemark.planning.schema_following import with_newest
 from tidemark.store.probe import Tried
-from tidemark.table.delta_table import open_topic_table
+from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark.table.state_columns import StateColumns
+from tidemark.table.topic_columns import check_columns
 from tidemark.topics import Deployment, TopicSettings
 
 _WHAT = "parsers"
 
 
 class MadeParsers(NamedTuple):
-    """The ``problems`` of topics whose parser or state cannot be made, as (field, rule), and what was ``tried``."""
+    """The ``problems`` of topics whose parser or state cannot be made, as (field, rule), and what was ``tried``.
+
+    ``sound`` are the topics without a problem, by their place in the file.
+    """
 
     problems: list[tuple[str, str]]
     tried: list[Tried]
+    sound: list[tuple[int, TopicSettings]]
 
 
 def make_parsers(deployment: Deployment, *, offline: bool) -> MadeParsers:
@@ -34,6 +40,7 @@ def make_parsers(deployment: Deployment, *, offline: bool) -> MadeParsers:
     problems: list[tuple[str, str]] = []
     unasked: list[TopicSettings] = []
     others: list[Tried] = []
+    sound: list[tuple[int, TopicSettings]] = []
     for number, stated in enumerate(deployment.topics):
         topic = stated
         if followed_by(topic.parser) is not None:
@@ -45,14 +52,26 @@ def make_parsers(deployment: Deployment, *, offline: bool) -> MadeParsers:
                 others.append(found)
                 continue
             topic = found
-        problems += _problems(number, topic, made)
+        found_problems = [*_problems(number, topic, made)]
+        problems += found_problems
+        sound += [] if found_problems else [(number, topic)]
     count = len(deployment.topics) - len(unasked) - len(others)
     tried = [] if problems or offline else [Tried(_WHAT, "yes", f"those of {count:,} topics can be made")]
     if unasked:
         names = ", ".join(topic.topic for topic in unasked[:3]) + ("" if len(unasked) <= 3 else ", …")
         rule = f"{len(unasked):,} topics follow a registry, which --offline does not ask: {names}"
         tried.append(Tried(_WHAT, "not tried", rule))
-    return MadeParsers(problems, [*tried, *others])
+    return MadeParsers(problems, [*tried, *others], sound)
+
+
+def compare_with_tables(deployment: Deployment, sound: list[tuple[int, TopicSettings]]) -> MadeParsers:
+    """Compare the columns of ``sound`` topics with those of their tables, as a run does before it lands."""
+    problems: list[tuple[str, str]] = []
+    tried: list[Tried] = []
+    for found in in_parallel(lambda item: _beside_table(deployment, *item), sound):
+        problems += found if isinstance(found, list) else []
+        tried += [found] if isinstance(found, Tried) else []
+    return MadeParsers(problems, tried, sound)
 
 
 def _followed(deployment: Deployment, topic: TopicSettings) -> TopicSettings | Tried:
@@ -88,6 +107,20 @@ def _problems(number: int, topic: TopicSettings, made: dict[str, Parser | Config
             StateColumns(topic, parser.columns)
         except ConfigError as error:
             yield from _told(number, error)
+
+
+def _beside_table(deployment: Deployment, number: int, topic: TopicSettings) -> list[tuple[str, str]] | Tried:
+    """The problems for which a run would refuse to land in the topic's table as it is; none without a table."""
+    table = open_topic_table(deployment, deployment.topics[number])._replace(topic=topic)
+    try:
+        delta = open_delta(table)
+        if delta is not None:
+            check_columns(table, delta)
+    except ConfigError as error:
+        return [*_told(number, error)]
+    except (StoreError, FormatError) as error:
+        return Tried(f"columns of {topic.cluster}/{topic.topic}", "unknown", str(error))
+    return []
 
 
 def _told(number: int, error: ConfigError) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
+from tidemark.table.topic_columns import table_schema
 from tidemark_spark.convert.conversion import Conversion
 from tidemark_spark.convert.date_partitioner import numbers, take
 from tidemark_spark.convert.guard import parsed
@@ -31,7 +32,7 @@ from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.row_checksums import Account, Cells, account_of_file, account_of_records, by_cell
 from tidemark_spark.convert.row_order import by_offset
-from tidemark_spark.convert.row_sink import Refused, beside, offsets_of, refused_parts, splitter_of, table_schema
+from tidemark_spark.convert.row_sink import Refused, beside, offsets_of, refused_parts, splitter_of
 from tidemark_spark.model import Job
 
 _ROWS: Final = 65536

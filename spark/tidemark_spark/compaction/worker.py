@@ -24,10 +24,11 @@ from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import EvidenceRow, to_bytes
 from tidemark.table.evidence_reader import renamed
+from tidemark.table.topic_columns import HOUR_COLUMN
 from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import Numbers, numbers
 from tidemark_spark.convert.parquet_writer import FolderFiles
-from tidemark_spark.convert.partition_columns import HOUR_COLUMN, topic_parser
+from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.row_checksums import Account, account_of_file
 from tidemark_spark.convert.row_order import ascending, path_of
 from tidemark_spark.convert.row_sink import namer

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tidemark.parsers.column_names import check_columns, paths_of
+from tidemark.table.topic_columns import DT
 
-DT: Final = pa.field("dt", pa.date32())
 """The column of a file that repeats the date of its folder, as Iceberg requires. Delta's readers ignore it."""
 
 _KEY: Final = b"PARQUET:field_id"

@@ -24,7 +24,8 @@ from tidemark.formats.table.base_columns import BASE_COLUMNS, BOUNDED
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import Store
-from tidemark_spark.convert.field_ids import DT, numbered, with_ids
+from tidemark.table.topic_columns import DT
+from tidemark_spark.convert.field_ids import numbered, with_ids
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.spill import SpilledRows, SpillFile
 from tidemark_spark.convert.upload import upload_once

@@ -15,8 +15,6 @@ from tidemark.parsers.base import Indices, Parser
 from tidemark.parsers.partition_columns import partitioned_parser, places_of, value_sets
 from tidemark.topics import TopicSettings
 
-HOUR_COLUMN: Final = pa.field(HOUR, pa.int32())
-
 _MILLISECONDS: Final = 3_600_000
 _HOURS: Final = 24
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.partitioning import folder_name, partition_values
 from tidemark.parsers.partition_columns import typed
+from tidemark.table.topic_columns import DT
 from tidemark_spark.convert.date_partitioner import numbers
-from tidemark_spark.convert.field_ids import DT
 
 
 def ascending(rows: pa.RecordBatch, last: int, name: str) -> int:

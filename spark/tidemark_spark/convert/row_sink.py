@@ -12,12 +12,10 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.decode.rowhash import row_hash_sum
-from tidemark.errors import ConfigError
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.base_columns import IDENTITY, PREFIX
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
+from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
@@ -25,35 +23,15 @@ from tidemark.parsers.base import Parser
 from tidemark.parsers.unknown_fields import summed
 from tidemark.store import Store, open_store
 from tidemark.table.evidence import EvidenceRow
+from tidemark.table.topic_columns import HOUR_COLUMN, table_schema
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert.date_partitioner import Numbers, RowSplitter, numbers, take, timestamps
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.parquet_writer import FolderFiles
-from tidemark_spark.convert.partition_columns import HOUR_COLUMN, RowPartitions, topic_parser
+from tidemark_spark.convert.partition_columns import RowPartitions, topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from tidemark_spark.convert.quarantine import Origin, records_of, refused_batch, refused_rows
 from tidemark_spark.model import DataFile, Job
-
-
-def table_schema(topic: TopicSettings, parser: Parser | None = None) -> pa.Schema:
-    """Columns of a data file: Kafka's columns that the topic keeps, the parser's, and ``hour``. The writer adds ``dt``.
-
-    Raises:
-        ConfigError: the topic's parser cannot be made, or its layout or partitioning does not fit its columns.
-    """
-    names = {*IDENTITY, *(f"{PREFIX}{column}" for column in topic.keep)}
-    where = f"{topic.cluster}/{topic.topic}"
-    parser = parser or topic_parser(topic)
-    hour = [HOUR_COLUMN] if HOUR in names_of(topic.partition_by) else []
-    schema = pa.schema([*(field for field in SCHEMA if field.name in names), *parser.columns, *hour])
-    flat = [field.name for field in schema if not pa.types.is_nested(field.type)]
-    rule = f"is not a column of the table with one value in a row: these are {', '.join(flat)}"
-    problems = [(f"parquet.{name}", f"{column} {rule}") for name, column in topic.parquet.unknown(flat)]
-    types = {field.name: str(field.type) for field in schema}
-    problems += [(f"parquet.{name}", problem) for name, problem in topic.parquet.unsuited(types)]
-    if problems:
-        raise ConfigError(where, problems)
-    return schema
 
 
 def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:

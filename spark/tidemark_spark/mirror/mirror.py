@@ -24,7 +24,8 @@ from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.mirror_status import MirrorState
 from tidemark.table.delta_table import TopicTable, open_delta
-from tidemark_spark.convert.field_ids import DT, with_columns
+from tidemark.table.topic_columns import DT
+from tidemark_spark.convert.field_ids import with_columns
 from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
 from tidemark_spark.mirror.cleanup import remove_unused

@@ -34,7 +34,8 @@ from pyiceberg.types import DateType, DecimalType, IcebergType, ListType, Nested
 from tidemark.catalogs import CatalogSettings, catalog_table
 from tidemark.errors import MirrorError
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.convert.field_ids import DT, with_columns
+from tidemark.table.topic_columns import DT
+from tidemark_spark.convert.field_ids import with_columns
 from tidemark_spark.mirror.delta_versions import ListedFile
 from tidemark_spark.mirror.iceberg_schema import data_file, expected_schema
 from tidemark_spark.mirror.store_io import NOT_OURS

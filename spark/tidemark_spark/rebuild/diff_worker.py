@@ -26,13 +26,14 @@ from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
+from tidemark.table.topic_columns import table_schema
 from tidemark_spark.audit.worker import FileTask, landed_rows, refused_rows
 from tidemark_spark.convert.conversion import Conversion
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.row_checksums import Cells, as_bytes
-from tidemark_spark.convert.row_sink import WantedRows, beside, offsets_of, splitter_of, table_schema
+from tidemark_spark.convert.row_sink import WantedRows, beside, offsets_of, splitter_of
 from tidemark_spark.model import Job
 
 SHOWN: Final = 5

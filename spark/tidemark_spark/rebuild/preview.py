@@ -12,9 +12,9 @@ from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, 
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.topic_columns import check_columns, schema_change
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
 from tidemark_spark.rebuild.affected_dates import AffectedDates
-from tidemark_spark.run.delta_log import check_columns, schema_change
 
 _COMMIT_WRITES: Final = 4
 """Evidence, ledger, Delta commit, result."""

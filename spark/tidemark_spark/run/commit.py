@@ -27,12 +27,12 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, live_files, stored_ledger
 from tidemark.table.tampering import check_untampered, files_digest
+from tidemark.table.topic_columns import table_schema, widened
 from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
-from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.model import DataFile
 from tidemark_spark.run.accounting import TableChange
-from tidemark_spark.run.delta_log import add_columns, commit, name_bounds, open_or_create, widened
+from tidemark_spark.run.delta_log import add_columns, commit, name_bounds, open_or_create
 from tidemark_spark.run.success_markers import take_away
 
 TRIES: Final = 12

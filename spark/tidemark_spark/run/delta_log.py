@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from tidemark.errors import ConfigError
-from tidemark.formats.table.base_columns import BOUNDED, PREFIX
+from tidemark.formats.table.base_columns import BOUNDED
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.table.partitioning import names_of, partition_values
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
-from tidemark_spark.convert.field_ids import DT
-from tidemark_spark.convert.row_sink import table_schema
+from tidemark.table.topic_columns import check_columns, delta_schema
 from tidemark_spark.model import DataFile
 
 _CHECKPOINTS: Final = 100
@@ -31,12 +27,6 @@ all of which a checkpoint lists.
 
 _EXPIRE_EVERY: Final = 100
 """Versions between two removals of expired log files. delta-rs opens the table for a removal."""
-
-_WIDER: Final = (("byte", "short", "integer", "long"), ("float", "double"))
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-
-_ONLY: Final = "columns are added, or made wider; anything else needs a table of another name"
-_WIDEN: Final = "it is made wider when all dates are rebuilt: rebuild.py --all"
 
 
 def open_or_create(table: TopicTable, *, whole: bool = False) -> DeltaTable:
@@ -74,61 +64,6 @@ def _configuration(table: TopicTable) -> dict[str, str | None]:
     }
 
 
-def delta_schema(table: TopicTable) -> pa.Schema:
-    """Columns of the table: the files' columns and ``dt``, all nullable, so that columns can be added later."""
-    fields = [field.with_nullable(True) for field in table_schema(table.topic)]
-    return pa.schema([*fields, DT])
-
-
-def check_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> list[Field]:
-    """The parser's columns that ``table`` lacks and that can be added.
-
-    Raises:
-        ConfigError: the topic partitions the table in another way, or keeps a Kafka column that the table lacks, or a
-        parser's column has another type or is missing. The type may be a wider one if the ``whole`` table is rebuilt.
-    """
-    _check_partitioning(table, delta)
-    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
-    existing = {field.name: field for field in delta.schema().fields}
-    missing = [field for name, field in wanted.items() if name not in existing]
-    kafka = sorted(field.name for field in missing if field.name.startswith(PREFIX))
-    problems = []
-    if kafka:
-        rule = f"the table was made without {', '.join(kafka)}; leave it out, or name another table"
-        problems.append(("keep", rule))
-    for name, field in existing.items():
-        if name not in wanted and not name.startswith(PREFIX):
-            problems.append(("parser", f"the table has a column {name}, but the parser does not: {_ONLY}"))
-        elif name in wanted and wanted[name].type != field.type:
-            wider = is_wider(_type(field), _type(wanted[name]))
-            if not (wider and whole):
-                change = f"column {name} is {_type(field)} in the table, and {_type(wanted[name])} by the parser"
-                problems.append(("parser", f"{change}: {_WIDEN if wider else _ONLY}"))
-    folded = {name.casefold(): name for name in existing}
-    problems += [
-        (
-            "parser",
-            f"column {field.name}: the table has {folded[field.name.casefold()]}, which engines do not tell apart",
-        )
-        for field in missing
-        if field.name.casefold() in folded
-    ]
-    if problems:
-        raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", problems)
-    return missing
-
-
-def _check_partitioning(table: TopicTable, delta: DeltaTable) -> None:
-    wanted, existing = names_of(table.topic.partition_by), delta.metadata().partition_columns
-    if wanted != existing:
-        rule = (
-            f"the table is partitioned by {', '.join(existing)}, and not by {', '.join(wanted)}: a table that has "
-            f"files cannot be partitioned in another way. Write [{', '.join(existing)}] again, or give the topic "
-            "another table (or lake), which is made from all that raw still has"
-        )
-        raise ConfigError(f"topic {table.topic.cluster}/{table.topic.topic}", [("partition_by", rule)])
-
-
 def add_columns(table: TopicTable, delta: DeltaTable, *, whole: bool = False) -> bool:
     """Add the parser's columns that ``table`` lacks in a separate commit; True if there were any.
 
@@ -161,58 +96,6 @@ def _bounds_property(columns: Collection[str]) -> dict[str, str]:
     Without it, delta-rs takes the other columns to have bounds, and drops each file from the answer to a filter on one.
     """
     return {"delta.dataSkippingStatsColumns": ",".join(name for name in BOUNDED if name in columns)}
-
-
-def widened(table: TopicTable, delta: DeltaTable) -> Schema | None:
-    """Schema of ``table`` with the parser's current column types, or None when the table has them already."""
-    wanted = {field.name: field for field in Schema.from_arrow(delta_schema(table)).fields}
-    existing = delta.schema().fields
-    fields = [wanted.get(field.name, field) for field in existing]
-    return Schema(fields) if [field.type for field in fields] != [field.type for field in existing] else None
-
-
-def schema_change(table: TopicTable, delta: DeltaTable) -> list[str]:
-    """Descriptions of the allowed changes to the columns of ``table``: new columns and wider types."""
-    existing = {field.name: field for field in delta.schema().fields}
-    wanted = Schema.from_arrow(delta_schema(table)).fields
-    changes = [f"{field.name}: {_type(field)}, new" for field in wanted if field.name not in existing]
-    wider = (field for field in wanted if field.name in existing and existing[field.name].type != field.type)
-    return changes + [f"{field.name}: {_type(existing[field.name])} becomes {_type(field)}" for field in wider]
-
-
-def is_wider(before: Any, after: Any) -> bool:
-    """True if the column type ``after`` holds each value of ``before``: the same, a longer number, or a list or struct.
-
-    A struct may have more fields, behind the others.
-
-    Types are those of Delta's schema in JSON (https://github.com/delta-io/delta, PROTOCOL.md, Schema Serialization
-    Format).
-    """
-    if before == after:
-        return True
-    if isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"]:
-        if before["type"] == "array":
-            return is_wider(before["elementType"], after["elementType"])
-        if before["type"] == "struct":
-            return _are_wider(before["fields"], after["fields"])
-    if not (isinstance(before, str) and isinstance(after, str)):
-        return False
-    if any(before in row and after in row and row.index(before) < row.index(after) for row in _WIDER):
-        return True
-    old, new = _DECIMAL.fullmatch(before), _DECIMAL.fullmatch(after)
-    if old is None or new is None:
-        return False
-    digits, scale = int(new[1]), int(new[2])
-    return scale >= int(old[2]) and digits - scale >= int(old[1]) - int(old[2])
-
-
-def _are_wider(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
-    same = [field["name"] for field in before] == [field["name"] for field in after[: len(before)]]
-    return same and all(is_wider(field["type"], other["type"]) for field, other in zip(before, after, strict=False))
-
-
-def _type(field: Field) -> Any:
-    return json.loads(field.to_json())["type"]
 
 
 def commit(

@@ -26,12 +26,12 @@ from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, 
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, read_evidence, to_parquet
 from tidemark.table.evidence_reader import evidence_that_counts, folded, rows_of
+from tidemark.table.topic_columns import check_columns
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.erasing.evidence import evidence_of_erasure
 from tidemark_spark.model import Execute, Job, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
-from tidemark_spark.run.delta_log import check_columns
 from tidemark_spark.run.success_markers import update_markers
 
 log = logging.getLogger(__name__)

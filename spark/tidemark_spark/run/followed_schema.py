@@ -10,8 +10,8 @@ from tidemark.planning import write_plan
 from tidemark.planning.common import following
 from tidemark.planning.schema_following import accept, follow, proposed
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
+from tidemark.table.topic_columns import check_columns, widened
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.run.delta_log import check_columns, widened
 from tidemark_spark.run.driver import run
 
 

@@ -21,11 +21,11 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.store import open_store
+from tidemark.table.topic_columns import table_schema
 from tidemark.topics import TopicSettings
 from tidemark_spark.convert import parquet_writer, spill
 from tidemark_spark.convert.parquet_writer import MAX_OPEN, FolderFiles
 from tidemark_spark.convert.row_order import by_offset
-from tidemark_spark.convert.row_sink import table_schema
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000

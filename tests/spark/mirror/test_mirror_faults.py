@@ -35,8 +35,8 @@ from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.store.local import LocalStore
+from tidemark.table.topic_columns import DT
 from tidemark_spark.cli import mirror as command
-from tidemark_spark.convert.field_ids import DT
 from tidemark_spark.mirror import catalog as rest
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.listed_table import ListedTable

@@ -12,6 +12,7 @@ from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import ConfigError
 from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.inspection.made_parsers import compare_with_tables, make_parsers
 from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident
@@ -167,6 +168,11 @@ def test_a_topic_that_is_late_quotes_the_error_of_its_last_run(tmp_path: Path) -
     world.raw.segment([simple(3)])
     with pytest.raises(ConfigError, match="column id is integer in the table, and long by the parser"):
         world.land()
+    made = make_parsers(world.table.deployment, offline=True)
+    assert made.problems == []
+    [(field, rule)] = compare_with_tables(world.table.deployment, made.sound).problems
+    assert field == "topics.0.parser"
+    assert "column id is integer in the table, and long by the parser: it is made wider when all dates" in rule
     now = utc_now()
 
     def late(at: datetime) -> list[Incident]:

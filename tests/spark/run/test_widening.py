@@ -16,9 +16,9 @@ from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.errors import ConfigError
 from tidemark.formats.table.plan import ConversionTask
 from tidemark.planning import plan_rebuild, write_plan
+from tidemark.table.topic_columns import is_wider
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log
-from tidemark_spark.run.delta_log import is_wider
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
