@@ -169,13 +169,12 @@ def fail_and_mend(broker: Broker, rng: random.Random, code: int, what: str, *, b
     place = {"log directory": failing.folder.parent, "folder": failing.folder, "file": failing.folder / file}[what]
     broker.append()
     with broker.calls.patched() as calls, ExitStack() as stack:
+        agent = stack.enter_context(broker.agent()) if begun else None
         if begun:
-            agent = stack.enter_context(broker.agent())
             broker.await_stored()
         calls.below(code, place)
         broker.append()
-        if not begun:
-            agent = stack.enter_context(broker.agent())
+        agent = agent or stack.enter_context(broker.agent())
         broker.await_stored(*others)
         told = str(place) if what == "log directory" else str(T)
         wait_until(lambda: told in str(agent.health.trouble()), what="the fault to be told as unhealthy")
@@ -220,8 +219,8 @@ def test_a_disk_that_is_away_stays_known(broker: Broker, leaves: str, *, begun: 
     log_dir, others = broker.world.disk.log_dirs[1], [tp for tp in ALL if tp != T]
     broker.append()
     with ExitStack() as stack:
+        agent = stack.enter_context(broker.agent()) if begun else None
         if begun:
-            agent = stack.enter_context(broker.agent())
             broker.await_stored()
         away = log_dir.rename(log_dir.with_name("away"))
         if leaves == "a file":
@@ -233,8 +232,7 @@ def test_a_disk_that_is_away_stays_known(broker: Broker, leaves: str, *, begun: 
             (log_dir / str(T)).mkdir()
         elif leaves == "a damaged file":
             (log_dir / "meta.properties").write_bytes(b"version=1\n\xff\x00")
-        if not begun:
-            agent = stack.enter_context(broker.agent())
+        agent = agent or stack.enter_context(broker.agent())
         broker.append(*others)
         wait_until(lambda: str(log_dir) in str(agent.health.trouble()), what="the agent to be unhealthy")
         assert metric(agent, "log_dirs_unreadable") == 1

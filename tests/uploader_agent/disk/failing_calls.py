@@ -8,7 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 from unittest.mock import patch
@@ -61,7 +61,10 @@ class FailingCalls:
     @contextmanager
     def patched(self) -> Iterator[Self]:
         """A block in which this process's calls may fail."""
-        with patch.multiple(os, **{name: self._wrapped(name) for name in self._real}), self._text_files():
+        with ExitStack() as stack:
+            for name in self._real:
+                stack.enter_context(patch.object(os, name, self._wrapped(name)))
+            stack.enter_context(self._text_files())
             yield self
 
     @contextmanager

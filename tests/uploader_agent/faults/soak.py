@@ -231,8 +231,11 @@ class Soak:
         away = disk.with_name(f"{disk.name}-away")
         with self.told(agent):
             disk.rename(away)
-            leave = self.rng.choice([lambda: None, disk.touch, disk.mkdir])
-            leave()
+            left = self.rng.choice(["nothing", "a file", "a directory"])
+            if left == "a file":
+                disk.touch()
+            elif left == "a directory":
+                disk.mkdir()
             self.await_told(agent, "log_dir_unreadable")
             time.sleep(self.rng.uniform(0, 10))
             agent.broker.kill()

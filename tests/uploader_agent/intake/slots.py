@@ -52,7 +52,7 @@ class ScriptedAdmin(AdminMetadata):
         self.asked = 0
         """Partitions that were asked for offsets beside the log end."""
 
-    def leaders(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> dict[TopicPartition, Leader]:
         topic = self._scripted.topic(TOPIC)
         return {tp: topic.leaders[tp.partition] for tp in wanted if topic is not None}
 

@@ -416,7 +416,7 @@ class World:
         disk = self._disks[broker]
         folders = sorted(path for path in disk.directories if path != disk.path)
         place = pick(which * 2 % 1, folders) if which < 0.5 and folders else disk.path
-        code, share = pick(number, ERRORS), pick(number * 7 % 1, [1.0, 1.0, 0.3])
+        code, share = pick(number, [*ERRORS]), pick(number * 7 % 1, [1.0, 1.0, 0.3])
         if code == errno.ENOENT and place != disk.path:
             code = errno.EIO  # of a folder it says that the topic is gone
         self._failing.fail(place, code, share)
