@@ -302,7 +302,9 @@ class PartitionUploader:
             ranges = self._sources.ranges(self.route, entries, lineage, log.end)
             end = max([log.end, *(packed_end(entry, lineage) for entry in entries)])
             parting = find_parting(store, keys, files, lineage, ranges, end=end) if ranges else None
-        return parting if parting is not None and (whole or parting.local is not None) else None
+        if parting is None or (parting.local is None and not whole):
+            return None
+        return parting._replace(stored_end=max(parting.stored_end, self._packed.end))
 
     def _survey(self, *, differs: bool = False) -> None:
         incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
