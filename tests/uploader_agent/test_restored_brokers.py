@@ -27,7 +27,7 @@ PROMPT = {
     "scan_interval": "200ms",
     "metadata_interval": "200ms",
     "index": {"min_interval": "200ms", "idle_interval": "1s"},
-    "freshness": {".*": "1s"},
+    "freshness": {".*": "3s"},
 }
 
 
@@ -107,7 +107,7 @@ class Restored:
                 return False
             return sealed < end == max([sealed, *self._packed_ends()])
 
-        wait_until(reached, what=f"the store to reach {end}", timeout=30)
+        wait_until(reached, what=f"the store to reach {end}")
 
     def _packed_ends(self) -> list[int]:
         heads = self.store.list(self.agents[0].control.heads)

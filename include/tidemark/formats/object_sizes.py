@@ -26,7 +26,7 @@ MANIFEST: Final = 4 * _MIB
 records."""
 
 WATERMARK_INDEX: Final = 16 * _MIB
-"""A broker's watermark index: about 500 B for each partition that it leads, so 30,000 of them; Kafka advises 4,000."""
+"""A broker's watermark index: about 600 B for each partition that it leads, so 27,000 of them; Kafka advises 4,000."""
 
 HEAD: Final = 16 * _MIB
 """A broker's head: about 350 B for each partition that has batches in packs, so 45,000 of them."""

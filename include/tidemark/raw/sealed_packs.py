@@ -161,10 +161,12 @@ class SealsAround:
                 held |= seal.complete
                 others |= seal.others
                 claims = dict.fromkeys(claimed, name) | claims
+        parted = {claims[batch] for batch in others & claims.keys()}
         lost = claims.keys() - held
+        other = {batch for batch in lost if claims[batch] in parted}
         return [
-            *_by_seal(lost - others, claims, wanted, self),
-            *_by_seal(lost & others, claims, wanted, self, other=True),
+            *_by_seal(lost - other, claims, wanted, self),
+            *_by_seal(other, claims, wanted, self, other=True),
         ]
 
     def _wanted(

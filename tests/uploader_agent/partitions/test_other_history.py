@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
+from tests.uploader_agent.cli.test_commands import destinations
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.monitor import Monitor
 from uploader_agent.partitions import leadership
+from uploader_agent.repair.reupload import Reupload
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
+from uploader_agent.stored.histories import HistoriesPart
 
 FRESH: dict[str, Any] = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
 
@@ -237,3 +240,17 @@ def test_a_lower_epoch_counts_once_nothing_else_was_said_for_long(
         monkeypatch.setattr(leadership, "_STAYS", 0.0)
         agent.refresh()
         assert agent.leadership.partitions[T].led.leader_epoch == 3
+
+
+def test_nothing_is_uploaded_again_from_another_history(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    world.store.inner.delete(world.keys().file(f"{0:020d}.index"))
+    before = objects(world)
+    restored(world, 0, 100, 250, at=120, end=300)
+    checkpoint = world.disk.log_dirs[0] / "replication-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{T.topic} {T.partition} 300\n")
+    again = Reupload(destinations(world), 1, world.disk.log_dirs, T, lambda _: None)
+    with pytest.raises(HistoriesPart, match="another history than the stored one from offset 120 on"):
+        list(again.run())
+    assert objects(world) == before

@@ -12,7 +12,7 @@ from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.packs.packing import append, pack_once, packs
 from tests.uploader_agent.test_agent import flipped, no_errors
 from tests.uploader_agent.verify.lacking import hide_packs, lacking, partial_batch
-from tests.uploader_agent.verify.test_packs import spans
+from tests.uploader_agent.verify.test_packs import compared, spans
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import PackName, SegmentName, TopicPartition
@@ -298,3 +298,29 @@ def test_segments_that_lack_a_transaction_and_its_marker(world: World) -> None:
     assert (world.stored(0), world.stored(20)) == (first, second)
     assert aborted(world, 20) == [(7, 10, 20)]
     assert examine(world, deep=True) == (Severity.OK, [])
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    [records(0, 50, value="other"), records(0, 20) + records(20, 50, value="other"), records(0, 35, value="other")],
+    ids=["all", "from 20 on", "with other ends"],
+)
+def test_a_segment_of_another_history_gets_nothing(world: World, sealed: bytes) -> None:
+    """Whatever ``cleanup.policy`` is: the packs are of a history that a restored broker does not have."""
+    lacking(world, sealed)
+    before = {name: world.store.inner.get(world.keys().file(name)).body for name in world.names()}
+    found = [finding for findings in compared(world)[0].values() for finding in findings]
+    assert {finding.word for finding in found} == {Severity.PARTED}
+    assert not any("--from-packs" in finding.detail for finding in found)
+    [row] = made_whole(world)
+    assert row.outcome == "left"
+    assert "another history" in (row.detail or "")
+    assert {name: world.store.inner.get(world.keys().file(name)).body for name in world.names()} == before
+
+
+def test_a_segment_of_a_topic_that_was_never_compacted_is_left_to_a_person(world: World) -> None:
+    lacking(world, records(0, 10), records(30, 50), policy="delete")
+    [found] = [finding for findings in compared(world)[0].values() for finding in findings]
+    assert (found.word, "--from-packs" in found.detail) == (Severity.LACKING, False)
+    [row] = made_whole(world)
+    assert (row.outcome, "was not compacted" in (row.detail or "")) == ("left", True)

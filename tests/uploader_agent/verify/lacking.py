@@ -14,12 +14,12 @@ def partial_batch(base: int, *deltas: int) -> bytes:
     return batch(base, [Record(delta) for delta in deltas], last_offset_delta=9)
 
 
-def lacking(world: World, *left: bytes, tp: TopicPartition = T) -> dict[str, bytes]:
+def lacking(world: World, *left: bytes, tp: TopicPartition = T, policy: str = "compact") -> dict[str, bytes]:
     """[0, 30) and [30, 50) are packed, and the segment of [0, 50) has only the batches ``left``; the packs by key.
 
     No head leads to the packs any more.
     """
-    world.metadata.policy = "compact"
+    world.metadata.policy = policy
     partition = world.disk.partition(tp).segment(0, records(0, 30))
     pack_once(world, 30)
     append(partition, 0, records(30, 50))

@@ -44,7 +44,7 @@ MOST_RANGES: Final = 8192
 """Most ranges of a pack: twice the partitions that Kafka advises for a broker. Further ranges go into another pack."""
 
 MOST_LINE: Final = 64 << 10
-"""Most bytes of a line of the footer: about 500 B, and 80 B for each open and each aborted transaction. A reader gets
+"""Most bytes of a line of the footer: about 600 B, and 80 B for each open and each aborted transaction. A reader gets
 one line a request. A range with more transactions is cut at an earlier batch, or its partition is sealed."""
 
 MOST_FOOTER: Final = 16 << 20
