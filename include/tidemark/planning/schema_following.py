@@ -101,13 +101,21 @@ def follow(table: TopicTable) -> Followed:
 def compared(
     topic: TopicSettings, state: SchemaState, followed: RegistrySchema, newest: Registered, now: datetime
 ) -> SchemaState:
-    """``state`` after ``newest`` was read; unchanged if it has this version."""
+    """``state`` after ``newest`` was read; unchanged if it has this version and nothing else waits or can be added.
+
+    A version is judged again at each run until a person has dismissed it: a newer Tidemark may know better.
+    """
     state = state.model_copy(update={"unanswered_since": None, "reason": ""})
-    if (state.newest.number, state.newest.version, state.subject) == (newest.number, newest.version, followed.subject):
+    known = (state.newest.number, state.newest.version, state.subject)
+    again = known == (newest.number, newest.version, followed.subject)
+    if again and state.dismissed == newest.version:
         return state
     changes, adopted, wider = _judged(topic, state.adopted, newest, now, followed.subject)
     taken = _new(state, (change for change in changes if not change.waits))
     waiting = tuple(change for change in changes if change.waits)
+    told = state.proposal.changes if state.proposal else ()
+    if again and waiting == told and not any(change.kind == "added" for change in taken):
+        return state
     after: dict[str, object] = {
         "subject": followed.subject,
         "newest": SchemaVersion(number=newest.number, version=newest.version, at=now),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.tidemark.schemas import test_protobuf_merge as proto
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.formats.table.plan import RunPlan, RunResult
-from tidemark.formats.table.schema_state import SchemaState, SchemaStep
+from tidemark.formats.table.schema_state import SchemaChange, SchemaState, SchemaStep
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed, revert
@@ -633,3 +634,34 @@ def test_a_struct_with_names_that_differ_by_case_is_left_out_and_the_rest_lands(
     assert world.values()[-1] == {"id": 2, "note": "b", "vip": True}
     assert changes(world) == [("user", "misfit")]
     assert world.quarantine() == []
+
+
+def test_a_version_is_judged_again_by_a_newer_release(tmp_path: Path, registry: Registry) -> None:
+    """An earlier one found no column for a decimal of 64 digits, and passed over a field within the items of a list."""
+
+    def lines(*names: str) -> Any:
+        item = {"type": "record", "name": "Line", "fields": [{"name": name, "type": "int"} for name in names]}
+        return {"type": "array", "items": item}
+
+    first = record(("id", "int"), ("lines", lines("n")))
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 2}
+    second = record(("id", "int"), ("lines", lines("n", "m")), ("price", price))
+    world = Followed(tmp_path, registry)
+    world.register(first)
+    world.upload((1, first, {"id": 1, "lines": [{"n": 1}]}))
+    world.land()
+    world.register(second)
+    misfit = SchemaChange(path="price", kind="misfit", detail="has 64 digits")
+    newest = world.state.newest.model_copy(update={"number": 12, "version": 2})
+    proposal = world.state.adopted.model_copy(update={"number": 12, "version": 2, "changes": (misfit,)})
+    earlier = world.state.model_copy(update={"newest": newest, "proposal": proposal})
+    world.table.store.put(world.table.keys.schema, earlier.to_bytes())
+    world.upload((2, second, {"id": 2, "lines": [], "price": Decimal("1.25")}))
+    world.land()
+    assert world.columns["price"] == "decimal(38,2)"
+    assert world.values()[-1]["price"] == Decimal("1.25")
+    assert changes(world) == [("lines[].m", "wider")]
+    state = world.state
+    world.upload((2, second, {"id": 3, "lines": [], "price": Decimal(2)}))
+    world.land()
+    assert world.state == state

@@ -324,6 +324,20 @@ def test_a_union_of_more_types_lands_where_the_column_has_the_branch(tmp_path: P
     assert list(found.refused) == [1]
 
 
+def test_of_a_writers_union_of_records_those_of_the_tables_name_land(tmp_path: Path) -> None:
+    other = record(field("n", "int"), name="shop.Other")
+    parser = parser_by(tmp_path, [[other, "null", record(ID)]], record(ID))
+    data = [framed(1, part) for part in (b"\x04\x0a", b"\x00\x02", b"\x02", b"\x06\x02")]
+    for count in (1, MANY):
+        parsed = parser.parse(rows_of(data * count))
+        assert parsed.columns.to_pylist()[:4] == [{"id": 5}, {"id": None}, {"id": None}, {"id": None}]
+        assert [reason.partition(": ")[2] for _, reason in sorted(parsed.refused.items())][:3] == [
+            "record shop.Other is not shop.Order",
+            "Schema mismatch: null is not the record Order",
+            "names a branch of a union, or a symbol of an enum, that the schema does not have",
+        ]
+
+
 def test_a_schema_that_refuses_all_records_is_told_as_a_whole(tmp_path: Path) -> None:
     node = record(field("next", ["null", "Node"]), name="Node")
     first = record(ID, field("node", record(field("n", "int"), name="Node")))

@@ -120,7 +120,9 @@ def resolved(writer: Type, reader: Type, *, land: bool = False) -> Step:
 
     With ``land`` a field of the table is null if its values might be refused.
     """
-    if "record" not in (writer.kind, reader.kind) or writer.kind != reader.kind:
+    if writer.kind == "union":
+        return UnionStep(tuple(resolved(branch, reader, land=land) for branch in writer.parts))
+    if writer.kind != "record" or reader.kind != "record":
         return FailingStep(f"Schema mismatch: {writer} is not the record {reader}")
     if not _named_alike(writer, reader):
         return FailingStep(f"record {writer.name} is not {reader.name}")
