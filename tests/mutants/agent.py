@@ -312,7 +312,7 @@ AGENT: Final = (
     Mutant(
         "an entry of a former leadership stays until its epoch is sealed",
         "uploader_agent/packs/abandoned.py",
-        "if (entry.epoch, self._broker) not in stored.watermark.tails:",
+        "if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:",
         "if True:",
         (f"{_LEADERS}::test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed",),
     ),

@@ -24,6 +24,7 @@ _PLANNING: Final = "tests.tidemark.raw.test_planned_ranges"
 _PROOFS: Final = "tests.spark.retention.test_packs"
 _PUBLISH: Final = "tests.spark.run.test_commit"
 _REMOTE: Final = "tests.tidemark.remote.test_catalog"
+_RESTORED: Final = "tests.spark.run.test_restored"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STATE: Final = "tests.spark.state.test_state"
 _STORE: Final = "tests.tidemark.store.test_store"
@@ -53,6 +54,27 @@ CONTRACT: Final = (
         "at = max(at, min(ends)) if",
         "at = max(at, max(ends)) if",
         (f"{_LINEAGE}::test_an_unclean_election_and_back",),
+    ),
+    Mutant(
+        "beyond a restore that parts two logs their epochs prove nothing",
+        "include/tidemark/kafka_log/lineage.py",
+        "elif (left := self.truncated(parted)._left_at(other.truncated(parted))) is not None:",
+        "elif (left := self._left_at(other)) is not None:",
+        (f"{_LINEAGE}::test_logs_of_random_elections_and_restores_part_where_their_records_do",),
+    ),
+    Mutant(
+        "whatever was stored before a restore is of a dead branch",
+        "include/tidemark/formats/raw/watermark.py",
+        "return Lineage(self.lineage, self.restores)",
+        "return Lineage(self.lineage)",
+        (f"{_RESTORED}::test_a_restore_is_followed_as_an_unclean_election_is",),
+    ),
+    Mutant(
+        "a mask is of the history that had the record",
+        "include/tidemark/decode/offset_mask.py",
+        "offsets if parted is None else offsets[offsets < parted]",
+        "offsets",
+        (f"{_RESTORED}::test_a_mask_is_of_one_history",),
     ),
     # -- offset.wm ---------------------------------------------------------------------------------------------------
     Mutant(
