@@ -81,9 +81,9 @@ def _check(found: Mapping[str, Tally]) -> list[str]:
     """A line of totals for each reader; no answer may be wrong but for the known faults."""
     lines, wrong = [], []
     for reader, tally in found.items():
-        known = FAULTS.get(reader, lambda _question: False)
-        faults = [one for one in tally.wrong if known(one[1])]
-        unknown = [one for one in tally.wrong if one not in faults]
+        known = FAULTS.get(reader)
+        faults = [answer for answer in tally.wrong if known is not None and known(answer[1])]
+        unknown = [answer for answer in tally.wrong if answer not in faults]
         told = f"{len(tally.refused)} refused loudly, {len(unknown)} wrong"
         lines.append(f"{reader}: {tally.asked} asked, {tally.right} right, {told}, {len(faults)} known faults")
         wrong += [f"{reader}: {one}"[:300] for one in unknown]

@@ -102,11 +102,11 @@ def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:
 
 def have_equal_values(one: pa.Table, other: pa.Table) -> bool:
     """True if both tables have the same columns and values, as Arrow compares them, or as their bytes: NaN is NaN."""
-    return one.equals(other) or (
+    return bool(one.equals(other)) or (
         one.schema.equals(other.schema)
         and len(one) == len(other)
         and all(
-            left.equals(right) or as_bytes(left.combine_chunks()).equals(as_bytes(right.combine_chunks()))
+            bool(left.equals(right)) or as_bytes(left.combine_chunks()).equals(as_bytes(right.combine_chunks()))
             for left, right in zip(one.columns, other.columns, strict=True)
         )
     )
