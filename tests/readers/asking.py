@@ -501,7 +501,8 @@ def _chdb(source: Callable[[Asked], str]) -> Callable[[Asked], Ask]:
         def ask(question: Question) -> Any:
             query = _sql(question, source(table), _CLICKHOUSE)
             body = chdb.query(query, "ArrowStream").bytes()
-            return _found(pa.ipc.open_stream(body).read_all(), question)
+            found = _found(pa.ipc.open_stream(body).read_all(), question)
+            return found.encode() if isinstance(found, str) and table.types[question.column] == "binary" else found
 
         return ask
 
@@ -509,9 +510,10 @@ def _chdb(source: Callable[[Asked], str]) -> Callable[[Asked], Ask]:
 
 
 def _chdb_files(table: Asked) -> str:
-    common = os.path.commonpath(_paths(table))
-    names = ",".join(path.removeprefix(f"{common}/") for path in _paths(table))
-    return f"file('{common}/{{{names}}}', Parquet)"
+    paths = _paths(table)
+    common = os.path.commonpath(paths)
+    names = ",".join(path.removeprefix(f"{common}/") for path in paths)
+    return f"file('{common}/{{{names}}}', Parquet)" if len(paths) > 1 else f"file('{common}', Parquet)"
 
 
 def _spark(table: Asked, frame: Callable[[Any, Asked], Any]) -> Ask:
