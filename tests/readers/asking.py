@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -259,11 +260,15 @@ def _sql(question: Question, table: str, dialect: Dialect) -> str:
     return f"SELECT {ROW} FROM {table} WHERE {condition}"  # noqa: S608 - as above
 
 
+def _scale(number: Decimal) -> int:
+    return len(f"{number:f}".partition(".")[2])
+
+
 _DATAFUSION: Final = Dialect(
     binary=lambda value: f"x'{value.hex()}'",
     moment=lambda moment: f"arrow_cast('{moment.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
     number=lambda number: f"CAST('{number!r}' AS DOUBLE)",
-    decimal=lambda number: f"arrow_cast('{number:f}', 'Decimal128(38, {-number.as_tuple().exponent})')",
+    decimal=lambda number: f"arrow_cast('{number:f}', 'Decimal128(38, {_scale(number)})')",
 )
 _DUCKDB: Final = Dialect(
     binary=lambda value: "'" + "".join(f"\\x{byte:02X}" for byte in value) + "'::BLOB",
@@ -282,7 +287,7 @@ _CLICKHOUSE: Final = Dialect(
     binary=lambda value: f"unhex('{value.hex()}')",
     moment=lambda moment: f"toDateTime64('{moment:%Y-%m-%d %H:%M:%S.%f}', 6, 'UTC')",
     number=lambda number: f"toFloat64('{number!r}')",
-    decimal=lambda number: f"toDecimal128('{number:f}', {-number.as_tuple().exponent})",
+    decimal=lambda number: f"toDecimal128('{number:f}', {_scale(number)})",
     day=lambda day: f"toDate32('{day.isoformat()}')",
     text=lambda text: "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'",
 )
@@ -335,10 +340,8 @@ def _at_rest(table: Asked) -> Path:
 
 
 def _extension(connection: Any, name: str) -> None:
-    import importlib
-
-    [folder] = importlib.import_module(f"duckdb_extension_{name}").__path__
-    version = importlib.import_module("duckdb").__version__
+    [folder] = import_module(f"duckdb_extension_{name}").__path__
+    version = import_module("duckdb").__version__
     connection.load_extension(f"{folder}/extensions/v{version}/{name}.duckdb_extension")
 
 
@@ -363,7 +366,7 @@ def _duckdb_dataset(connection: Any, table: Asked) -> str:
 def _folder_schema(table: Asked) -> Any:
     import pyarrow as pa
 
-    types = {"string": pa.string(), "boolean": pa.bool_(), "int32": pa.int32(), "date": pa.date32()}
+    types: Mapping[str, Any] = {"string": pa.string(), "boolean": pa.bool_(), "int32": pa.int32(), "date": pa.date32()}
     return pa.schema([(name, types[table.types[name]]) for name in table.partitions])
 
 
@@ -373,31 +376,32 @@ def _pyarrow(table: Asked) -> Ask:
     from deltalake import DeltaTable
     from pyarrow import dataset
 
-    schema = pa.schema(DeltaTable(table.url).schema().to_arrow())
+    columns: Any = DeltaTable(table.url).schema().to_arrow()
+    schema = pa.schema(columns)
     partitioning = dataset.partitioning(_folder_schema(table), flavor="hive") if table.partitions else None
     base = table.url.removeprefix("file://")
     return _dataset(dataset.dataset(_paths(table), schema=schema, partitioning=partitioning, partition_base_dir=base))
 
 
 def _pandas(table: Asked) -> Ask:
-    import pandas as pd
     import pyarrow as pa
     from deltalake import DeltaTable
 
+    pandas: Any = import_module("pandas")
     delta = DeltaTable(table.url)
 
     def ask(question: Question) -> Any:
         columns = _columns(question)
-        found = delta.to_pandas(columns=columns, filters=_filters(question), types_mapper=pd.ArrowDtype)
+        found = delta.to_pandas(columns=columns, filters=_filters(question), types_mapper=pandas.ArrowDtype)
         return _reduced(pa.Table.from_pandas(found, preserve_index=False), question)
 
     return ask
 
 
 def _pyiceberg(table: Asked) -> Ask:
-    from pyiceberg import expressions as iceberg
     from pyiceberg.table import StaticTable
 
+    iceberg: Any = import_module("pyiceberg.expressions")
     static = StaticTable.from_metadata(table.metadata)
 
     def literal(value: Any) -> Any:
@@ -431,9 +435,8 @@ def _pyiceberg(table: Asked) -> Ask:
 def _datafusion(register: Callable[[Any, Asked], None]) -> Callable[[Asked], Ask]:
     def opened(table: Asked) -> Ask:
         import pyarrow as pa
-        from datafusion import SessionContext
 
-        context = SessionContext()
+        context = import_module("datafusion").SessionContext()
         register(context, table)
         return lambda question: _found(
             pa.table(context.sql(_sql(question, "t", _DATAFUSION)).to_arrow_table()), question
@@ -460,8 +463,7 @@ def _datafusion_listing(context: Any, table: Asked) -> None:
 
 def _daft(open_table: Callable[[Any, Asked], Any]) -> Callable[[Asked], Ask]:
     def opened(table: Asked) -> Ask:
-        import daft
-
+        daft: Any = import_module("daft")
         frame = open_table(daft, table)
 
         def ask(question: Question) -> Any:
@@ -492,13 +494,15 @@ def _daft(open_table: Callable[[Any, Asked], Any]) -> Callable[[Asked], Ask]:
 
 def _chdb(source: Callable[[Asked], str]) -> Callable[[Asked], Ask]:
     def opened(table: Asked) -> Ask:
-        import chdb
         import pyarrow as pa
+
+        chdb: Any = import_module("chdb")
 
         def ask(question: Question) -> Any:
             query = _sql(question, source(table), _CLICKHOUSE)
             body = chdb.query(query, "ArrowStream").bytes()
-            return _found(pa.ipc.open_stream(body).read_all(), question)
+            found = _found(pa.ipc.open_stream(body).read_all(), question)
+            return found.encode() if isinstance(found, str) and table.types[question.column] == "binary" else found
 
         return ask
 
@@ -506,9 +510,10 @@ def _chdb(source: Callable[[Asked], str]) -> Callable[[Asked], Ask]:
 
 
 def _chdb_files(table: Asked) -> str:
-    common = os.path.commonpath(_paths(table))
-    names = ",".join(path.removeprefix(f"{common}/") for path in _paths(table))
-    return f"file('{common}/{{{names}}}', Parquet)"
+    paths = _paths(table)
+    common = os.path.commonpath(paths)
+    names = ",".join(path.removeprefix(f"{common}/") for path in paths)
+    return f"file('{common}/{{{names}}}', Parquet)" if len(paths) > 1 else f"file('{common}', Parquet)"
 
 
 def _spark(table: Asked, frame: Callable[[Any, Asked], Any]) -> Ask:
@@ -550,7 +555,6 @@ READERS: Final[Mapping[str, Callable[[Asked], Ask]]] = {
     "DataFusion, its listing": _datafusion(_datafusion_listing),
     "Daft, the Delta table": _daft(lambda daft, table: daft.read_deltalake(table.url)),
     "Daft, the files": _daft(lambda daft, table: daft.read_parquet(_paths(table))),
-    "chDB, the Delta table": _chdb(lambda table: f"deltaLakeLocal('{table.url.removeprefix('file://')}')"),
     "chDB, the files": _chdb(_chdb_files),
     "Spark, with Delta's reader": lambda table: _spark(table, _spark_delta),
     "Spark, over the live files": lambda table: _spark(table, _spark_files),

@@ -33,7 +33,8 @@ def row_of(value: bytes, columns: Mapping[str, Column]) -> dict[str, Any]:
 
 
 def _parsed(columns: Mapping[str, Column], rows: pa.RecordBatch) -> pa.RecordBatch:
-    found = [row_of(value, columns) for value in rows.column("kafka_value").to_pylist()]
+    values: list[Any] = rows.column("kafka_value").to_pylist()
+    found = [row_of(value, columns) for value in values]
     schema = pa.schema([(name, arrow_type(column_type(column.type))) for name, column in columns.items()])
     return pa.RecordBatch.from_pylist(found, schema)
 

@@ -199,7 +199,7 @@ def _listed(value: Any) -> str:
 def _cured(root: Path) -> Asked:
     """A table that was made before its properties named the columns with bounds."""
     lake = Lake(root)
-    named, delta_log._bounds_property = delta_log._bounds_property, lambda _columns: {}
+    named, delta_log._bounds_property = delta_log._bounds_property, lambda columns: {}
     try:
         lake.land()
     finally:

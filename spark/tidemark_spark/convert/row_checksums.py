@@ -106,7 +106,7 @@ def have_equal_values(one: pa.Table, other: pa.Table) -> bool:
         one.schema.equals(other.schema)
         and len(one) == len(other)
         and all(
-            left.equals(right) or as_bytes(left.combine_chunks()).equals(as_bytes(right.combine_chunks()))
+            bool(left.equals(right)) or as_bytes(left.combine_chunks()).equals(as_bytes(right.combine_chunks()))
             for left, right in zip(one.columns, other.columns, strict=True)
         )
     )

@@ -23,7 +23,7 @@ from tidemark_spark.run.driver import run
 COLUMNS = ("{name: id, type: int32}", "{name: name, type: string}", "{name: at, type: 'list<int32>'}")
 IDS = (3, None, 1, 4, 1, None)
 Row = dict[str, Any]
-ASKED: tuple[tuple[str, ds.Expression, Callable[[Row], object]], ...] = (
+ASKED: tuple[tuple[str, Any, Callable[[Row], object]], ...] = (
     ("=", ds.field("id") == 3, lambda row: row["id"] == 3),
     ("!=", ds.field("id") != 3, lambda row: row["id"] not in {None, 3}),
     ("<", ds.field("id") < 3, lambda row: row["id"] is not None and row["id"] < 3),
