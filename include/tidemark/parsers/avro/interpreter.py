@@ -43,9 +43,9 @@ class _Source:
     def number(self) -> int:
         """An int or a long; bits beyond the 64th are dropped."""
         data, at = self.data, self.at
-        if at < len(data) and data[at] < 0x80:
+        if at < len(data) and (byte := data[at]) < 0x80:
             self.at = at + 1
-            return (data[at] >> 1) ^ -(data[at] & 1)
+            return -(byte + 1 >> 1) if byte & 1 else byte >> 1
         raw = shift = 0
         for place in range(at, min(at + _MOST_BYTES, len(data))):
             byte = data[place]
@@ -120,9 +120,10 @@ class _Compiler:
         def record(source: _Source) -> dict[str, Any]:
             found = given.copy()
             for name, read in fields:
-                value = read(source)
-                if name is not None:
-                    found[name] = value
+                if name is None:
+                    read(source)
+                else:
+                    found[name] = read(source)
             return found
 
         return record
@@ -244,7 +245,7 @@ def _bytes(source: _Source) -> bytes:
 
 def _text(source: _Source) -> str:
     try:
-        return source.taken(source.number()).decode()
+        return str(source.taken(source.number()), "utf-8")
     except UnicodeDecodeError as error:
         raise RefusedRecord("has a string that is not valid UTF-8") from error
 
