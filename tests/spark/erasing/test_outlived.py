@@ -204,7 +204,8 @@ def test_a_column_is_searched_where_the_state_has_it(
     encoded: Callable[[dict[str, Any]], bytes],
     column: str,
 ) -> None:
-    op, after = ENVELOPE["fields"]  # type: ignore[misc]
+    fields: Any = ENVELOPE["fields"]
+    op, after = fields
     before, after = {"name": "before", "type": after["type"]}, {"name": "after", "type": ["null", "person"]}
     (tmp_path / "envelope.avsc").write_text(json.dumps({**ENVELOPE, "fields": [op, before, after]}))
     world = World(tmp_path, f"state: {{envelope: debezium{settings}}}", RETENTION, parser)

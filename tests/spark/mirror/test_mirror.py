@@ -98,7 +98,8 @@ def named(*names: str) -> str:
 def test_columns_of_any_name_are_listed(tmp_path: Path) -> None:
     """From the first commit on, and if they are added later."""
     names = [name.replace('"', '\\"') for name in NAMES]
-    raw = World(tmp_path).raw
+    world = World(tmp_path)
+    raw = world.raw
     for count in (2, len(names)):
         world = World(tmp_path, named(*names[:count]))
         world.raw = raw

@@ -385,5 +385,5 @@ def test_a_new_sql_catalog_is_opened_by_many_at_once(tmp_path: Path, monkeypatch
     monkeypatch.undo()
     for turn in range(3):
         new = sql_catalog(tmp_path, uri=f"sqlite:///{tmp_path}/{turn}.db")
-        opened = in_parallel(lambda _, new=new: open_catalog(world.table.deployment, new), range(8))
+        opened = in_parallel(lambda one: open_catalog(world.table.deployment, one), [new] * 8)
         assert [catalog.list_namespaces() for catalog in opened] == [[]] * 8

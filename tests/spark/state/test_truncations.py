@@ -10,12 +10,13 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.spark.run.test_truncation import EPOCH, branch
+from tests.spark.run.test_truncation import branch
 from tests.spark.state.replay import advance, check, replayed, state_rows
 from tests.spark.state.test_keys import audited, land, proved
 from tests.spark.state.test_state import JSON
 from tests.spark.state.test_view import NAMES, printed, seen
 from tests.spark.world import World
+from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import StateStopped
 
