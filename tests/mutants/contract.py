@@ -388,8 +388,8 @@ CONTRACT: Final = (
     Mutant(
         "a state remembers deletions",
         "spark/tidemark_spark/state/last_records.py",
-        "chosen(rows, (winner & deleted) | outranked)",
-        "chosen(rows, outranked)",
+        "reserve = (winner & deleted) | outranked | later",
+        "reserve = outranked | later",
         (f"{_STATE}::test_a_deletion_counts_against_older_records_that_come_later",),
     ),
     Mutant(
