@@ -158,9 +158,7 @@ OFTEN = {("all, of one broker", "up"), ("all, of one broker", "down")}
         for agent in ("up", "down")
     ],
 )
-def test_what_a_restored_cluster_acknowledges_is_stored_or_told(
-    tmp_path: Path, record_property: Callable[[str, object], None], kind: str, agent: str
-) -> None:
+def test_what_a_restored_cluster_acknowledges_is_stored_or_told(tmp_path: Path, kind: str, agent: str) -> None:
     brokers, separate = KINDS[kind]
     with ExitStack() as stack:
         here = Restored(tmp_path, stack, brokers, separate=separate)
@@ -189,11 +187,9 @@ def test_what_a_restored_cluster_acknowledges_is_stored_or_told(
             here.start_agents()
         after = Load(here.cluster, TOPIC, acks="all")
         after.send(120)
-        seconds = wait_until(lambda: here.told() or not here.lost(after), what="all to be stored, or told")
+        wait_until(lambda: here.told() or not here.lost(after), what="all to be stored, or told")
         lost = here.lost(after)
         told = next((one.other_history for one in here.entries() if one.other_history), None)
-        counts = f"{len(after.acknowledged[0])} acknowledged, {len(lost)} of them not stored"
-        record_property("restored", f"{kind}, agent {agent}: {counts}, told {told is not None}, after {seconds:.1f} s")
         if told is not None:
             assert told.at <= min(load.acknowledged[0].keys() - set(range(60)))
             assert told.at < told.stored_end <= end
