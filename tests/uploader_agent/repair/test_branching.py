@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tidemark.formats.raw.watermark import render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.planning.maintenance.pack_proof import SETTLED, SealsOfPartition
-from tidemark.raw.objects import find_watermark, manifests, read_segment
+from tidemark.raw.objects import StoredWatermark, find_watermark, manifests, read_segment
 from tidemark.raw.sealed_packs import SealsAround
 from tidemark.raw.segments import cover
 from uploader_agent.broker.admin import Leader, Led
@@ -67,7 +68,7 @@ def stored_log(world: World, start: int = 0) -> bytes:
     """What readers of ``offset.wm`` read."""
     keys, store = world.keys(), world.store
     found = find_watermark(store, keys)
-    assert found is not None
+    assert isinstance(found, StoredWatermark)
     segments = [read_segment(store, keys, listed.name) for listed in manifests(store, keys)]
     end = found.watermark.next_offset
     pieces, hole = cover([one for one in segments if one], found.lineage, Intervals([(start, end)]))
@@ -361,7 +362,7 @@ def test_packs_of_a_dead_history_are_claimed_by_no_seal_of_the_live_one(world: W
     ranges = packs(world)
     around = SealsAround(world.store, world.keys(), world.watermark()[1].history)
     around.look(0, 400)
-    assert around.lacking(ranges, pytest.fail) == []
+    assert around.lacking(ranges, lambda error: pytest.fail(str(error))) == []
     proof = SealsOfPartition(world.store, world.keys(), world.store.now() + 2 * SETTLED)
     proof.look(0, 400)
     whys = [proof.why_needed(packed, compare=True) for packed in ranges]
@@ -376,7 +377,7 @@ def test_packs_of_a_dead_history_are_claimed_by_no_seal_of_the_live_one(world: W
 
 def test_a_running_agent_goes_on_by_itself(world: World) -> None:
     partition = world.disk.partition().fill(0, 100, end=200)
-    settings: dict[str, object] = {
+    settings: dict[str, Any] = {
         "scan_interval": "20ms",
         "metadata_interval": "10ms",
         "index": {"min_interval": "1ms"},
