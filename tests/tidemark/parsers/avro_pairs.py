@@ -66,6 +66,7 @@ class T:
     default: str | None = None
     size: int = 0
     parts: list[T] = field(default_factory=list)
+    moved: bool = False
 
 
 @dataclass(eq=False)
@@ -137,6 +138,8 @@ class Pairs:
         for one in everything(made):
             for part in one.fields:
                 part.default = ABSENT if part.default is ABSENT else self.default(part.type)
+                if one.moved:
+                    part.aliases = []  # which Java applies only to a record of the same namespace
         return made
 
     def number(self) -> int:
@@ -190,9 +193,9 @@ class Pairs:
         """A default of a type, as JSON."""
         rng = self.rng
         if kind.kind == "union":
-            part = rng.choice(kind.parts)
-            # Java 1.12.1 makes an empty map of the null of [map, null].
-            return self.default(kind.parts[0] if part.kind == "null" and kind.parts[0].kind == "map" else part)
+            part, first = rng.choice(kind.parts), kind.parts[0]
+            # Java 1.12.1 takes the default null of [map, null] or [record, null] for one of the first branch.
+            return self.default(first if part.kind == "null" and first.kind in {"enum", "map", "record"} else part)
         if kind.kind == "record":
             missing = {one.name for one in kind.fields if one.default is not ABSENT and rng.random() < 0.5}
             return {one.name: self.default(one.type) for one in kind.fields if one.name not in missing}
@@ -272,10 +275,9 @@ class Pairs:
         if one is record or one.kind != "record" or self.rng.random() < 0.5:
             one.aliases = [*one.aliases, full]
             one.name = f"N{self.number()}"
-        elif self.rng.random() < 0.5:
-            one.space = "elsewhere"
         else:
-            one.name = f"N{self.number()}"
+            one.moved = True
+            one.space, one.name = self.rng.choice((("elsewhere", one.name), (one.space, f"N{self.number()}")))
 
     def _size(self, record: T) -> None:
         for one in everything(record):
