@@ -159,21 +159,15 @@ def _unmasked(
     incarnations = raw.incarnations().incarnations
 
     @cache
-    def masks(incarnation: int, partition: int) -> list[Mask]:
+    def others(incarnation: int, partition: int, log: tuple[int, ...], approval: str | None) -> set[tuple[int, int]]:
         index = raw.masks(incarnations[incarnation].place)
-        keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
-        return [mask_of(folder.store, key) for key in keys]
-
-    @cache
-    def masked(incarnation: int, partition: int, approval: str | None) -> frozenset[tuple[int, int]]:
-        others = (mask for mask in masks(incarnation, partition) if approval not in mask.approvals)
-        return frozenset((part.epoch, offset) for mask in others for part in mask.epochs for offset in part.offsets)
+        return _masked(folder, index, partition, log, but=approval)
 
     return {
         request: [
             hit
             for hit in found
-            if (hit.epoch, hit.offset) not in masked(hit.incarnation, hit.partition, own.get(request))
+            if (hit.epoch, hit.offset) not in others(hit.incarnation, hit.partition, hit.log, own.get(request))
         ]
         for request, found in hits.items()
     }
@@ -304,13 +298,16 @@ def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> i
     return sum(mask.count for masks in fresh.values() for mask in masks)
 
 
-def _masked(folder: ErasureFolder, index: MaskIndex, partition: int, restores: tuple[int, ...]) -> set[tuple[int, int]]:
-    """The (epoch, offset) pairs of a partition's log with ``restores`` that are masked already."""
+def _masked(
+    folder: ErasureFolder, index: MaskIndex, partition: int, restores: tuple[int, ...], *, but: str | None = None
+) -> set[tuple[int, int]]:
+    """The (epoch, offset) pairs of a partition's log with ``restores`` masked already, ``but`` for an approval."""
     keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
     masks = (mask_of(folder.store, key) for key in keys)
     return {
         (part.epoch, offset)
         for mask in masks
+        if but not in mask.approvals
         for part in mask.epochs
         for offset in part.offsets
         if Lineage(restores=mask.restores).restores_below(offset) == restores

@@ -393,6 +393,20 @@ CONTRACT: Final = (
         (f"{_STATE}::test_a_deletion_counts_against_older_records_that_come_later",),
     ),
     Mutant(
+        "a record with a value is no tombstone",
+        "spark/tidemark_spark/state/record_columns.py",
+        'rows.column("kafka_value" if "kafka_value" in rows.column_names else op)',
+        "rows.column(op)",
+        ("tests.spark.state.test_keys::test_only_a_record_without_a_value_is_a_tombstone",),
+    ),
+    Mutant(
+        "records before a truncation that is followed do not count",
+        "spark/tidemark_spark/state/second_round.py",
+        "return chosen(records, ~before(records, job.truncated, files.columns.ranking))",
+        "return records",
+        ("tests.spark.state.test_truncations::test_a_truncation_of_a_topic_of_one_partition_is_followed",),
+    ),
+    Mutant(
         "records of a key have an order of their own, and not that of their arrival",
         "spark/tidemark_spark/state/last_records.py",
         "columns = [_values(few, name) for name in reversed(names)]",
