@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -117,7 +118,8 @@ class Restored:
 
     def lost(self, load: Load) -> list[int]:
         """The offsets of acknowledged records that are in no object."""
-        bodies = [self.store.get(one.key).body for one in self.store.list("") if one.key.endswith((".log", ".pack"))]
+        keys = (one.key for one in self.store.list("") if re.search(r"\.(log(-r?\d+)*|pack)$", one.key))
+        bodies = [self.store.get(key).body for key in keys]
         return [offset for offset, value in load.acknowledged[0].items() if not any(value in body for body in bodies)]
 
     def entries(self) -> list[IndexEntry]:
