@@ -103,7 +103,9 @@ def test_a_sample_of_questions_has_the_same_answer_in_every_reader_here(tmp_path
     tables = [sampled(rng, STATES[state](tmp_path / str(number)), 25) for number, state in enumerate(states)]
     found = _answered(Path(sys.executable), HERE, tables)
     _check(found)
-    assert all(tally.right for tally in found.values()), {name: tally.refused[:1] for name, tally in found.items()}
+    assert all(tally.right for tally in found.values() if tally.asked), {
+        name: tally.refused[:1] for name, tally in found.items()
+    }
 
 
 @pytest.fixture(scope="module")
