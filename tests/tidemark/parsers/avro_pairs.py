@@ -249,6 +249,7 @@ class Pairs:
             null = None if null else T("null")
         else:
             kind = self._type(1) if self.rng.random() < 0.3 else kind
+            kind = T("long") if kind.kind == "long" else kind  # for Java, another unit is the same number
         parts = [null, kind] if null else [kind]
         self.rng.shuffle(parts)
         one.type = T("union", parts=parts) if len(parts) > 1 or self.rng.random() < 0.2 else kind
@@ -285,10 +286,10 @@ class Pairs:
                 one.size, one.logical = self.rng.randrange(1, 17), {}
 
     def _annotate(self, record: T) -> None:
-        """A logical type comes or goes; bytes that become a decimal are judged by a test of their own."""
+        """A logical type goes; another unit, and bytes that become a decimal, are judged by tests of their own."""
         kinds = [one.type for one in record.fields if one.type.kind in {"int", "long", "string"}]
         for one in kinds[:1]:
-            one.logical = {} if one.logical else dict(self.rng.choice(LOGICAL[one.kind]))
+            one.logical = {}
 
     _steps = (
         _add,

@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from tidemark.decode.schema import MAX_MILLISECONDS
-from tidemark.parsers.avro.schema import ABSENT, Field, Logical, Type
+from tidemark.parsers.avro.schema import ABSENT, Field, Logical, Type, unqualified
 
 _NUMBERS: Final = ("int", "long", "float", "double")
 _NANOSECONDS: Final = {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
@@ -253,7 +253,8 @@ def steps(step: Step) -> Iterator[Step]:
 
 
 def _named_alike(writer: Type, reader: Type) -> bool:
-    return writer.short == reader.short or writer.name in reader.aliases
+    """Names are compared without namespaces: one of none cannot be written as the alias of a type that has one."""
+    return writer.short == reader.short or writer.short in map(unqualified, reader.aliases)
 
 
 def _named(writer: Type, reader: Type) -> Step:
