@@ -339,7 +339,8 @@ def _simple(default: Any, kind: Type) -> Any:
         limit = _INT if name == "int" else _LONG
         return _instant(default, kind) if -limit <= default < limit else None
     if isinstance(default, int | float) and name in {"float", "double"} and abs(default) < _HUGE:
-        return float(np.float32(default)) if name == "float" else float(default)
+        with np.errstate(over="ignore"):  # beyond a float's range it is infinite, as in Java
+            return float(np.float32(default)) if name == "float" else float(default)
     return _text(default, kind) if isinstance(default, str) else None
 
 
