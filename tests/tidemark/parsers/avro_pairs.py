@@ -50,6 +50,7 @@ LOGICAL: dict[str, tuple[dict[str, Any], ...]] = {
     "fixed": ({"logicalType": "decimal", "precision": 4, "scale": 1}, {"logicalType": "decimal", "precision": 30}),
 }
 ABSENT = ...  # a copy is the same
+_TAKE_NULL = {"array", "enum", "map", "record"}
 
 
 @dataclass(eq=False)
@@ -194,8 +195,8 @@ class Pairs:
         rng = self.rng
         if kind.kind == "union":
             part, first = rng.choice(kind.parts), kind.parts[0]
-            # Java 1.12.1 takes the default null of [map, null] or [record, null] for one of the first branch.
-            return self.default(first if part.kind == "null" and first.kind in {"enum", "map", "record"} else part)
+            # Java 1.12.1 takes the default null of [map, null], and such, for one of the first branch.
+            return self.default(first if part.kind == "null" and first.kind in _TAKE_NULL else part)
         if kind.kind == "record":
             missing = {one.name for one in kind.fields if one.default is not ABSENT and rng.random() < 0.5}
             return {one.name: self.default(one.type) for one in kind.fields if one.name not in missing}
