@@ -23,7 +23,7 @@ from tidemark.parsers.avro.resolution import (
     steps,
     value_of,
 )
-from tidemark.parsers.avro.schema import ABSENT, Field, Type, parsed, text
+from tidemark.parsers.avro.schema import ABSENT, Field, Type, parsed, text, unqualified
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.column_names import check_struct_names
 from tidemark.parsers.schema_registry import Written
@@ -185,7 +185,7 @@ def _are_one(old: Type, new: Type) -> bool:
 
 def _also_named(old: Type, new: Type) -> Type:
     """``old``, which reads values of ``new`` too: it gets its name as an alias, if it needs to."""
-    if old.short == new.short or new.name in old.aliases:
+    if old.short == new.short or new.short in map(unqualified, old.aliases):
         return old
     return replace(old, aliases=(*old.aliases, new.name)) if new.name else old
 

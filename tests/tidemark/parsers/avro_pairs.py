@@ -50,6 +50,7 @@ LOGICAL: dict[str, tuple[dict[str, Any], ...]] = {
     "fixed": ({"logicalType": "decimal", "precision": 4, "scale": 1}, {"logicalType": "decimal", "precision": 30}),
 }
 ABSENT = ...  # a copy is the same
+_TAKE_NULL = {"array", "enum", "map", "record"}
 
 
 @dataclass(eq=False)
@@ -194,8 +195,8 @@ class Pairs:
         rng = self.rng
         if kind.kind == "union":
             part, first = rng.choice(kind.parts), kind.parts[0]
-            # Java 1.12.1 takes the default null of [map, null] or [record, null] for one of the first branch.
-            return self.default(first if part.kind == "null" and first.kind in {"enum", "map", "record"} else part)
+            # Java 1.12.1 takes the default null of [map, null], and such, for one of the first branch.
+            return self.default(first if part.kind == "null" and first.kind in _TAKE_NULL else part)
         if kind.kind == "record":
             missing = {one.name for one in kind.fields if one.default is not ABSENT and rng.random() < 0.5}
             return {one.name: self.default(one.type) for one in kind.fields if one.name not in missing}
@@ -249,6 +250,7 @@ class Pairs:
             null = None if null else T("null")
         else:
             kind = self._type(1) if self.rng.random() < 0.3 else kind
+            kind = T("long") if kind.kind == "long" else kind  # for Java, another unit is the same number
         parts = [null, kind] if null else [kind]
         self.rng.shuffle(parts)
         one.type = T("union", parts=parts) if len(parts) > 1 or self.rng.random() < 0.2 else kind
@@ -285,10 +287,10 @@ class Pairs:
                 one.size, one.logical = self.rng.randrange(1, 17), {}
 
     def _annotate(self, record: T) -> None:
-        """A logical type comes or goes; bytes that become a decimal are judged by a test of their own."""
+        """A logical type goes; another unit, and bytes that become a decimal, are judged by tests of their own."""
         kinds = [one.type for one in record.fields if one.type.kind in {"int", "long", "string"}]
         for one in kinds[:1]:
-            one.logical = {} if one.logical else dict(self.rng.choice(LOGICAL[one.kind]))
+            one.logical = {}
 
     _steps = (
         _add,

@@ -87,6 +87,7 @@ INNER = record(field("a", "int", default=7), field("b", "bytes", default="\u00fe
         ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
         (STATE, "PAID", "PAID"),
         ("float", 16777217, 16777216.0),
+        ("float", 1e300, float("inf")),
         ("string", None, None),
     ],
 )

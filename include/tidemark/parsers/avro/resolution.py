@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from tidemark.decode.schema import MAX_MILLISECONDS
-from tidemark.parsers.avro.schema import ABSENT, Field, Logical, Type
+from tidemark.parsers.avro.schema import ABSENT, Field, Logical, Type, unqualified
 
 _NUMBERS: Final = ("int", "long", "float", "double")
 _NANOSECONDS: Final = {"timestamp-millis": 1_000_000, "timestamp-micros": 1_000, "timestamp-nanos": 1}
@@ -253,7 +253,8 @@ def steps(step: Step) -> Iterator[Step]:
 
 
 def _named_alike(writer: Type, reader: Type) -> bool:
-    return writer.short == reader.short or writer.name in reader.aliases
+    """Names are compared without namespaces: one of none cannot be written as the alias of a type that has one."""
+    return writer.short == reader.short or writer.short in map(unqualified, reader.aliases)
 
 
 def _named(writer: Type, reader: Type) -> Step:
@@ -338,7 +339,8 @@ def _simple(default: Any, kind: Type) -> Any:
         limit = _INT if name == "int" else _LONG
         return _instant(default, kind) if -limit <= default < limit else None
     if isinstance(default, int | float) and name in {"float", "double"} and abs(default) < _HUGE:
-        return float(np.float32(default)) if name == "float" else float(default)
+        with np.errstate(over="ignore"):  # beyond a float's range it is infinite, as in Java
+            return float(np.float32(default)) if name == "float" else float(default)
     return _text(default, kind) if isinstance(default, str) else None
 
 
