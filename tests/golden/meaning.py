@@ -156,7 +156,7 @@ def of_table(table: TopicTable) -> Plain:
         "lineage": [of_lineage(table, evidence, part.key, part.next_offset) for part in ledger.partitions],
         "audit": {
             "findings": [[found.kind, found.detail] for found in report.findings],
-            "partitions": [part.model_dump(mode="json", exclude=by_registry) for part in report.partitions],
+            "partitions": [known(part.model_dump(mode="json", exclude=by_registry)) for part in report.partitions],
         },
         "published": read_published(table).value.n,
         "schema": schema
@@ -170,10 +170,14 @@ def of_table(table: TopicTable) -> Plain:
 
 
 def of_state_of_partition(state: Plain) -> Plain:
-    """A partition in the ledger, without topic id and times, nor what later versions have added and it lacks."""
+    """A partition in the ledger, without topic id and times."""
     gaps = [[gap["start"], gap["end"], gap["reason"]] for gap in state["gaps"]]
-    kept = {name: value for name, value in state.items() if name not in {"topic_id", "as_of"}}
-    return {name: value for name, value in kept.items() if value or name != "restores"} | {"gaps": gaps}
+    return known({name: value for name, value in state.items() if name not in {"topic_id", "as_of"}}) | {"gaps": gaps}
+
+
+def known(found: Plain) -> Plain:
+    """``found`` without what later versions have added and it lacks."""
+    return {name: value for name, value in found.items() if value or name not in {"restores", "remote_tier"}}
 
 
 def of_lineage(table: TopicTable, evidence: EffectiveEvidence, key: tuple[int, int], end: int) -> Plain:
