@@ -6,13 +6,15 @@ The truth of a record is what Google's library reads of it by its own schema.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message_factory import GetMessageClass
 
+from tests.support.protobuf_java import JavaProtobuf
 from tests.tidemark.parsers.support import rows_of
 from tests.tidemark.schemas.test_protobuf_merge import add, file, merge, written
 from tidemark.parsers.protobuf import parser as protobuf_parser
@@ -413,9 +415,17 @@ def _as_in_table(truth: Any, landed: Any) -> Any:
     return truth
 
 
-def test_random_versions_land_what_their_own_schema_says(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    landed = refused = 0
-    for _ in range(60):
+class _Drawn:
+    """Random histories of shop.Order: what lands of each record is compared with what its own schema says."""
+
+    def __init__(self, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._rng = rng
+        self._monkeypatch = monkeypatch
+        self.counts: Counter[str] = Counter()
+
+    def compare(self, also: Callable[[FileDescriptorProto, bytes, Row], None] = lambda *_: None) -> None:
+        """Compare a history; ``also`` gets each record's schema, its bytes and what Google's library reads of it."""
+        rng = self._rng
         files = [_random_version(rng, None)]
         for _ in range(rng.randint(1, 3)):
             files.append(_random_version(rng, files[-1]))
@@ -427,13 +437,40 @@ def test_random_versions_land_what_their_own_schema_says(rng: random.Random, mon
         ]
         records = [bytes(1) + n.to_bytes(4, "big") + bytes(1) + message.SerializeToString() for n, message in messages]
         refusing = set()
-        for (number, message), row in zip(messages, versions.both(monkeypatch, *records), strict=True):
+        for (number, message), row in zip(messages, versions.both(self._monkeypatch, *records), strict=True):
+            truth = _truth(message)
+            also(files[number], message.SerializeToString(), truth)
             if isinstance(row, str):
                 refusing.add(number)
-                refused += 1
+                self.counts["refused"] += 1
             else:
-                landed += 1
-                assert repr(row) == repr(_as_in_table(_truth(message), row)), (files, number)
+                self.counts["equal"] += 1
+                assert repr(row) == repr(_as_in_table(truth, row)), (files, number)
         if len(files) - 1 in refusing:
             assert any(kind in {"misfit", "wider"} for _, kind, _ in versions.changes), "refused without a word"
-    assert landed > refused / 4 > 0
+        self.counts["pairs"] += len(files)
+
+
+def test_random_versions_land_what_their_own_schema_says(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = _Drawn(rng, monkeypatch)
+    for _ in range(40):
+        drawn.compare()
+    assert drawn.counts["equal"] > drawn.counts["refused"] / 4 > 0
+
+
+@pytest.mark.full
+def test_what_googles_library_says_is_what_javas_says(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None]
+) -> None:
+    drawn = _Drawn(rng, monkeypatch)
+    with JavaProtobuf() as java:
+
+        def also(file: FileDescriptorProto, data: bytes, truth: Row) -> None:
+            assert repr(java.read(java.message(file, "Order"), data)) == repr(truth), file
+
+        for _ in range(300):
+            drawn.compare(also)
+    for _ in range(2000):
+        drawn.compare()
+    for what, count in drawn.counts.items():
+        tried(f"Protobuf: {what}", count)
