@@ -284,5 +284,5 @@ def test_status_and_config_check(
     assert f'"cluster": "{kafka.cluster_id}"' in check
     tried = {one["what"]: one["outcome"] for one in json.loads(check)["checks"]}
     assert set(tried.values()) == {"yes"}, tried
-    assert [what.split()[0] for what in tried] == ["list", "get", "put", "this", "broker"]
+    assert [what.split()[0] for what in tried] == ["list", "get", "put", "create", "this", "write", "broker"]
     assert not list(raw.list(f"{topic}/")), "it only looks"

@@ -50,7 +50,7 @@ def test_it_defers_with_what_is_landed(world: World, sensor: WatermarkSensor) ->
 
     baseline = deferred(sensor).baseline
 
-    assert baseline.landed == {"0-0": (10, 0), "0-1": (20, 3)}
+    assert baseline.landed == {"0-0": (10, 0, 0), "0-1": (20, 3, 0)}
     assert baseline.settled == "0123456789abcdef"
     assert baseline.settled_at is not None
 
