@@ -26,7 +26,7 @@ from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.raw.packs import MOST_CHAIN, PackLines
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.backlog import Backlog
-from uploader_agent.packing.joining import join, read_heads
+from uploader_agent.packing.joining import TheirHeads, join, read_heads
 from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
@@ -129,10 +129,20 @@ class Packer:
             partition.packed.failed(message)
         return pause
 
-    def _compare_tail(self, lines: PackLines, partition: LedPartition) -> None:
+    def _join(self, partition: LedPartition, theirs: TheirHeads, lines: PackLines) -> None:
+        """Join a partition to its tails, once its log is known to have the last batch of them."""
+        join(partition, self.head, self._broker, theirs)
+        try:
+            self._compare_tail(partition, lines)
+        except Exception:
+            partition.packed.begin_again()  # to join, and compare, with the next tick
+            raise
+
+    def _compare_tail(self, partition: LedPartition, lines: PackLines) -> None:
         """Compare the last batch that a former process or leader has packed with the partition's log."""
         head, pointer = self.head, partition.packed.last_pointer
-        assert pointer is not None
+        if pointer is None:
+            return
         with suppress(NotFound):  # retention has removed the pack: seals hold it
             last = last_batch(head.store, lines.read(head.store, head.control, pointer))
             partition.packed.note_last(last)
@@ -194,9 +204,8 @@ class Packer:
         head = self.head
         new = [partition for partition in members if partition.packed.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
-        failed = {led.tp for led in new if not self._try(led, partial(join, led, head, self._broker, theirs))}
-        joined = [partition for partition in new if partition.tp not in failed]
-        self._try_all([led for led in joined if led.packed.last_pointer], partial(self._compare_tail, PackLines()))
+        lines = PackLines()
+        failed = {led.tp for led in new if not self._try(led, partial(self._join, led, theirs, lines))}
         return [partition for partition in members if partition.tp not in failed]
 
     def _write_packs(self, ticks: list[PartitionTick]) -> None:

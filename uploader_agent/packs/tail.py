@@ -181,7 +181,7 @@ class Tail:
             self._changes += 1
 
     def begin_again(self) -> None:
-        """Forget all packs: they are of another history than the log."""
+        """Forget all packs, until they are joined again: they may be of another history than the log."""
         with self._lock:
             self._last = self._known = self._former = self._joined = self._packing_from = None
             self._seal_to = self._stuck_at = self._read_last = None
