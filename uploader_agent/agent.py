@@ -222,6 +222,8 @@ class Agent:
             if self._leadership.led_elsewhere(answer):
                 self._look_through_disks()  # they may have changed since the last look
         changed = self._leadership.learn(answer)
+        if self._leadership.unconfirmed:
+            self._next_overview = self._runtime.monotonic()
         for tp in changed:
             self._parts.queue.drop(tp)
             self._parts.workers.forget(tp)

@@ -55,11 +55,8 @@ class DiskFaults:
             patient.add(file)  # it may just be written
         new = _Since(now, self._runtime.utc_now())
         self._since = {what: before.get(what, new) for what in found}
-        told = {
-            what: rule
-            for what, rule in found.items()
-            if what not in patient or now - self._since[what].monotonic >= PATIENCE
-        }
+        lasting = {what for what in patient if now - self._since[what].monotonic >= PATIENCE} - leadership.unconfirmed
+        told = {what: rule for what, rule in found.items() if what not in patient or what in lasting}
         self.current = tuple(self._fault(what, told[what]) for what in sorted(told, key=_order))
         self._report({what: rule for what, rule in told.items() if isinstance(what, TopicPartition)})
 

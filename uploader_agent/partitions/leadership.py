@@ -62,6 +62,8 @@ class Leadership:
         """The log directories that could not be read at the last look, with the reason."""
         self.absent: Mapping[TopicPartition, str] = {}
         """The partitions that this broker leads by the last answer about everything, without a log that can be read."""
+        self.unconfirmed: frozenset[TopicPartition] = frozenset()
+        """Those that the answer before did not name: it may have been an old one, of a topic that is deleted."""
         self._disks = Disks(log_dirs)
         self._accepts_topic = accepts_topic
         self._freshness_of = freshness_of
@@ -115,7 +117,9 @@ class Leadership:
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
             if answer.everything:
+                named = self.absent.keys()
                 self.absent = {tp: self._why_absent(tp) for tp in self.led_elsewhere(answer)}
+                self.unconfirmed = frozenset(self.absent.keys() - named)
             self._may_be_another(answer.asked_at)
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()

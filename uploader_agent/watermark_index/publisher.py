@@ -75,6 +75,8 @@ class IndexPublisher:
         self._of_gaps = self._writer(self._default_url, destinations.control, of_gaps=True)
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._known: dict[TopicPartition, _Known] = {}
+        self.has_written = False
+        """True once an index was written, that of gaps apart."""
 
     @property
     def control_store(self) -> Store:
@@ -136,8 +138,9 @@ class IndexPublisher:
         if len(known) == len(partitions):
             self._former = {}
         written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
+        self.has_written = self.has_written or any(written)
         everything = by_store[self._default_url]
-        self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now)
+        written.append(self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now))
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:

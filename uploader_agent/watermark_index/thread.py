@@ -54,8 +54,6 @@ class IndexThread:
         self._metrics = metrics
         self._repeats = repeats
         self._progressed = progressed
-        self.has_written = False
-        """True once the store has taken an index: it answers, and lets this agent read and write."""
         self._failing: tuple[float, str] | None = None  # since when, and the last error
         self._shown: _Shown | None = None
         self._clock_measured_at = -_CLOCK_EVERY
@@ -72,6 +70,11 @@ class IndexThread:
         """The index that this broker's agent wrote before its start, once; None until it was read."""
         former, self._former = self._former, None
         return former
+
+    @property
+    def has_written(self) -> bool:
+        """True once the store has taken an index: it answers, and lets this agent read and write."""
+        return self._indexes.has_written
 
     def failing(self) -> Failing | None:
         """The failure of the store, while it fails. For any thread."""
@@ -151,19 +154,19 @@ class IndexThread:
     def _write(self, *, now: bool) -> None:
         if self._shown is None:
             return
+        before = self.has_written
         try:
             if self._indexes.offer(*self._shown, now=now):
                 self._metrics.index_written.set_to_current_time()
                 self._repeats.cleared("index", "index_written_again")
                 self._failing = None
-                first, self.has_written = not self.has_written, True
-                if first:
-                    self._progressed()
         except StoreError as error:
             self._failed(error)
             self._repeats.failed("index", "index_not_written", error=str(error))
         except Exception:
             logger.exception("index_not_written")  # the thread must go on to the next try
+        if self.has_written and not before:
+            self._progressed()
 
     def _failed(self, error: StoreError) -> None:
         since = self._failing[0] if self._failing else self._runtime.monotonic()
