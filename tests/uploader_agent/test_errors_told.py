@@ -71,7 +71,11 @@ FAULTS = {
         "listener.security.protocol.map: 'PLAINTEXT' is not <listener>:<protocol>",
         broker=f"{BROKER}listener.security.protocol.map=PLAINTEXT\n",
     ),
-    "no log directory": Fault("no directory of /none has a readable", broker=BROKER.replace("LOGS", "/none")),
+    "no log directory": Fault(  # `run` waits for one
+        "no directory of /none has a readable",
+        broker=BROKER.replace("LOGS", "/none"),
+        of=tuple(command for command in COMMANDS if command != ("run",)),
+    ),
     "another broker's directory": Fault("node.id: meta.properties and", meta=META.replace("id=1", "id=2")),
     "a directory of no known version": Fault("version 9 is neither 0 nor 1", meta="version=9\n"),
     "a state directory that cannot be": Fault(
