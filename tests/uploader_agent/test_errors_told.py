@@ -24,6 +24,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("config", "check", *JSON),
     ("run",),
 )
+ONCE = tuple(command for command in COMMANDS if command != ("run",))
+"""`run` waits for a log directory that it can read."""
 
 BROKER = "node.id=1\nprocess.roles=broker\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs=LOGS\n"
 META = "version=1\nnode.id=1\ncluster.id=abcdefghijklmnopqrstuv\n"
@@ -71,13 +73,9 @@ FAULTS = {
         "listener.security.protocol.map: 'PLAINTEXT' is not <listener>:<protocol>",
         broker=f"{BROKER}listener.security.protocol.map=PLAINTEXT\n",
     ),
-    "no log directory": Fault(  # `run` waits for one
-        "no directory of /none has a readable",
-        broker=BROKER.replace("LOGS", "/none"),
-        of=tuple(command for command in COMMANDS if command != ("run",)),
-    ),
+    "no log directory": Fault("no directory of /none has a readable", broker=BROKER.replace("LOGS", "/none"), of=ONCE),
     "another broker's directory": Fault("node.id: meta.properties and", meta=META.replace("id=1", "id=2")),
-    "a directory of no known version": Fault("version 9 is neither 0 nor 1", meta="version=9\n"),
+    "a directory of no known version": Fault("version 9 is neither 0 nor 1", meta="version=9\n", of=ONCE),
     "a state directory that cannot be": Fault(
         "state_dir cannot be created: Not a directory: '/dev/null/state'",
         {"state_dir": "/dev/null/state"},
