@@ -184,7 +184,7 @@ class Tail:
         """Forget all packs, until they are joined again: they may be of another history than the log."""
         with self._lock:
             self._last = self._known = self._former = self._joined = self._packing_from = None
-            self._seal_to = self._stuck_at = self._read_last = None
+            self._seal_to = self._stuck_at = self._former_last = None
             self._inherited, self._trusted_end, self._is_known = (), 0, False
             self._changes += 1
             self._plan_requests += 1

@@ -35,7 +35,14 @@ from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.repair.gap_search import Search, SearchInput
 from uploader_agent.stored import gaps, stored_log, watermark
 from uploader_agent.stored.gaps import Evidence
-from uploader_agent.stored.histories import HistoriesPart, Parting, find_parting, local_difference, log_bounds
+from uploader_agent.stored.histories import (
+    HistoriesPart,
+    Parting,
+    find_parting,
+    local_batches,
+    local_difference,
+    log_bounds,
+)
 from uploader_agent.stored.manifests import Observed, may_compact
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
@@ -252,6 +259,8 @@ class PartitionUploader:
             parting = self._find_parting(store, keys, log, lineage, files) if differs else None
             if parting is None and log.foreign is not None:
                 parting = self._later_history(log, files)
+            if parting is None and self.parting is not None:
+                parting = self._later_batches(log.end, files)
             if files.lineage() != lineage:
                 raise SegmentChanged(f"{self._folder}: its leader epochs changed while it was read")
         self._part(parting)
@@ -289,6 +298,18 @@ class PartitionUploader:
             return None
         at, end = min(segment.readable_end for segment in later), max(segment.next_offset for segment in later)
         return Parting(at, end, *bounds, None, None)
+
+    def _later_batches(self, end: int, files: SegmentFiles) -> Parting | None:
+        """The parting of a log with a batch of a later leader than this one above ``end``, up to which all is stored.
+
+        Metadata that were restored alone may have this broker lead under an epoch from before the log's last one.
+        """
+        bounds, epoch = log_bounds(files), self._led.leader_epoch
+        later = (batch for batch in local_batches(files, end) if batch.header.leader_epoch > epoch and batch.is_sound)
+        first = next(later, None)
+        if bounds is None or first is None:
+            return None
+        return Parting(max(bounds[0], end), end, *bounds, None, first.header)
 
     def _find_parting(
         self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, files: SegmentFiles
@@ -458,10 +479,12 @@ class PartitionUploader:
 
         A leader's own log is right, and its damaged bytes are kept. But a broker that was deposed without knowing may
         have truncated its log, and fetched batches that the next leader has not committed yet, while its last answered
-        high watermark is from before.
+        high watermark is from before. If it is the leader after all, the cluster's metadata were restored.
         """
         latest = max((epoch for epoch, _ in scanned.summary.epochs), default=0)
         if latest > self._led.leader_epoch and scanned.damage is None:
+            with self._files() as files:
+                self._part(self._later_batches(self._remote.end, files))
             rule = f"has batches of leader epoch {latest}, and this broker leads under {self._led.leader_epoch}"
             raise SegmentChanged(f"{self._folder}: {rule}: the next leader seals them")
         return lineage
