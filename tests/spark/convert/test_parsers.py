@@ -182,7 +182,8 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
 
     with pytest.raises(ConfigError, match=message):
         run(changed.table, plan, never)
-    assert {one.key for one in changed.table.store.list("")} == files
+    told = changed.table.keys.deployment.unread("orders")
+    assert {one.key for one in changed.table.store.list("")} - {told} == files
     assert before.land().rows == 1
 
 
