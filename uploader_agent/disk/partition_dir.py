@@ -86,7 +86,8 @@ class PartitionFolder:
     def _list(self, stat: os.stat_result) -> None:
         stable = self._time() - stat.st_mtime > _GRANULARITY
         self.listing = list_segments(self.path)
-        self._listed = (stat.st_ino, stat.st_mtime_ns) if stable else None
+        # An empty listing may be a failed one (list_segments returns the same for a directory that is gone).
+        self._listed = (stat.st_ino, stat.st_mtime_ns) if stable and self.listing.segments else None
         self._modified = stat.st_mtime
         if self.listing.segments:
             self._active = f"{self._text}/{file_name(self.listing.segments[-1].base_offset, 'log')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.uploader_agent.disk.failing_calls import FailingCalls
 from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
@@ -17,6 +19,7 @@ from uploader_agent.broker.admin import Led
 from uploader_agent.broker.properties import read_broker
 from uploader_agent.disk.active_segment import ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
+from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
 from uploader_agent.upload.eligibility import SealRun, quiet_tail, rotated_runs, waiting_for
 
@@ -239,3 +242,19 @@ def test_an_index_that_points_nowhere_does_not_hide_the_log_end(world: World) ->
     found = ActiveReader().read(partition.folder, ID)
     assert found is not None
     assert found.end == 1000
+
+
+def test_a_directory_that_could_not_be_listed_is_listed_again(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(b"x")
+    os.utime(folder, (1_000_000, 1_000_000))
+    calls, looked = FailingCalls(tmp_path), PartitionFolder(folder)
+    with calls.patched():
+        calls.fail(errno.ENOENT, lambda kind, _, number: kind == "scandir" or (kind, number) == ("stat", 2))
+        looked.look()
+        assert calls.struck.is_set()
+        assert looked.listing.segments == []
+        calls.heal()
+        assert looked.look()
+    assert [segment.base_offset for segment in looked.listing.segments] == [0]
