@@ -27,7 +27,9 @@ from tests.uploader_agent.simulation.broker import Cluster, Leading, Replica
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import HANGS, Faults
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Metadata, Offsets
+from uploader_agent.broker.authority import Authority, MetadataMark
 
 Answer = TypeVar("Answer")
 
@@ -159,6 +161,27 @@ def _answered(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
 def _ends(parts: Sequence[tuple[TopicPartition, Any]]) -> Any:
     topic = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
     return OffsetForLeaderEpochResponse(topics=[topic(topic=at.topic, partitions=[part]) for at, part in parts])
+
+
+class CommittedLeaders(Authority):
+    """The leaders as the cluster's metadata have them now."""
+
+    def __init__(self, cluster: Cluster, scheduler: Scheduler) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler
+
+    def mark(self) -> MetadataMark:
+        return MetadataMark()
+
+    def confirms(self, mark: MetadataMark) -> bool | None:
+        del mark  # there is one log of metadata, and each answer is of its end
+        return True
+
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        found = self._cluster.view(self._scheduler.now).get(tp)
+        if found is None:
+            return None
+        return Leader(found.leader, Led(found.leader_epoch, topic_id_text(found.topic_id)), found.replicas)
 
 
 class Questions(Metadata):

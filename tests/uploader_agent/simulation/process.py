@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.uploader_agent.simulation.broker import Cluster
-from tests.uploader_agent.simulation.client import Client, Questions
+from tests.uploader_agent.simulation.client import Client, CommittedLeaders, Questions
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.disk import LogDir, SimulatedWatcher
 from tests.uploader_agent.simulation.faults import Faults
@@ -16,6 +16,7 @@ from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import AdminMetadata, Metadata
+from uploader_agent.broker.authority import Authority
 from uploader_agent.broker.broker_dirs import BrokerDirs
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
@@ -37,6 +38,7 @@ class Surroundings(NamedTuple):
     metadata: Metadata
     source: LogSource
     log_dirs: LogDirs
+    authority: Authority | None = None
 
 
 def of_broker(
@@ -47,7 +49,9 @@ def of_broker(
     properties = disk.path.with_suffix(".properties")
     properties.write_text(f"process.roles=broker\nnode.id={broker}\nlog.dirs={disk.path}\n")
     metadata = AdminMetadata(broker, lambda: Client(cluster, scheduler, faults))
-    return Surroundings(there, metadata, BrokerDisk(), BrokerDirs(properties, there))
+    return Surroundings(
+        there, metadata, BrokerDisk(), BrokerDirs(properties, there), CommittedLeaders(cluster, scheduler)
+    )
 
 
 class AgentProcess:
@@ -93,6 +97,7 @@ class AgentProcess:
             Questions(around.metadata, self._asked),
             lambda _url: self._store,
             self._watcher,
+            authority=around.authority,
             source=around.source,
             log_dirs=around.log_dirs,
             runtime=self._runtime,
