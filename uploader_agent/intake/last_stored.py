@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from tidemark.errors import NotFound
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, parse_offset_index, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.raw import objects
 from tidemark.raw.objects import StoredWatermark, find_watermark
-from tidemark.raw.segments import Segment, segment_of
+from tidemark.raw.segments import segment_of
 from tidemark.store import Store
+from uploader_agent.stored.histories import last_batch
 from uploader_agent.stored.open_transactions import open_in_store
 from uploader_agent.stored.stored_log import StoredSegment
-
-_READ_WHOLE: Final = 64 << 10
-"""The size up to which a segment is read without its index."""
 
 
 class StoredEnd(NamedTuple):
@@ -46,24 +43,7 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
         stored = objects.read_manifest(store, keys, name)
         known = StoredSegment.of(stored.manifest, lineage) if stored else None
         if stored and known and known.state == "whole" and known.readable_end == known.next_offset == end:
-            last = _last_batch(store, segment_of(stored.manifest, keys.manifest(name), store.url))
+            last = last_batch(store, segment_of(stored.manifest, keys.manifest(name), store.url), end)
             whole = last is not None and last.base_offset not in stored.manifest.gone
             return StoredEnd(end, last if whole else None, known.open_transactions)
     return StoredEnd(end, opened=open_in_store(store, keys, end, lineage) or ())
-
-
-def _last_batch(store: Store, segment: Segment) -> BatchHeader | None:
-    """The last batch of a segment, found by its index if it has more than a few batches."""
-    entries = []
-    if segment.has_index and segment.size > _READ_WHOLE:
-        try:
-            body = store.get(key := segment.sibling("index")).body
-        except NotFound:
-            return None
-        entries = parse_offset_index(body, segment.base, segment.size, key)
-    start = entries[-1].position if entries else 0
-    if start == segment.size:
-        return None
-    log = store.get_range(segment.key, start, segment.size, if_match=segment.etag)
-    *_, last = scan_batches([log], segment.key, segment.base)
-    return last

@@ -18,7 +18,7 @@ from tidemark.formats.raw.pack import PackedRange, read_range_bytes
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.kafka_log.same_batch import described, is_same
 from tidemark.raw.sealed_packs import BatchId, claims, id_of
-from tidemark.raw.stored_bytes import PIECE_BYTES, pieces
+from tidemark.raw.stored_bytes import pieces, pieces_between
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import OpenFile, opened
 
@@ -108,16 +108,10 @@ def spliced(store: Store, log: ObjectInfo, name: str, changes: Iterable[Edit]) -
     with TemporaryFile() as file:
         at = 0
         for change in changes:
-            file.writelines(_stored(store, log, at, change.position))
+            file.writelines(pieces_between(store, log.key, at, change.position, log.etag))
             batch = change.batch
             file.write(store.get_range(batch.key, batch.position, batch.position + batch.header.size))
             at = change.end
-        file.writelines(_stored(store, log, at, log.size))
+        file.writelines(pieces_between(store, log.key, at, log.size, log.etag))
         file.flush()
         yield opened(name, file.fileno())
-
-
-def _stored(store: Store, log: ObjectInfo, start: int, end: int) -> Iterator[bytes]:
-    """The stored bytes ``[start, end)`` of this very version."""
-    for at in range(start, end, PIECE_BYTES):
-        yield store.get_range(log.key, at, min(at + PIECE_BYTES, end), if_match=log.etag)

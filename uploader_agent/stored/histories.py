@@ -24,6 +24,7 @@ from tidemark.raw import objects
 from tidemark.raw.objects import REACH, read_manifest
 from tidemark.raw.packs import live_part
 from tidemark.raw.segments import Segment, live_end, segment_of
+from tidemark.raw.stored_bytes import pieces_between
 from tidemark.store import Store
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to
@@ -33,9 +34,6 @@ _READ_WHOLE: Final = 64 << 10
 """The size up to which a segment is read without its index."""
 
 _UNREADABLE: Final = (NotFound, PreconditionFailed, FormatError)
-
-_PIECE: Final = 8 << 20
-"""Bytes of a stored segment that are in memory at a time."""
 
 
 class HistoryDiffers(TidemarkError):
@@ -206,7 +204,8 @@ class _Piece:
 
     def _chunks(self) -> Iterable[bytes]:
         if isinstance(self._source, Segment):
-            return _chunks(self._store, self._source, 0, self._source.size)
+            segment = self._source
+            return pieces_between(self._store, segment.key, 0, segment.size, segment.etag)
         return [read_range_bytes(self._store, self._source)]
 
     def last(self) -> BatchHeader | None:
@@ -251,13 +250,9 @@ def last_batch(store: Store, segment: Segment, end: int) -> BatchHeader | None:
     start = max((entry.position for entry in entries if entry.last_offset < end), default=0)
     stop = min((entry.position for entry in entries if entry.last_offset >= end), default=segment.size)
     last = None
-    for header in scan_batches(_chunks(store, segment, start, stop), segment.key, segment.base):
+    data = pieces_between(store, segment.key, start, stop, segment.etag)
+    for header in scan_batches(data, segment.key, segment.base):
         if header.next_offset > end:
             break
         last = header
     return last
-
-
-def _chunks(store: Store, segment: Segment, start: int, stop: int) -> Iterator[bytes]:
-    for at in range(start, stop, _PIECE):
-        yield store.get_range(segment.key, at, min(at + _PIECE, stop), if_match=segment.etag)

@@ -21,8 +21,17 @@ def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:
         NotFound: the object was removed.
         StoreError: the store failed.
     """
-    for start in range(0, version.size, PIECE_BYTES):
-        yield store.get_range(version.key, start, min(start + PIECE_BYTES, version.size), if_match=version.etag)
+    return pieces_between(store, version.key, 0, version.size, version.etag)
+
+
+def pieces_between(store: Store, key: str, start: int, end: int, etag: str | None) -> Iterator[bytes]:
+    """The bytes ``[start, end)`` of the version ``etag`` of an object; None: of the current one, whatever it is.
+
+    Raises:
+        PreconditionFailed, NotFound, StoreError: as :func:`pieces`.
+    """
+    for at in range(start, end, PIECE_BYTES):
+        yield store.get_range(key, at, min(at + PIECE_BYTES, end), if_match=etag)
 
 
 def read_checksum(store: Store, version: ObjectInfo) -> int:

@@ -39,7 +39,7 @@ from tidemark.raw.masks import index_of
 from tidemark.raw.objects import LOOK_BACK, StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
-from tidemark.raw.stored_bytes import PIECE_BYTES
+from tidemark.raw.stored_bytes import pieces_between
 from tidemark.raw.tails import Tails
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
@@ -342,11 +342,7 @@ class RawTopic:
 
     def _bytes(self, segment: Segment, position: int) -> Iterator[bytes]:
         """The bytes of the segment from ``position`` on."""
-        store = self._store(segment.store)
-        for start in range(position, segment.stop, PIECE_BYTES):
-            yield store.get_range(
-                segment.key, start, min(start + PIECE_BYTES, segment.stop), if_match=segment.etag or None
-            )
+        return pieces_between(self._store(segment.store), segment.key, position, segment.stop, segment.etag or None)
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
         store = self._store(place.store)

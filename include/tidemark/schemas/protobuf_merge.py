@@ -169,6 +169,9 @@ def _reachable(files: FileDescriptorSet, message: str) -> FileDescriptorSet:
     return result
 
 
+_Definition = DescriptorProto | EnumDescriptorProto
+
+
 class _Names:
     """The definitions of files that are not within others, by their full names."""
 
@@ -183,7 +186,7 @@ class _Names:
         return name or None
 
 
-def _full(file: FileDescriptorProto, found: DescriptorProto | EnumDescriptorProto) -> str:
+def _full(file: FileDescriptorProto, found: _Definition) -> str:
     return f"{file.package}.{found.name}".lstrip(".")
 
 
@@ -191,7 +194,7 @@ def _by_package(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> FileDescr
     """The messages and enums of both, with all values of enums; of messages that both have, the fields of ``ours``."""
     result = FileDescriptorSet()
     files: dict[tuple[str, ...], FileDescriptorProto] = {}
-    known: set[str] = set()
+    known: dict[str, _Definition] = {}
     for file in (*ours.file, *theirs.file):
         if well_known(file.name) is not None:
             continue  # each pool has it
@@ -208,38 +211,28 @@ def _by_package(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> FileDescr
             name for name in file.dependency if name not in files[key].dependency and well_known(name) is not None
         )
         for message in file.message_type:
-            _take_message(result, files[key], message, known)
+            _take_message(known, files[key], message)
         for enum in file.enum_type:
-            _take_enum(result, files[key], enum, known)
+            _take_enum(known, files[key], enum)
     return result
 
 
-def _take_message(
-    result: FileDescriptorSet, file: FileDescriptorProto, message: DescriptorProto, known: set[str]
-) -> None:
-    name = _full(file, message)
-    if name not in known:
-        known.add(name)
-        file.message_type.add().CopyFrom(message)
-        return
-    for other in result.file:
-        for mine in other.message_type:
-            if _full(other, mine) == name:
-                _graft(mine, message)
+def _take_message(known: dict[str, _Definition], file: FileDescriptorProto, message: DescriptorProto) -> None:
+    mine = known.get(name := _full(file, message))
+    if mine is None:
+        known[name] = added = file.message_type.add()
+        added.CopyFrom(message)
+    elif isinstance(mine, DescriptorProto):
+        _graft(mine, message)
 
 
-def _take_enum(
-    result: FileDescriptorSet, file: FileDescriptorProto, enum: EnumDescriptorProto, known: set[str]
-) -> None:
-    name = _full(file, enum)
-    if name not in known:
-        known.add(name)
-        file.enum_type.add().CopyFrom(enum)
-        return
-    for other in result.file:
-        for mine in other.enum_type:
-            if _full(other, mine) == name:
-                _graft_values(mine, enum)
+def _take_enum(known: dict[str, _Definition], file: FileDescriptorProto, enum: EnumDescriptorProto) -> None:
+    mine = known.get(name := _full(file, enum))
+    if mine is None:
+        known[name] = added = file.enum_type.add()
+        added.CopyFrom(enum)
+    elif isinstance(mine, EnumDescriptorProto):
+        _graft_values(mine, enum)
 
 
 def _graft(ours: DescriptorProto, theirs: DescriptorProto) -> None:
