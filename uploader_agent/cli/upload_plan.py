@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, file_name
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.upload.eligibility import SealRun
 

@@ -18,7 +18,8 @@ from tidemark.kafka_log.batch import PREFIX_SIZE
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to, head
-from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import OpenFile, file_name, log_bases
 
 _ANY_OFFSET = 1 << 62
 

@@ -7,13 +7,10 @@ a second ``fstat`` shows that the file has changed in the meantime (truncation w
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 
@@ -23,12 +20,9 @@ from typing_extensions import override
 from tidemark.errors import TidemarkError
 from tidemark.kafka_log import (
     Lineage,
-    parse_leader_epoch_checkpoint,
-    parse_partition_metadata,
     parse_segment_file,
     segment_name,
 )
-from uploader_agent.disk.log_dirs import PARTITION_METADATA, open_file
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -221,82 +215,6 @@ class SegmentFiles(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class PartitionFiles(SegmentFiles):
-    """A partition's directory, held by a descriptor; usable with ``with``, which closes all files."""
-
-    def __init__(self, folder: Path, topic_id: str | None, restores: tuple[int, ...] = ()) -> None:
-        """Open ``folder``. Its log has the ``restores`` of ``offset.wm``, once that was read.
-
-        Raises:
-            SegmentChanged: it is gone, or belongs to another incarnation of the topic than ``topic_id``.
-            FormatError: its ``partition.metadata`` is damaged.
-            OSError: it cannot be read.
-        """
-        self.folder = folder
-        self._restores = restores
-        try:
-            self._directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise SegmentChanged(f"{folder}: is gone, or a link, and none is followed") from error
-        with ExitStack() as stack:
-            self._stack = stack
-            stack.callback(os.close, self._directory)
-            text = self.text(PARTITION_METADATA)
-            recorded_id = parse_partition_metadata(text, str(folder / PARTITION_METADATA)) if text is not None else None
-            if None not in {recorded_id, topic_id} and recorded_id != topic_id:
-                raise SegmentChanged(f"{folder}: belongs to topic id {recorded_id}, not {topic_id}")
-            self._stack = stack.pop_all()
-
-    @override
-    def open(self, name: str) -> OpenFile | None:
-        descriptor = self.descriptor(name)
-        if descriptor is None:
-            return None
-        self._stack.callback(os.close, descriptor)
-        return opened(name, descriptor)
-
-    def descriptor(self, name: str) -> int | None:
-        """A descriptor of a file, which the caller closes; None if there is no file. Raises OSError for a link."""
-        try:
-            return open_file(name, self._directory)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            rule = "is a symbolic link, and none is followed" if error.errno == errno.ELOOP else error.strerror
-            raise OSError(error.errno, rule, self.path(name)) from error
-
-    def text(self, name: str) -> str | None:
-        """The content of a small text file; None if there is none."""
-        file = self.open(name)
-        return None if file is None else file.read().decode("utf-8", errors="replace")
-
-    def lineage(self) -> Lineage:
-        """The lineage in ``leader-epoch-checkpoint``; empty without the file. Raises :class:`FormatError`."""
-        text = self.text(EPOCHS)
-        lineage = Lineage() if text is None else parse_leader_epoch_checkpoint(text, str(self.folder / EPOCHS))
-        return lineage.restored(self._restores)
-
-    def names(self) -> list[str]:
-        """All names in the directory, from a new listing."""
-        return os.listdir(self._directory)  # noqa: PTH208 - by descriptor, not by path
-
-    @override
-    def next_base(self, base_offset: int) -> int | None:
-        return min((base for base in log_bases(self.names()) if base > base_offset), default=None)
-
-    @override
-    def previous_base(self, base_offset: int) -> int | None:
-        return max((base for base in log_bases(self.names()) if base < base_offset), default=None)
-
-    @override
-    def path(self, name: str) -> str:
-        return str(self.folder / name)
-
-    @override
-    def close(self) -> None:
-        self._stack.close()
 
 
 def opened(name: str, descriptor: int) -> OpenFile:

@@ -14,7 +14,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import DELETED, DirectoryListing, LocalSegment
-from uploader_agent.disk.segment_files import PartitionFiles, file_name
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import file_name
 from uploader_agent.hold.backends import close_all
 from uploader_agent.hold.record import HeldSegment
 from uploader_agent.hold.taking import ends_at, extent, open_file, take

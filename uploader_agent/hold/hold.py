@@ -21,7 +21,8 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments, resolved
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.hold import discovery
 from uploader_agent.hold.backends import HoldBackend, close_all, raise_limit
 from uploader_agent.hold.deleted_segments import agrees, believable

@@ -10,15 +10,8 @@ from pathlib import Path
 from typing_extensions import override
 
 from tidemark.kafka_log import Lineage
-from uploader_agent.disk.segment_files import (
-    OpenFile,
-    PartitionFiles,
-    SegmentChanged,
-    SegmentFiles,
-    file_name,
-    log_bases,
-    opened,
-)
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name, log_bases, opened
 from uploader_agent.hold.backends import HoldBackend
 from uploader_agent.hold.record import HeldSegment
 

@@ -10,7 +10,8 @@ from tidemark.errors import FormatError
 from tidemark.kafka_log import BatchHeader, parse_offset_index
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.log_dirs import DELETED
-from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, file_name, log_bases, opened
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import OpenFile, file_name, log_bases, opened
 from uploader_agent.hold.backends import close_all
 
 EXTENSIONS = ("log", "index", "timeindex", "snapshot")

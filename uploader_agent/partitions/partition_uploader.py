@@ -27,7 +27,8 @@ from tidemark.raw.objects import StoredManifest, StoredWatermark
 from tidemark.raw.packs import packed_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.packs.tail import Tail

@@ -25,7 +25,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark, read_manifest
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.disk.segment_files import PartitionFiles
+from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage

@@ -28,7 +28,8 @@ from tidemark.store import Store
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
-from uploader_agent.disk.segment_files import Bytes, PartitionFiles, checksum
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
@@ -191,7 +192,8 @@ class Branching:
         return before.model_copy(
             update={
                 "leader_epoch": self._led.leader_epoch,
-                "next_offset": max(before.start_offset, min(at, before.next_offset)),
+                "start_offset": min(at, before.start_offset),
+                "next_offset": min(at, before.next_offset),
                 "ranges_above": tuple(watermark.above(below, min(at, before.next_offset))),
                 "lineage": lineage.entries,
                 "gaps": tuple(watermark.below(before.gaps, at)),

@@ -240,7 +240,7 @@ class RemoteState:
 
     def _adopt(self, log: StoredLog) -> None:
         self._log = log
-        self._start = log.stored.watermark.start_offset if log.stored else self._start
+        self._start = log.agreed.start_offset if log.agreed else self._start
         self._changes += 1
 
     def add(self, stored: StoredManifest, lineage: Lineage) -> None:

@@ -1,7 +1,8 @@
 """``offset.wm``: the end of a partition's stored offsets without a hole; computed, fenced, written by conditional PUT.
 
 Promises: within a topic id, (restores, leader epoch, next offset) never decreases; a writer with an older leader epoch
-gets an error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut.
+gets an error and stops; if a leader's lineage cuts offsets off, that leader takes the next offset back to the cut, and
+the start, too, if the cut lies below it: that leader's log was behind the offset at which the store began.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def truncate(previous: Watermark, lineage: Lineage, leader_epoch: int) -> Waterm
     return previous.model_copy(
         update={
             "leader_epoch": leader_epoch,
-            "next_offset": max(at, previous.start_offset),
+            "start_offset": min(at, previous.start_offset),
+            "next_offset": at,
             "ranges_above": (),
             "lineage": Lineage(previous.lineage).truncated(at).entries,
             "gaps": (),

@@ -23,7 +23,8 @@ from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, SegmentFiles, checksum, file_name
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import Bytes, SegmentChanged, SegmentFiles, checksum, file_name
 from uploader_agent.hold import Hold
 from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage

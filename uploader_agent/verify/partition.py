@@ -23,7 +23,8 @@ from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 from tidemark.timestamps import utc_now
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.stored import watermark
 from uploader_agent.stored.histories import first_difference, local_batches

@@ -22,11 +22,11 @@ from tidemark.raw.transactions import aborted_from, decided_end
 class KnownPartition:
     """The state of a partition in the store and the ledger. ``complete`` is that of :class:`~.raw.Window`.
 
-    ``first`` is the current start of raw, for a partition of which nothing has landed. If the newest lineage requires
-    the partition to leave the landed branch, ``cut`` is the way to leave it, and ``from_offset`` the start of the plan.
-    ``end`` is the highest offset that may exist: above the watermark are the tails, whose high watermarks were
-    ``observed``: (offset, when). ``opened`` are the transactions open behind the :attr:`Decision.cut_off` pieces, once
-    their headers were read.
+    ``begins`` is the first offset that gets a class now. If the newest lineage requires the partition to leave the
+    landed branch, ``cut`` is the way to leave it. If nothing below ``begins`` has landed, ``first`` is the current
+    start of raw: what lies between the two was deleted or has expired. ``end`` is the highest offset that may exist:
+    above the watermark are the tails, whose high watermarks were ``observed``: (offset, when). ``opened`` are the
+    transactions open behind the :attr:`Decision.cut_off` pieces, once their headers were read.
     """
 
     incarnation: int
@@ -38,7 +38,7 @@ class KnownPartition:
     aborted: tuple[AbortedTransaction, ...] = ()
     acknowledged: Intervals = field(default_factory=Intervals)
     cut: BranchCut | None = None
-    from_offset: int = 0
+    begins: int = 0
     first: int = 0
     end: int = 0
     observed: tuple[tuple[int, datetime], ...] = ()
@@ -47,12 +47,12 @@ class KnownPartition:
     @property
     def start(self) -> int:
         """The first offset to convert."""
-        return self.from_offset if self.cut else self.landed_next
+        return max(self.begins, self.first)
 
     @property
     def landed_next(self) -> int:
         """The first offset without a class."""
-        return self.state.next_offset if self.state else max(self.first, self.watermark.start_offset)
+        return self.state.next_offset if self.state else self.start
 
     @property
     def lineage(self) -> Lineage:
@@ -128,8 +128,8 @@ def decide(known: KnownPartition) -> Decision:
         held_by=held_by,
         gaps=_gaps(known, _lost(hole, known.watermark.next_offset), end),
         acknowledged=tuple(acknowledged.clip(start, max(start, end))),
-        deleted_before_upload=() if known.state or began == 0 else ((0, began),),
-        expired=() if known.state or start == began else ((began, start),),
+        deleted_before_upload=((known.begins, began),) if known.begins < began else (),
+        expired=((expires, start),) if (expires := max(known.begins, began)) < start else (),
         branch=known.state.branch if known.state else 0,
         cut=known.cut,
         foreign_epochs=known.watermark.foreign_epochs,
@@ -161,7 +161,7 @@ def left_at(watermark: Watermark, state: PartitionState | None) -> int | None:
     if state is None:
         return None
     at = watermark.history.divergence(state.history, state.verdicts_end)
-    return None if at is None else max(at, state.start_offset)
+    return None if at is None else max(at, watermark.start_offset)
 
 
 def _cut_off(known: KnownPartition, at: int) -> tuple[Gap, ...]:

@@ -97,7 +97,7 @@ def _landed(plan: RunPlan, part: PartitionPlan, outcomes: Sequence[Outcome]) -> 
     state = _state(plan, part, at, stop)
     if part.cut is None:
         return TableChange(files, tuple(evidence), (state,), unknown=unknown)
-    evidence += _left_behind(part, part.cut, part.start)
+    evidence += _left_behind(part, part.cut, part.begins)
     return TableChange(files, tuple(evidence), (state,), part.cut.removes, part.cut.supersedes, unknown)
 
 

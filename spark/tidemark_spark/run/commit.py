@@ -132,7 +132,7 @@ def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
         state = ledger.by_partition.get(part.key)
         if state is None:
             continue
-        if state.next_offset != part.landed_next or part.deleted_before_upload or part.expired:
+        if state.next_offset != part.landed_next:
             place = f"at {state.next_offset}, not at {part.landed_next}"
             raise StaleRun(f"partition {part.partition} now continues {place}")
         later = state.leadership > part.leadership and state.leader_epoch not in part.foreign_epochs
@@ -237,9 +237,15 @@ def _partitions(current: Ledger, fresh: Iterable[PartitionState]) -> tuple[Parti
 
 
 def _after(known: PartitionState, state: PartitionState) -> PartitionState:
-    """``state`` merged with ``known``; ``as_of`` of a branch that was left is dropped."""
-    times = [at for at in (state.as_of, known.as_of if known.branch == state.branch else None) if at is not None]
-    return state.model_copy(update={"start_offset": known.start_offset, "as_of": max(times, default=None)})
+    """``state`` merged with ``known``; ``as_of`` of a branch that was left is dropped.
+
+    The start moves down with a branch that is left below it, and to the first offset that lands after that.
+    """
+    left, none_landed = known.branch != state.branch, known.next_offset <= known.start_offset
+    times = [at for at in (state.as_of, None if left else known.as_of) if at is not None]
+    start = state.start_offset if none_landed else known.start_offset
+    start = min(known.start_offset, state.start_offset) if left else start
+    return state.model_copy(update={"start_offset": start, "as_of": max(times, default=None)})
 
 
 def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:

@@ -271,7 +271,7 @@ def test_a_rebuild_of_what_is_gone_names_the_tombstone(world: World) -> None:
         plan_rebuild(world.table, [PAST])
 
 
-def test_a_new_table_begins_where_raw_does(world: World) -> None:
+def _begin_another_table(world: World) -> None:
     remove(world)
     world.topics_file.write_text(
         world.topics_file.read_text().replace("topic: orders", "topic: orders\n    table: two")
@@ -279,6 +279,10 @@ def test_a_new_table_begins_where_raw_does(world: World) -> None:
     deployment = load_topics(world.topics_file)
     world.table = open_topic_table(deployment, deployment.topic("orders"))
     world.land()
+
+
+def test_a_new_table_begins_where_raw_does(world: World) -> None:
+    _begin_another_table(world)
     assert world.offsets() == [12, 13, 14]
     assert world.classes() == {"expired": 12, "landed": 3}
     assert continuity_of(world.table)["sound"]
@@ -326,3 +330,14 @@ def test_a_tombstone_that_does_not_hold_removes_nothing(world: World, body: byte
     assert named.key in found.stays
     assert found.leftover == 0
     assert world.raw.store.get(world.raw.keys().segment(SegmentName(3), "log")).body == b"left"
+
+
+def test_what_had_expired_before_the_first_run_lands_from_a_branch_that_left_the_log_there(world: World) -> None:
+    _begin_another_table(world)
+    known = world.raw.partition(0)
+    known.lineage, known.leader_epoch = ((EPOCH, 0), (5, 10)), 5
+    world.raw.segment(simple(10, 4, leader_epoch=5), base=10)
+    world.land()
+    assert world.classes() == {"expired": 10, "landed": 4}
+    assert world.offsets() == [10, 11, 12, 13]
+    assert audited(world).passed

@@ -470,3 +470,30 @@ def test_what_spark_changed_is_made_right_too(world: World, tmp_path: Path) -> N
         assert repair(world).status == "landed", name
         assert world.rows() == before, name
         assert sound(world), name
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_log_that_was_cut_off_below_the_start_of_the_store_lands_from_there(tmp_path: Path, repaired: bool) -> None:
+    """The new leader's disk was replaced: it was behind the offset at which the store began."""
+    world = World(tmp_path)
+    known = world.raw.partition()
+    known.start_offset = known.end = 6
+    world.raw.segment([simple(6), simple(9)])
+    world.land()
+    assert world.classes() == {"deleted_before_upload": 6, "landed": 6}
+    if repaired:
+        delete(world)
+    branch(world, (5, 2))
+    known.start_offset = 2
+    world.raw.segment([simple(2, 5, leader_epoch=5)], base=2)
+    world.raw.publish()
+    if repaired:
+        assert repair(world).status == "landed"
+        assert world.rows() == []
+    assert world.land().rows == 5
+    assert (world.offsets(), epochs(world)) == ([2, 3, 4, 5, 6], [5] * 5)
+    assert world.classes() == {"deleted_before_upload": 2, "landed": 5}
+    state = world.ledger.by_partition[0, 0]
+    assert (state.start_offset, state.next_offset, state.gaps) == (2, 7, ())
+    assert plan_ingest(world.table).empty
+    assert sound(world)

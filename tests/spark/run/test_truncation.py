@@ -519,6 +519,8 @@ def test_random_histories_of_elections_leave_what_the_log_holds(tmp_path: Path, 
         _settled(history.world)
         rows = history.world.rows()
         assert [(row["kafka_offset"], row["kafka_leader_epoch"], row["kafka_value"]) for row in rows] == history.rows
+        if rows:  # each offset has one class
+            assert sum(history.world.classes().values()) == history.world.next_offset()
         restores += len(history.known.restores)
         branches += history.world.ledger.by_partition[0, 0].branch
     assert branches > (2 if full else 0), "the histories had elections"
@@ -532,17 +534,23 @@ class _History:
         self.world, self._rng = world, rng
         self.known = world.raw.partition()
         self._log: list[tuple[int, int, bytes, bytes]] = []
-        self._lineage, self._latest = [(EPOCH, 0)], EPOCH
+        self._begun = self.known.start_offset = self.known.end = rng.choice((0, 0, rng.randint(1, 9)))
+        self._lineage, self._latest = [(EPOCH, self._begun)], EPOCH
+        self.known.lineage = tuple(self._lineage)
 
     @property
     def rows(self) -> list[tuple[int, int, bytes]]:
         """The offset, the epoch and the value of each record."""
         return [(at, _epoch(made), value) for base, end, made, value in self._log for at in range(base, end)]
 
+    @property
+    def _end(self) -> int:
+        return self._log[-1][1] if self._log else self._begun
+
     def go_on(self) -> None:
         """The log may be cut off; then records are appended, and all of it is uploaded in one or two segments."""
         rng = self._rng
-        if rng.random() < 0.5 and len(self._log) > 1:
+        if rng.random() < 0.5 and self._log:
             self._cut()
         for _ in range(rng.randint(1, 4)):
             self._append()
@@ -553,19 +561,25 @@ class _History:
                 self.world.raw.segment(batches, base=part[0][0], lineage=tuple(self._lineage))
 
     def _cut(self) -> None:
-        """An unclean election, or a restore, after which the leader may go on under the epoch of before."""
-        self._log = self._log[: self._rng.randint(1, len(self._log) - 1)]
-        end = self._log[-1][1]
+        """An unclean election, or a restore, after which the leader may go on under the epoch of before.
+
+        The leader may be behind the offset at which the store began, as one whose disk was replaced.
+        """
+        self._log = self._log[: self._rng.randint(0, len(self._log) - 1)]
+        if not self._log:
+            self._begun = self.known.start_offset = self._rng.randint(0, self._begun)
+        end = self._end
         self._lineage = [one for one in self._lineage if one[1] < end]
         if restored := self._rng.random() < 0.5:
-            self.known.restores, self._latest = (*self.known.restores, end), self._lineage[-1][0]
-        if not restored or self._rng.random() < 0.5:
+            self.known.restores = (*self.known.restores, end)
+            self._latest = self._lineage[-1][0] if self._lineage else self._latest
+        if not restored or not self._lineage or self._rng.random() < 0.5:
             self._latest += 1
             self._lineage.append((self._latest, end))
         branch(self.world, *self._lineage)
 
     def _append(self) -> None:
-        base, count = self._log[-1][1] if self._log else 0, self._rng.randint(1, 3)
+        base, count = self._end, self._rng.randint(1, 3)
         epoch = self._lineage[-1][0]
         value = b"%d in history %d" % (epoch, len(self.known.restores))
         records = [Record(i, T0 + self._rng.randrange(3) * DAY, b"k", value) for i in range(count)]

@@ -23,7 +23,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import find_segments
-from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.backends import HEADROOM, MOST, NOTE, budget, read_back
 from uploader_agent.hold.eviction import Cost, Space, to_evict

@@ -254,3 +254,44 @@ def test_nothing_is_uploaded_again_from_another_history(world: World) -> None:
     with pytest.raises(HistoriesPart, match="another history than the stored one from offset 120 on"):
         list(again.run())
     assert objects(world) == before
+
+
+@pytest.mark.parametrize("log_start", [125, 180, 205, 245])
+@pytest.mark.parametrize("segments", [(0,), (0, 100), (0, 150), (0, 100, 200)])
+def test_a_branch_whose_first_records_were_deleted_is_no_other_history(
+    world: World, segments: tuple[int, ...], log_start: int
+) -> None:
+    """An unclean election left the stored log at 120; DeleteRecords moved the epoch's start in the checkpoint up."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    partition = world.disk.partition()
+    for path in partition.folder.glob("0*"):
+        path.unlink()
+    for base, following in zip(segments, [*segments[1:], 260], strict=True):
+        split = min(max(base, 120), following)
+        partition.segment(base, records(base, split) + records(split, following, value="other", epoch=5))
+        partition.snapshot(following)
+    partition.segment(260, b"").lineage([(5, log_start)])
+    world.metadata.leads[T], world.metadata.log_start = Led(5, ID), log_start
+    agent = world.once()
+    assert agent.leadership.partitions[T].error is None
+    _, watermark = world.watermark()
+    assert (watermark.next_offset, watermark.lineage, watermark.gaps) == (260, ((3, 0), (5, 120)), ())
+
+
+def test_a_new_leader_that_was_behind_the_start_of_the_store_moves_the_start_back(world: World) -> None:
+    """An unclean election of a replica whose disk was replaced: offsets that retention had removed are given again."""
+    world.disk.partition().lineage([(3, 100)]).fill(100, 200, end=300)
+    world.metadata.log_start = 100
+    world.once()
+    assert world.watermark()[1].start_offset == 100
+    partition = world.disk.partition()
+    for path in partition.folder.glob("0*"):
+        path.unlink()
+    partition.fill(0, 40, end=70, epoch=5).lineage([(5, 0)])
+    world.metadata.leads[T], world.metadata.log_start = Led(5, ID), 0
+    agent = world.once()
+    assert agent.leadership.partitions[T].error is None
+    _, watermark = world.watermark()
+    assert (watermark.start_offset, watermark.next_offset, watermark.lineage) == (0, 70, ((5, 0),))
+    assert watermark.gaps == ()

@@ -196,9 +196,14 @@ class PartitionPlan(Model):
         return len(self.restores), self.leader_epoch
 
     @property
+    def begins(self) -> int:
+        """The first offset that the run gives a class to."""
+        return min([self.start, *(start for start, _ in (*self.deleted_before_upload, *self.expired))])
+
+    @property
     def landed_next(self) -> int:
-        """The ledger's next offset at the time of planning."""
-        return self.cut.old_next if self.cut else self.start
+        """The ledger's next offset at the time of planning; 0 for a partition that the ledger did not have."""
+        return self.cut.old_next if self.cut else self.begins
 
     @property
     def key(self) -> tuple[int, int]:
