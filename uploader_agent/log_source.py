@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, Protocol
+from datetime import datetime
+from typing import ClassVar, NamedTuple, Protocol
 
 from typing_extensions import override
 
@@ -16,6 +17,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.runtime import Thread
+from uploader_agent.stored.histories import Parting
+
+
+class FoundParting(NamedTuple):
+    """Where a log parts from the stored history, and when that was found."""
+
+    parting: Parting
+    found_at: datetime
 
 
 class LogSource(Protocol):
@@ -51,6 +60,10 @@ class LogSource(Protocol):
         """
         ...
 
+    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
+        """Where the source itself has found the leader's log to be another one than the stored."""
+        ...
+
     @contextmanager
     def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
         """Keep the directories of accepted topics current, in a thread if that takes one."""
@@ -83,6 +96,10 @@ class BrokerDisk(LogSource):
 
     @override
     def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
+        return None
+
+    @override
+    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
         return None
 
     @override

@@ -30,6 +30,7 @@ from uploader_agent.intake.fetching import (
 from uploader_agent.intake.last_stored import StoredEnd
 from uploader_agent.intake.leader_logs import LeaderLog
 from uploader_agent.intake.spool import PartitionSpool
+from uploader_agent.stored.histories import Parting
 
 _PAUSE_SECONDS: Final = 0.25
 """Time after a refusal before the next question."""
@@ -104,6 +105,8 @@ class PartitionFollower:
         self.bytes_per_offset: float | None = None
         """The mean size of an offset in the batches that were fetched last."""
         self.error: TidemarkError | None = None
+        self.parting: Parting | None = None
+        """Where the leader's log parts from what was fetched, or stored, before; the follower has stopped then."""
         self._stored_end = stored_end
         self._asked: Leader | None = None
         """The leader that is being asked for its log."""
@@ -316,6 +319,9 @@ class PartitionFollower:
         rule = "another log has this topic's id, as after a restore of brokers from a backup"
         remedy = "have the topic made again, under another id, or exclude it"
         differ = f"{self.tp}: the leader has a batch at {found}, and one at {known}"
+        at = min(last.base_offset, theirs.base_offset)
+        start, end = self._stated_from, max(self.log_end or 0, theirs.next_offset)
+        self.parting = Parting(at, max(self.spool.end or 0, last.next_offset), start, end, last, theirs)
         self.stop(FetchStopped(StopReason.OTHER_LOG, f"{differ}: {rule}; {remedy}"))
         return False
 

@@ -30,7 +30,7 @@ from uploader_agent.intake.fetching import Cluster, FetchStopped, Retention, Sto
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.last_stored import StoredEnd, stored_end
 from uploader_agent.intake.spool import PartitionSpool
-from uploader_agent.log_source import LogSource
+from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime, Thread
 from uploader_agent.settings import FetchSettings
@@ -110,6 +110,8 @@ class SlotReplica(LogSource):
         self._retention_at = self._left_at = self._clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
+        self._parted: Mapping[tuple[TopicPartition, str], FoundParting] = {}
+        """The partitions whose leader has another log; replaced as a whole."""
         self._refused: dict[str, FetchStopped] = {}
         """The topics that no broker describes, and the partitions with a directory that cannot be used."""
         self._told: set[str] = set()
@@ -135,6 +137,10 @@ class SlotReplica(LogSource):
     @override
     def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
         return self._left.get((tp, topic_id or ""))
+
+    @override
+    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
+        return self._parted.get((tp, topic_id or ""))
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -317,6 +323,11 @@ class SlotReplica(LogSource):
         line, now = self._fetcher.line, self._clock()
         stopped = {str(follower.tp): follower.error for follower in line if isinstance(follower.error, FetchStopped)}
         stopped |= self._refused
+        parted = {(follower.tp, follower.topic_id): follower.parting for follower in line if follower.parting}
+        found_at = self._runtime.utc_now()
+        self._parted = {
+            key: self._parted.get(key) or FoundParting(parting, found_at) for key, parting in parted.items()
+        }
         counts = Counter(error.reason for error in stopped.values())
         for reason in StopReason:
             self._metrics.stopped_partitions.labels(reason).set(counts[reason])

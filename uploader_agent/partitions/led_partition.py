@@ -24,6 +24,7 @@ from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
+from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.observation import Confirmed, Observation, Pace
@@ -417,9 +418,18 @@ class LedPartition:
         return before != self._short
 
     @property
-    def parting(self) -> Parting | None:
+    def found_parting(self) -> FoundParting | None:
         """Where the log parts from the stored history, once that is certain."""
-        return self.uploader.parting if self.parting_told else None
+        found, found_at = self.uploader.parting, self.uploader.parted_at
+        if found is not None and found_at is not None and self.parting_told:
+            return FoundParting(found, found_at)
+        return self._source.parting(self.tp, self.led.topic_id)
+
+    @property
+    def parting(self) -> Parting | None:
+        """The parting of :attr:`found_parting`."""
+        found = self.found_parting
+        return found.parting if found is not None else None
 
     def confirm_parting(self, asked_at: datetime) -> None:
         """Note that the broker, asked at ``asked_at``, leads the log: a log that it has to leave is not told."""

@@ -207,9 +207,10 @@ class IndexPublisher:
 
 def other_history_of(partition: LedPartition) -> OtherHistory | None:
     """Where the log of ``partition`` parts from the stored history, in the form of an index."""
-    parting, found_at = partition.parting, partition.uploader.parted_at
-    if parting is None or found_at is None:
+    found = partition.found_parting
+    if found is None:
         return None
+    parting, found_at = found
     stored, local = last_batch_of(parting.stored), last_batch_of(parting.local)
     bounds = {"log_start": parting.log_start, "log_end": parting.log_end}
     return OtherHistory(

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from tidemark.formats.raw.last_batch import batch_of
-from tidemark.formats.raw.slots import of_broker
+from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.kafka_log.same_batch import described
@@ -194,9 +194,17 @@ def other_histories(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator
             title=f"{cluster}/{topic}: a broker has another history than the store",
             text=f"partition {first.entry.partition} {place}: {_parting(history)}{more}; nothing more of it is stored",
             likely="brokers or the cluster's metadata were restored from a backup, and Kafka gave offsets again",
-            mend=f"{place}: tidemark-agent branch {topic} {first.entry.partition} shows both, and what goes on",
+            mend=_go_on(first, topic),
             fact=" ".join(f"{leader.entry.partition}:{other.at}" for leader, other in found),
         )
+
+
+def _go_on(leader: LeaderEntry, topic: str) -> str:
+    """The remedy. A slot's spool begins where the histories part, or above: it cannot find out where."""
+    if origin_of(leader.broker) == "fetch":
+        return "make the topic again, under another id, or run an agent beside its brokers, which can go on"
+    branch = f"tidemark-agent branch {topic} {leader.entry.partition}"
+    return f"on {of_broker(leader.broker)}: {branch} shows both, and what goes on"
 
 
 def _parting(history: OtherHistory) -> str:

@@ -20,6 +20,7 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
 from tidemark.formats.raw.last_batch import last_batch_of
+from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
@@ -309,11 +310,17 @@ def test_another_history_on_a_broker_names_both_and_what_to_do(world: World) -> 
     assert (found.key, found.partition, found.start, found.end) == ("history/kafka-1/orders", 0, 40, 100)
     assert "the store has a batch from 40 to 44 under epoch 3 of 2026-" in found.text
     assert "and ends at 100; the disk has a batch from 45 to 49 under epoch 3" in found.text
-    assert "tidemark-agent branch orders 0" in found.mend
+    assert found.mend.startswith("on broker 4: tidemark-agent branch orders 0")
+    seen = {"other_history": other.model_copy(update={"at": 41}), "observed_at": NOW + 2 * MINUTE}
+    world.put_index(parted.model_copy(update=seen), broker=FIRST_SLOT + 1)
+    [of_slot] = looked(world, 1)
+    assert "on slot 1" in of_slot.text
+    assert "run an agent beside its brokers" in of_slot.mend
+    world.raw.delete(world.control.index(FIRST_SLOT + 1))
     world.raw.put(world.control.index(4), b"not an index")
-    assert "history/kafka-1/orders" in keys(world, 1), "nobody knows"
+    assert "history/kafka-1/orders" in keys(world, 2), "nobody knows"
     world.put_index(parted.model_copy(update={"other_history": None}), broker=4)
-    assert keys(world, 2) == []
+    assert keys(world, 3) == []
 
 
 def test_nothing_is_told_of_a_broker_that_was_removed(world: World) -> None:

@@ -873,3 +873,24 @@ def test_a_new_spool_is_not_begun_behind_another_logs_batches(slot: Slot, cluste
     assert stopped(replica) == {"other_log": 1}
     replica.close()
     assert (slot.watermark().next_offset, batches_in(slot.spool / str(T))) == (before.next_offset, [])
+
+
+def test_another_log_that_a_slot_has_met_is_told_as_of_a_broker(slot: Slot, cluster: ScriptedCluster) -> None:
+    cluster.produce(30)
+    slot.upload()
+    last, stored = header_of(cluster.log.batches[-1]), slot.manifests()
+    restored(cluster)
+    cluster.produce(5)
+    with closing(NoWatcher()) as bell, closing(caught_up(slot)) as replica:
+        replica._measure()
+        agent = slot.agent(replica, bell)
+        agent.upload_once()
+        trouble = agent.leadership.other_histories()
+    told = slot.index().other_history
+    assert told is not None
+    assert (told.at, told.stored_end, told.log_end) == (last.base_offset, last.next_offset, cluster.log.end)
+    assert told.stored is not None
+    assert told.stored != told.local
+    assert trouble is not None
+    assert f"another history than the stored one from offset {last.base_offset} on" in trouble
+    assert slot.manifests() == stored
