@@ -81,7 +81,7 @@ def verify_command(
             try:
                 report, done = partial(_report, str(tp), output), partial(_show_progress, progress, f"{tp}: segments")
                 verdict = verify(partition, pool, report, done, heads, lacking.findings.get(tp, ()), deep=deep)
-            except TidemarkError as error:
+            except (TidemarkError, OSError) as error:  # of this partition's objects or files alone
                 failed = True
                 _report_failure(str(tp), f"{type(error).__name__}: {error}", output)
                 continue

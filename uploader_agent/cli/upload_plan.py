@@ -58,7 +58,7 @@ def _line(partition: LedPartition, works: list[SealRun]) -> PlanLine:
             for work in works:
                 size += _size(files, work)
                 puts += _PUTS
-    except SegmentChanged as changed:
+    except (SegmentChanged, OSError) as changed:
         error = str(changed)
     tails = sum(work.is_tail for work in works)
     written = len(works) + (not partition.uploader.claimed)  # offset.wm, at most once for each run, and first of all

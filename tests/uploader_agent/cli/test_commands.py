@@ -63,6 +63,20 @@ def test_a_plan_has_the_quiet_tail_and_what_fails(world: World) -> None:
     assert upload_plan.total_of([]) == PlanLine("total", 0, 0, 0, 0, None)
 
 
+def test_a_plan_goes_on_after_a_partition_whose_files_cannot_be_opened(world: World) -> None:
+    other = TopicPartition("orders", 1)
+    world.metadata.leads[other] = Led(3, ID)
+    log = world.disk.partition().fill(0, end=50).log(0)
+    world.disk.partition(other).fill(0, end=50)
+    with world.agent(read_only=True) as agent:
+        agent.survey()
+        log.unlink()
+        log.symlink_to("nowhere")
+        failed, fine = upload_plan.plan_of(agent.leadership.partitions.values(), 0.0)
+    assert "symbolic link" in (failed.error or "")
+    assert (fine.partition, fine.segments, fine.error) == ("orders-1", 1, None)
+
+
 def test_status_names_gaps_with_reason_and_time(world: World) -> None:
     with_hole(world)
     world.once()
