@@ -10,6 +10,9 @@ from py4j.protocol import Py4JJavaError
 from tests.support.java_client import JavaGatewayProcess
 from tests.support.paths import site_packages
 
+_PAIRS = 2_000
+"""Pairs of schemas for one JVM: ``GenericDatumReader`` keeps a decoder for each pair that it has ever read."""
+
 
 class JavaAvro(JavaGatewayProcess):
     """A JVM with ``GenericDatumReader``; logical types change nothing, as it converts none."""
@@ -17,6 +20,7 @@ class JavaAvro(JavaGatewayProcess):
     def __init__(self) -> None:
         """Nothing is started yet."""
         super().__init__(str(site_packages("dev") / "pyspark" / "jars" / "*"))
+        self._pairs = 0
 
     def resolved(self, writer: str, reader: str, records: Sequence[bytes]) -> list[bytes | str]:
         """Each of ``records``, which ``writer`` wrote, encoded by ``reader``; or Java's reason to refuse it.
@@ -28,6 +32,10 @@ class JavaAvro(JavaGatewayProcess):
         """
         if not records:
             return []
+        self._pairs += 1
+        if self._pairs % _PAIRS == 0:
+            self.__exit__()
+            self._start()
         avro = self.jvm.org.apache.avro
         try:
             parser = avro.Schema.Parser

@@ -118,7 +118,7 @@ class _ProtobufMerge:
     def _check(self, result: Descriptor) -> None:
         """Note what the newest schema's records would still be refused for: a new field may have a type of old ones."""
         check_size(result)
-        noted = {change.path for change in self.changes.found}
+        noted = {change.path for change in self.changes.found if change.kind != "added"}
         for found in compared(result, self._theirs):
             if found.difference is not None and found.path not in noted:
                 self.changes.note(found.path, found.difference.kind, found.difference.detail)
@@ -287,18 +287,25 @@ def _types(messages: Iterable[DescriptorProto]) -> Iterator[str]:
 
 
 def _add_field(ours: DescriptorProto, theirs: DescriptorProto, number: int) -> None:
-    """Add a field of ``theirs`` to ``ours``, and to a new oneof unless its own exists."""
+    """Add a field of ``theirs`` to ``ours``, and to a new oneof unless its own exists.
+
+    The oneof of an ``optional`` field has that field alone, and a name that nothing else in the message has, as protoc
+    makes it (``X_name`` if ``_name`` is taken).
+    """
+    optional = {field.oneof_index for field in ours.field if field.proto3_optional}
     added = ours.field.add()
     added.CopyFrom(next(field for field in theirs.field if field.number == number))
     if not added.HasField("oneof_index"):
         return
     name = theirs.oneof_decl[added.oneof_index].name
     names = [oneof.name for oneof in ours.oneof_decl]
-    if name in names:
+    if name in names and not added.proto3_optional and names.index(name) not in optional:
         added.oneof_index = names.index(name)
-    else:
-        ours.oneof_decl.add().name = name
-        added.oneof_index = len(names)
+        return
+    while name in names:
+        name = f"X{name}"
+    ours.oneof_decl.add().name = name
+    added.oneof_index = len(names)
 
 
 def _order_oneofs(message: DescriptorProto) -> None:

@@ -191,6 +191,18 @@ def test_names_of_an_enum_that_change_are_told(monkeypatch: pytest.MonkeyPatch, 
     assert reason == f"names schema 1, which differs from the table's in state: {detail}"
 
 
+def test_a_symbol_that_changes_with_a_new_field_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has the enum of the field before, which is gone."""
+    before = file(("id", 1, F.TYPE_INT32), ("state", 4, ".shop.State"))
+    after = file(("id", 1, F.TYPE_INT32), ("phase", 5, ".shop.State"), states="NEW SETTLED")
+    versions = Versions(before, after)
+    assert [change for change in versions.changes if change[0] == "phase"] == [
+        ("phase", "added", "State"),
+        ("phase", "misfit", "1 is SETTLED now, and was PAID"),
+    ]
+    assert isinstance(versions.both(monkeypatch, versions.record(1, phase=1))[0], str)
+
+
 def test_a_symbol_that_moved_to_a_new_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     fields = (("id", 1, F.TYPE_INT32), ("state", 4, ".shop.State"))
     moved = file(*fields)
@@ -320,9 +332,11 @@ def _change_number(_: Any, __: Any, message: Any, field: Any) -> None:
     field.number = max(other.number for other in message.field) + 1
 
 
-def _change_name(rng: random.Random, _: Any, __: Any, field: Any) -> None:
+def _change_name(rng: random.Random, _: Any, message: Any, field: Any) -> None:
     if field.name != "id":
         field.name = f"n{rng.randint(0, 99)}_{field.number}"
+        if field.proto3_optional and rng.random() < 0.9:  # protoc names it after the field, and nothing asks for that
+            message.oneof_decl[field.oneof_index].name = f"_{field.name}"
 
 
 def _change_type(rng: random.Random, _: Any, __: Any, field: Any) -> None:
@@ -337,7 +351,9 @@ def _symbol(rng: random.Random, made: FileDescriptorProto, _: Any, __: Any) -> N
     if rng.random() < 0.5:
         values.add(name=f"S{rng.randint(0, 99)}_{len(values)}", number=len(values))
     else:
-        rng.choice(values).name = f"R{rng.randint(0, 99)}_{len(values)}"
+        name = f"R{rng.randint(0, 99)}_{len(values)}"
+        if name not in {value.name for value in values}:
+            rng.choice(values).name = name
 
 
 def _without(message: Any, field: Any) -> None:

@@ -105,6 +105,23 @@ def test_new_fields_are_added_and_those_that_are_gone_stay() -> None:
     ]
 
 
+def test_an_optional_field_has_a_oneof_of_its_own() -> None:
+    """Nothing asks that it be named after the field, and another one may have its name."""
+    before, after, chosen = (
+        file(("id", 1, F.TYPE_INT32), *more) for more in ([("a", 2, (F.TYPE_INT32,))], [("b", 3, (F.TYPE_INT32,))], ())
+    )
+    after.message_type[0].oneof_decl[0].name = "_a"
+    add(chosen.message_type[0], "c", 4, F.TYPE_INT32)
+    add(chosen.message_type[0], "d", 5, F.TYPE_INT32)
+    chosen.message_type[0].oneof_decl.add(name="_a")
+    for field in chosen.message_type[0].field[1:]:
+        field.oneof_index = 0
+    definition, changes = merge(before, after, chosen)
+    assert [(path, kind) for path, kind, _ in changes if kind != "removed"] == [("c", "added"), ("d", "added")]
+    [found] = read(definition, encoded(chosen, d=7))
+    assert found == {"id": 0, "a": None, "b": None, "c": None, "d": 7}
+
+
 def test_new_symbols_get_their_names_and_new_types_come_along() -> None:
     newer = file(
         *((one.name, one.number, one.type_name or one.type) for one in V1.message_type[0].field), states="NEW PAID SENT"
