@@ -84,7 +84,7 @@ class BrokerDirs(LogDirs):
 
     def _check_identity(self, log_dir: Path) -> None:
         found = read_identity(log_dir)
-        if found != self._identity:
+        if not found.is_of(self._identity):
             rule = f"is of {found}, and the agent's broker is {self._identity}"
             raise FormatError(str(log_dir / META), rule)
 
@@ -102,6 +102,6 @@ class BrokerDirs(LogDirs):
 
     def _is_ours(self, log_dir: Path) -> bool:
         try:
-            return read_identity(log_dir) == self._identity
+            return read_identity(log_dir).is_of(self._identity)
         except (OSError, FormatError):
             return False

@@ -33,6 +33,10 @@ class Identity(NamedTuple):
     def __str__(self) -> str:
         return f"node {self.node_id} of the cluster {self.cluster_id}"
 
+    def is_of(self, broker: Identity) -> bool:
+        """True if a directory with this identity is of ``broker``: its file may lack the node's id."""
+        return self.cluster_id == broker.cluster_id and self.node_id in {None, broker.node_id}
+
 
 class NoLogDir(ConfigError):
     """None of the ``log_dirs`` can be read: their disks are away, or the broker never started."""

@@ -119,7 +119,7 @@ def cluster_name(
     endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
     store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
     if settings.fetch is None:
-        yield ClusterName(store, control, DiskIdentity(broker.log_dirs, broker.node_id, broker.cluster_id))
+        yield ClusterName(store, control, DiskIdentity(broker.log_dirs, broker.identity))
         return
     with closing(AdminMetadata(-1, _fetch_connector(settings.fetch))) as cluster:
         yield ClusterName(store, control, lambda: answered() or cluster.cluster_id())

@@ -23,15 +23,12 @@ from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.index_cache import IndexCache
-from tidemark.kafka_log import parse_meta_properties
 from tidemark.store import Store
+from uploader_agent.broker.properties import META, Identity, read_identity
 from uploader_agent.clock import utc_now
-from uploader_agent.disk.log_dirs import read_text
 from uploader_agent.stored.other_origin import SILENT
 
 logger = structlog.get_logger(__name__)
-
-_META = "meta.properties"
 
 _READ_AGAIN: Final = 600.0
 """Seconds for which the owner is known: the name may be handed over while an agent of the former owner is frozen."""
@@ -42,7 +39,7 @@ class ClusterReplaced(TidemarkError):
 
     def __init__(self, now: str, before: str) -> None:
         then = "nothing more is written; start the agent again, to work for the new one"
-        super().__init__(f"the broker is now of {now}, and was of {before}: {then}")
+        super().__init__(f"the agent worked for {before}, and now finds {now}: {then}")
 
 
 class NameInUse(TidemarkError):
@@ -166,36 +163,29 @@ class ClusterName:
 
 
 class DiskIdentity:
-    """The id of the cluster of broker ``node_id`` with these log directories, as long as they have it."""
+    """The id of the cluster of a broker with these log directories, as long as they have its ``identity``."""
 
-    def __init__(self, log_dirs: tuple[Path, ...], node_id: int, cluster_id: str) -> None:
-        """``cluster_id`` is the id at the start."""
-        self._paths = [log_dir / _META for log_dir in log_dirs]
-        self._first = str(node_id), cluster_id
-        self._read: dict[Path, tuple[tuple[int, int], tuple[str, str]]] = {}
+    def __init__(self, log_dirs: tuple[Path, ...], identity: Identity) -> None:
+        """``identity`` is the broker's at the start."""
+        self._log_dirs = log_dirs
+        self._first = identity
+        self._read: dict[Path, tuple[tuple[int, int], Identity]] = {}
 
     def __call__(self) -> str:
         """The id at the start. Raises ClusterReplaced if all directories that can be read are another broker's."""
-        found = {identity for path in self._paths if (identity := self._identity(path)) is not None}
-        if found and self._first not in found:
-            raise ClusterReplaced(_words(min(found)), _words(self._first))
-        return self._first[1]
+        found = [identity for log_dir in self._log_dirs if (identity := self._identity(log_dir)) is not None]
+        if found and not any(identity.is_of(self._first) for identity in found):
+            raise ClusterReplaced(str(found[0]), str(self._first))
+        return self._first.cluster_id
 
-    def _identity(self, path: Path) -> tuple[str, str] | None:
-        """(node id, cluster id) in the file; None if it cannot be read: its disk is away, or being formatted."""
+    def _identity(self, log_dir: Path) -> Identity | None:
+        """The identity of a directory; None if it cannot be read: its disk is away, or being formatted."""
         try:
-            stat = path.stat()
+            stat = (log_dir / META).stat()
             mark = stat.st_ino, stat.st_mtime_ns
-            known = self._read.get(path)
+            known = self._read.get(log_dir)
             if known is None or known[0] != mark:
-                properties = parse_meta_properties(read_text(path), str(path))
-                node_id = properties.get("node.id") or properties.get("broker.id") or self._first[0]
-                known = self._read[path] = mark, (node_id, properties["cluster.id"])
+                known = self._read[log_dir] = mark, read_identity(log_dir)
         except (OSError, FormatError):
             return None
         return known[1]
-
-
-def _words(identity: tuple[str, str]) -> str:
-    node_id, cluster_id = identity
-    return f"the cluster {cluster_id}, as broker {node_id}"

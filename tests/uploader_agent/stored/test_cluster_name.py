@@ -20,6 +20,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import LocalStore
 from tidemark.store.base import Fetched
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
+from uploader_agent.broker.properties import Identity
 from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, NameInUse
 from uploader_agent.stored.guarded_store import GuardedStore
 
@@ -78,7 +79,7 @@ def test_a_cluster_that_becomes_another_one_writes_no_more(store: LocalStore) ->
     guarded = GuardedStore(store, name.check)
     guarded.put("a", b"")
     guarded.put("b", b"")
-    with pytest.raises(Refused, match="is now of the cluster two, and was of the cluster one"):
+    with pytest.raises(Refused, match="worked for the cluster one, and now finds the cluster two"):
         guarded.put("c", b"")
     with pytest.raises(ClusterReplaced):
         name.raise_wrong()
@@ -109,17 +110,19 @@ def test_the_disk_says_which_cluster_it_is_of(tmp_path: Path) -> None:
     one, two = tmp_path / "1", tmp_path / "2"
     meta(one, "abc")
     meta(two, "abc")
-    identity = DiskIdentity((one, two), 1, "abc")
+    identity = DiskIdentity((one, two), Identity(1, "abc"))
     assert identity() == "abc"
     (one / "meta.properties").unlink()
     assert identity() == "abc"
     meta(one, "other")
     assert identity() == "abc"
     (two / "meta.properties").unlink()
-    with pytest.raises(ClusterReplaced, match="cluster other, as broker 1, and was of the cluster abc"):
+    with pytest.raises(
+        ClusterReplaced, match="for node 1 of the cluster abc, and now finds node 1 of the cluster other"
+    ):
         identity()
     meta(one, "abc", node=7)
-    with pytest.raises(ClusterReplaced, match="cluster abc, as broker 7"):
+    with pytest.raises(ClusterReplaced, match="node 7 of the cluster abc"):
         identity()
     (one / "meta.properties").write_text("version=1\n")
     assert identity() == "abc", "half a file says nothing"
@@ -221,7 +224,7 @@ def test_a_cluster_that_is_made_again_beside_a_running_agent_is_not_written_unde
         operated.await_covered(agent, 100)
         other_cluster(operated)
         assert agent.wait(HUNG) == 1, operated.log()
-    assert "is now of the cluster another-cluster, as broker 1, and was of" in operated.log()
+    assert "and now finds node 1 of the cluster another-cluster: nothing more is written" in operated.log()
     assert not [key for key in written(operated) if OTHER_ID in key], "nothing of the new cluster's topic"
     keys = ControlKeys("", CLUSTER)
     assert OTHER_ID.encode() not in operated.store.get(keys.index(1)).body
