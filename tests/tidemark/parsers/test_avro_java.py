@@ -36,6 +36,10 @@ def java() -> Iterator[JavaAvro]:
         yield found
 
 
+_LOGICAL = ("decimal(", "date is not ", " is not date", "timestamp-", "time-")
+"""What the reason for refusing a logical type says."""
+
+
 class Differences:
     """Reads pairs of schemas in all ways, and counts what comes of each record."""
 
@@ -63,8 +67,8 @@ class Differences:
             if isinstance(answer, str) and any(defect in answer for defect in _DEFECTS):
                 self.counts["defects of Java's"] += 1
                 continue
-            if ours is None and their is not None and "decimal(" in _reason(step, one):
-                self.counts["refused as no decimal"] += 1  # or of a decimal: for Java, they are bytes
+            if ours is None and their is not None and any(name in _reason(step, one) for name in _LOGICAL):
+                self.counts["refused for a logical type"] += 1  # for Java, a decimal is bytes, and a date a number
                 continue
             assert repr(_sorted(ours)) == repr(_sorted(their)), (
                 f"{ours}\nin Java {their} by {answer!r}\n{one!r}\n{text}\n{reader}"
