@@ -214,6 +214,10 @@ class Components:
         self.index.stop(limit)
         self.hold.close()
 
+    def _is_led(self, partition: LedPartition) -> bool:
+        """True unless ``partition`` was left, whether or not another object has followed it. For any thread."""
+        return self.leadership.partitions.get(partition.tp) is partition
+
     def _plan_again(self, partition: LedPartition) -> None:
         self.revisit(partition.tp, 0.0)
 
@@ -229,7 +233,7 @@ class Components:
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._destinations.resolve
         tails = PackedTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._destinations.store, broker, tails.entries, runtime)
-        packer = Packer(broker, head, self._pack_failures, self._plan_again, self.metrics, runtime)
+        packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
         maintenance = HeadMaintenance(packer, abandoned, lambda: self._led_in(bucket), runtime)
         name = "packs" if bucket == self._destinations.default_bucket else f"packs {bucket}"

@@ -296,6 +296,13 @@ AGENT: Final = (
         (f"{_PACKER}::test_with_as_many_tails_as_there_may_be_it_is_sealed_first",),
     ),
     Mutant(
+        "a tick names nothing of a partition that is left meanwhile",
+        "uploader_agent/packing/packer.py",
+        "ticks = [tick for tick in ticks if self._is_led(tick.partition)]",
+        "ticks = [*ticks]",
+        (f"{_LEADERS}::test_a_tick_names_nothing_of_a_partition_that_is_left_meanwhile",),
+    ),
+    Mutant(
         "an entry leaves the head only below the next offset of offset.wm",
         "uploader_agent/packing/packer.py",
         "tail_end <= partition.remote.next_offset",

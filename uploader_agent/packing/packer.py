@@ -42,13 +42,19 @@ logger = structlog.get_logger(__name__)
 
 
 class Packer:
-    """For one thread, and one bucket. ``revisit`` is called with a partition that is to be planned again."""
+    """For one thread, and one bucket. ``revisit`` is called with a partition that is to be planned again.
+
+    Only partitions of which ``is_led`` is true are packed. A partition that was left, and is led again under the same
+    epoch, is another object, and has the same entry in the head: its former object, from a tick that had failed, would
+    take the entry back to where that had been.
+    """
 
     def __init__(
         self,
         broker: int,
         head: BrokerHead,
         failures: Failures,
+        is_led: Callable[[LedPartition], bool],
         revisit: Callable[[LedPartition], None],
         metrics: Metrics,
         runtime: Runtime,
@@ -57,6 +63,7 @@ class Packer:
         self.backlog = Backlog(head.name, runtime)
         self._broker = broker
         self._failures = failures
+        self._is_led = is_led
         self._revisit = revisit
         self._metrics = metrics
         self._runtime = runtime
@@ -67,7 +74,8 @@ class Packer:
     def pack(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
         """Pack new batches, and put the head; return the partitions that are to be tried again."""
         self._missed = set()
-        wanted = [partition for partition in partitions if self._may_try(partition)]
+        led = self._still_led(partitions)
+        wanted = [partition for partition in led if self._may_try(partition)]
         unclaimed = [partition for partition in wanted if not _is_claimed(partition)]
         self._try_all(unclaimed, lambda partition: partition.uploader.claim())
         again = self._pack_claimed([partition for partition in wanted if _is_claimed(partition)])
@@ -92,6 +100,12 @@ class Packer:
         self._failures.forget(tp)
         self._paused.pop(tp, None)
         self.backlog.forget(tp)
+
+    def _still_led(self, partitions: Iterable[LedPartition]) -> list[LedPartition]:
+        """The ``partitions`` that were not left meanwhile; the others wait for nothing any more."""
+        partitions = [*partitions]
+        self.backlog.done(partition for partition in partitions if not self._is_led(partition))
+        return [partition for partition in partitions if self._is_led(partition)]
 
     # -- one partition -------------------------------------------------------------------------------------------------
 
@@ -121,7 +135,12 @@ class Packer:
             self._has_failed(partition, error)
 
     def _has_failed(self, partition: LedPartition, error: Exception) -> float:
-        """Note a failure, and return the seconds for which the partition is to wait."""
+        """Note a failure, and return the seconds for which the partition is to wait.
+
+        A failure of a partition that was left is none: what is noted of it was dropped, and nobody would drop it again.
+        """
+        if not self._is_led(partition):
+            return 0.0
         self._missed.add(partition.tp)
         self.backlog.failed(error)
         pause, message = self._failures.failed(partition.tp, error)
@@ -188,8 +207,15 @@ class Packer:
         return []
 
     def _name(self, head: BrokerHead, ticks: list[PartitionTick]) -> None:
-        """Put the head with the ranges that ``ticks`` have packed, and take account of them."""
+        """Put the head with the ranges that ``ticks`` have packed, and take account of them.
+
+        Not with those of a partition that was left meanwhile: if it is led again, its seals do not know that batches
+        were being packed, see :meth:`Tail.packed_below`.
+        """
+        ticks = [tick for tick in ticks if self._is_led(tick.partition)]
         packed = [tick for tick in ticks if tick.packed]
+        if not packed:
+            return
         changed = head.entries.copy()
         for tick in packed:
             if not self._try(tick.partition, partial(self._add_entry, changed, tick)):

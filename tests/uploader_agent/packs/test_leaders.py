@@ -54,6 +54,79 @@ def lost_leadership(world: World, epoch: int = 4) -> None:
     world.metadata.leads, world.metadata.others = {}, {T: Leader(2, Led(epoch, ID))}
 
 
+def led_again(world: World, agent: TestedAgent) -> None:
+    """Nobody is said to lead for a moment, as when the directory of a log cannot be read; then it is led as before."""
+    leads, world.metadata.leads = world.metadata.leads, {}
+    agent.refresh()
+    agent.components.packs.forget([T])
+    world.metadata.leads = leads
+    agent.refresh()
+
+
+def test_a_tick_that_failed_is_not_repeated_for_a_partition_that_was_left(world: World) -> None:
+    """It has the same entry in the head as the object that followed it, and knows less of it."""
+    partition = world.disk.partition().segment(0, records(0, 30))
+    world.metadata.default_high = 30
+    with world.agent(freshness=FRESHNESS) as agent:
+        tick(agent)
+        former = agent.leadership.partitions[T]
+        packer = agent.components.packs.of(former.bucket).packer
+        append(partition, 0, records(30, 50))
+        world.metadata.default_high = 50
+        agent.refresh()
+        with failing(world, lambda _, key: key.endswith(".pack"), SlowDown("pack", "busy")):
+            packer.backlog.add([former])
+            again = packer.pack([former])
+        assert again == [former]
+        led_again(world, agent)
+        append(partition, 0, records(50, 70))
+        world.metadata.default_high = 70
+        tick(agent)
+        assert entries(world)[0].tail_end == 70
+        packer.backlog.add(again)
+        assert packer.pack(again) == []
+        assert entries(world)[0].tail_end == 70, "readers have seen it"
+        assert packer.backlog.stalled() is None
+    assert content(world) == records(0, 70)
+
+
+def test_a_tick_names_nothing_of_a_partition_that_is_left_meanwhile(world: World) -> None:
+    """The object that follows seals without knowing that batches were being packed."""
+    world.disk.partition().segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    with world.agent(freshness=FRESHNESS) as agent:
+
+        def leave(operation: str, key: str) -> None:
+            if operation == "put" and key.endswith(".pack"):
+                world.store.before = lambda _operation, _key: None
+                led_again(world, agent)
+
+        world.store.before = leave
+        tick(agent)
+        assert (len(packs(world)), entries(world)) == (1, [])
+        tick(agent)
+        assert entries(world)[0].tail_end == 50
+    assert content(world) == records(0, 50)
+
+
+def test_a_failure_of_a_partition_that_is_left_meanwhile_is_none(world: World) -> None:
+    """The trouble was over when the partition was left, and would never be again."""
+    world.disk.partition().segment(0, records(0, 50))
+    world.metadata.default_high = 50
+    with world.agent(freshness=FRESHNESS) as agent:
+
+        def leave(operation: str, key: str) -> None:
+            if operation == "put" and key.endswith(".pack"):
+                world.metadata.leads = {}
+                agent.refresh()
+                agent.components.packs.forget([T])
+                raise AccessDenied(key, "told so")
+
+        world.store.before = leave
+        tick(agent)
+        assert not agent.metrics.registry.get_sample_value("tidemark_agent_store_refused")
+
+
 def test_a_tail_of_former_leaders_is_not_known_before_their_heads_are_read() -> None:
     """A restarted agent trusts its index, which had the end of their tail; its own head has no entry."""
     tail = Tail()
