@@ -124,7 +124,11 @@ class Leadership:
             if self._judged == (answer.leaders, answer.cleanup):
                 return set()
             self._judged = answer.leaders, answer.cleanup
-            self._leaders, self._cleanup = self._believed(answer.leaders), answer.cleanup
+            believed = self._believed(answer.leaders)
+            self._leaders = {tp: leader for tp, leader in believed.items() if _tells_clean_up(answer, tp)}
+            self._cleanup = answer.cleanup
+            if believed.keys() & self.replicas.keys() - self._leaders.keys():
+                self._judged = None
         before, now = self.partitions, dict[TopicPartition, LedPartition]()
         for tp, leader in self._leaders.items():
             if leader.broker == self._context.broker and tp in self.replicas:
@@ -395,3 +399,12 @@ class Leadership:
 
     def _over(self, subject: Hashable, **details: object) -> None:
         self._repeats.cleared(("leadership", subject), "trouble_over", **details)
+
+
+def _tells_clean_up(answer: LeadersAnswer, tp: TopicPartition) -> bool:
+    """False if ``answer`` names a partition without having been asked about it, and without its topic's clean-up.
+
+    Its directory may have appeared meanwhile. A manifest without the policy would have readers take what compaction has
+    removed for lost, so such a partition is led from the next answer on.
+    """
+    return not answer.everything or tp in answer.wanted or tp.topic in answer.cleanup

@@ -50,6 +50,25 @@ def test_a_lower_epoch_is_never_believed(world: World) -> None:
         wait_until(lambda: T in agent.leadership.partitions, what="a later leadership to be believed")
 
 
+def test_a_partition_is_led_once_the_clean_up_of_its_topic_is_known(world: World) -> None:
+    """An answer about everything names it before anybody asks about it, and its directory appears in between."""
+    world.metadata.policy = "compact"
+    with world.agent() as agent:
+        agent.refresh()
+        agent.poller.ask_leaders([], everything=True)
+        world.disk.partition().fill(0, end=50)
+        agent.leadership.look_at_disks()
+        for answer in agent.poller.answer_all():
+            assert isinstance(answer, LeadersAnswer)
+            agent.leadership.learn(answer)
+        assert T not in agent.leadership.partitions
+        assert [(tp, why) for tp, why in agent.leadership.undecided() if tp == T] == [
+            (T, "the broker has not said who leads it")
+        ]
+        agent.refresh()
+        assert agent.leadership.partitions[T].uploader.local.cleanup.policy == "compact"
+
+
 def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(5, ID)}
