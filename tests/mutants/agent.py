@@ -74,6 +74,20 @@ AGENT: Final = (
         (f"{_HISTORY}::test_segments_of_the_other_history_are_held",),
     ),
     Mutant(
+        "a log that leaves the stored one within a batch is compared with it",
+        "uploader_agent/partitions/partition_uploader.py",
+        "self.parting is not None or log.is_split or",
+        "self.parting is not None or",
+        (f"{_HISTORY}::test_an_epoch_that_was_given_again_and_has_ended_is_told",),
+    ),
+    Mutant(
+        "a log that leaves a tail is compared with it",
+        "uploader_agent/packing/packer.py",
+        "if cut is None or",
+        "if True or cut is None or",
+        (f"{_HISTORY}::test_an_epoch_that_was_given_again_and_has_ended_is_told_of_packs_too",),
+    ),
+    Mutant(
         "behind a .log without a manifest nothing is sealed",
         "uploader_agent/partitions/led_partition.py",
         "            if self.remote.has_bare_log(run.base_offset):\n                return\n",

@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from tidemark.errors import NotFound
+from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
 from tidemark.formats.raw.pack import (
@@ -23,7 +23,8 @@ from tidemark.formats.raw.pack import (
     WrittenRange,
 )
 from tidemark.formats.raw.watermark import MOST_TAILS
-from tidemark.raw.packs import MOST_CHAIN, PackLines
+from tidemark.kafka_log import BatchHeader
+from tidemark.raw.packs import MOST_CHAIN, PackLines, chain
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.backlog import Backlog
 from uploader_agent.packing.joining import TheirHeads, join, read_heads
@@ -31,7 +32,7 @@ from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
 from uploader_agent.packs.pack_writer import Packs
-from uploader_agent.packs.packed_run import last_batch
+from uploader_agent.packs.packed_run import last_batch, last_batch_below
 from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches
 from uploader_agent.packs.slots import run_all
 from uploader_agent.partitions.led_partition import LedPartition
@@ -159,14 +160,26 @@ class Packer:
 
     def _compare_tail(self, partition: LedPartition, lines: PackLines) -> None:
         """Compare the last batch that a former process or leader has packed with the partition's log."""
-        head, pointer = self.head, partition.packed.last_pointer
-        if pointer is None:
-            return
         with suppress(NotFound):  # retention has removed the pack: seals hold it
-            last = last_batch(head.store, lines.read(head.store, head.control, pointer))
+            last = self._last_packed(partition, lines)
+            if last is None:
+                return
             partition.packed.note_last(last)
             if partition.uploader.lacks(last):
                 self._revisit(partition)
+
+    def _last_packed(self, partition: LedPartition, lines: PackLines) -> BatchHeader | None:
+        """The last batch that a former process or leader has packed below the end of the tail; None without one."""
+        head, pointer, cut = self.head, partition.packed.last_pointer, partition.packed.cut
+        if pointer is not None:
+            return last_batch(head.store, lines.read(head.store, head.control, pointer))
+        if cut is None or cut[0] <= partition.remote.sealed_end:
+            return None
+        end, entry = cut
+        with suppress(FormatError):  # damage proves nothing
+            ranges = chain(head.store, head.control, entry, end - 1, lines.read)
+            return last_batch_below(head.store, ranges, end)
+        return None
 
     def _list_tail(self, partition: LedPartition) -> None:
         """Add this leadership's tail to ``offset.wm``; without room for it, have the partition sealed."""

@@ -232,6 +232,17 @@ def last_batch(store: Store, packed: PackedRange) -> BatchHeader:
     return last
 
 
+def last_batch_below(store: Store, ranges: Sequence[PackedRange], end: int) -> BatchHeader | None:
+    """The last batch of the first of ``ranges`` that begins below the offset ``end``; it may end above it."""
+    last = None
+    for packed in ranges[:1]:
+        for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
+            if header.base_offset >= end:
+                break
+            last = header
+    return last
+
+
 def _opened(
     store: Store, control: ControlKeys, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...]:

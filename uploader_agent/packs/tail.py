@@ -214,8 +214,17 @@ class Tail:
                 return None
             return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
 
+    @property
+    def cut(self) -> tuple[int, HeadEntry] | None:
+        """The tail's end and the entry that has it, if that goes on, on a lineage that leaves this leader's there."""
+        with self._lock:
+            end = max(self._own_end, self._inherited_end)
+            if self._last is not None or not end:
+                return None
+            return next(((at, entry) for at, entry in self._former_ends() if at == end < entry.tail_end), None)
+
     def note_last(self, last: BatchHeader) -> None:
-        """Note the last batch of the range at :attr:`last_pointer`."""
+        """Note the last batch of the range at :attr:`last_pointer`, or the last one below the end of :attr:`cut`."""
         with self._lock:
             self._former_last = last
 

@@ -256,7 +256,7 @@ class PartitionUploader:
         """
         with self._files() as files:
             lasts = log.last_batch(), self._packed.last_batch
-            differs = differs or self.parting is not None or self._differs(files, log.end, lasts)
+            differs = differs or self.parting is not None or log.is_split or self._differs(files, log.end, lasts)
             parting = self._find_parting(store, keys, log, lineage, files) if differs else None
             if parting is None and log.foreign is not None:
                 parting = self._later_history(log, files)

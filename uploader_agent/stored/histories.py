@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -24,7 +26,7 @@ from tidemark.raw import objects
 from tidemark.raw.objects import REACH, read_manifest
 from tidemark.raw.packs import live_part
 from tidemark.raw.segments import Segment, live_end, segment_of
-from tidemark.raw.stored_bytes import pieces_between
+from tidemark.raw.stored_bytes import PIECE_BYTES, pieces_between
 from tidemark.store import Store
 from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.offset_index import entry_up_to
@@ -156,7 +158,9 @@ def find_parting(
     ``lineage`` is the disk's, and what is stored on another branch does not count. ``ranges`` are the packed ranges
     that no seal has. Newest first, it looks for the last piece with the disk's last batch; from there on it compares
     batch by batch. With ``thorough`` it compares everything: an agent of an earlier version may have gone on with the
-    disk's history. What cannot be read, since it is lost or damaged, tells nothing. Raises StoreError and FormatError.
+    disk's history. A stored batch that begins below the offset at which the lineages part, and ends above it, counts
+    beside what the disk has below: the epoch was given again. What cannot be read, since it is lost or damaged, tells
+    nothing. Raises StoreError and FormatError.
     """
     bounds = log_bounds(files)
     if bounds is None:
@@ -168,7 +172,8 @@ def find_parting(
         if not thorough and (last := piece.last()) is not None and _has(files, last):
             break
     for piece in reversed(suspects):
-        found = first_difference(piece.batches(), local_batches(files, piece.start))
+        below = takewhile(partial(_begins_below, piece.end), local_batches(files, piece.start))
+        found = first_difference(piece.batches(), below)
         if found is not None:
             theirs, ours = found
             at = max(log_start, min(theirs.base_offset, ours.base_offset))
@@ -179,6 +184,10 @@ def find_parting(
     return None
 
 
+def _begins_below(end: int, batch: LocalBatch) -> bool:
+    return batch.header.base_offset < end
+
+
 def _has(files: SegmentFiles, stored: BatchHeader) -> bool:
     """True if the disk has exactly this batch."""
     ours = next(local_batches(files, stored.base_offset), None)
@@ -186,19 +195,19 @@ def _has(files: SegmentFiles, stored: BatchHeader) -> bool:
 
 
 class _Piece:
-    """Stored batches on the lineage: a segment, or a range of a pack, up to the offset ``end``."""
+    """Stored batches that begin on the lineage: a segment, or a range of a pack, up to the offset ``end``."""
 
     def __init__(self, store: Store, start: int, end: int, source: Segment | PackedRange) -> None:
         self.start = start
+        self.end = end
         self._store = store
-        self._end = end
         self._source = source
 
     def batches(self) -> Iterator[BatchHeader]:
         """All batches, up to lost or damaged bytes. Raises StoreError."""
         with suppress(*_UNREADABLE):
             for header in scan_batches(self._chunks(), self._source.key, self.start):
-                if header.next_offset > self._end:
+                if header.base_offset >= self.end:
                     return
                 yield header
 
@@ -212,7 +221,8 @@ class _Piece:
         """The last batch; None if it cannot be read."""
         if isinstance(self._source, Segment):
             with suppress(*_UNREADABLE):
-                return last_batch(self._store, self._source, self._end)
+                before, split = last_batches(self._store, self._source, self.end)
+                return split or before
             return None
         last = None
         for header in self.batches():
@@ -236,23 +246,35 @@ def _pieces(
 
 
 def last_batch(store: Store, segment: Segment, end: int) -> BatchHeader | None:
-    """The last batch of a segment below the offset ``end``; None without one.
+    """The last batch of a segment below the offset ``end``; None without one."""
+    return last_batches(store, segment, end)[0]
 
-    If the segment has more than a few batches, it is found by the index.
+
+def last_batches(store: Store, segment: Segment, end: int) -> tuple[BatchHeader | None, BatchHeader | None]:
+    """The last batch of a segment below the offset ``end``, and the one that begins below and ends above it, if any.
+
+    If the segment has more than a few batches, they are found by the index.
     """
     entries = []
     if segment.has_index and segment.size > _READ_WHOLE:
         try:
             body = store.get(key := segment.sibling("index")).body
         except NotFound:
-            return None
+            return None, None
         entries = parse_offset_index(body, segment.base, segment.size, key)
     start = max((entry.position for entry in entries if entry.last_offset < end), default=0)
-    stop = min((entry.position for entry in entries if entry.last_offset >= end), default=segment.size)
     last = None
-    data = pieces_between(store, segment.key, start, stop, segment.etag)
-    for header in scan_batches(data, segment.key, segment.base):
+    for header in scan_batches(_small_pieces(store, segment, start), segment.key, segment.base):
         if header.next_offset > end:
-            break
+            return last, header if header.base_offset < end else None
         last = header
-    return last
+    return last, None
+
+
+def _small_pieces(store: Store, segment: Segment, start: int) -> Iterator[bytes]:
+    """The bytes of a segment from ``start`` on, a few at first: Kafka's index has an entry for every few KiB."""
+    step, at = _READ_WHOLE, start
+    while at < segment.size:
+        end = min(at + step, segment.size)
+        yield store.get_range(segment.key, at, end, if_match=segment.etag)
+        step, at = min(2 * step, PIECE_BYTES), end

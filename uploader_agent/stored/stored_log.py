@@ -86,6 +86,8 @@ class StoredLog:
     """The number of restores in a former index."""
     stated_last: BatchHeader | None = None
     """The last stored batch in a former index."""
+    is_split: bool = False
+    """True if this leader's lineage leaves the stored one within a stored batch. No election does that."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
@@ -268,8 +270,8 @@ def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
         segment = segment_of(stored.manifest, keys.manifest(newest.name), store.url)
-        last = histories.last_batch(store, segment, newest.readable_end)
-        state.segments[newest.name] = replace(newest, last=last)
+        last, split = histories.last_batches(store, segment, newest.readable_end)
+        state.segments[newest.name], state.is_split = replace(newest, last=last), split is not None
 
 
 def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:

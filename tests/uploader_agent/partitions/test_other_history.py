@@ -117,6 +117,43 @@ def test_what_was_only_packed_is_compared_as_well(world: World) -> None:
         assert (said.at, said.stored_end, said.log_end) == (120, 160, up_to)
 
 
+def given_again(world: World, *bases: int, at: int, end: int) -> None:
+    """The disk was restored up to ``at``, and got other batches under the same epoch up to ``end``; then one began."""
+    partition = restored(world, *bases, at=at, end=end)
+    partition.segment(bases[-1], partition.log(bases[-1]).read_bytes() + records(end, end + 20, epoch=4))
+    partition.lineage([(3, 0), (4, end)])
+    world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, end + 20
+
+
+@pytest.mark.parametrize("end", [125, 130, 200])
+def test_an_epoch_that_was_given_again_and_has_ended_is_told(world: World, end: int) -> None:
+    """By lineage, what is stored below its new end is on the disk's branch, also if that is within a stored batch."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.once()
+    before = objects(world)
+    given_again(world, 0, 100, at=120, end=end)
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+    assert parting is not None
+    assert parting.at == 120
+    assert objects(world) == before
+
+
+@pytest.mark.parametrize("end", [125, 130, 160])
+def test_an_epoch_that_was_given_again_and_has_ended_is_told_of_packs_too(world: World, end: int) -> None:
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    world.metadata.high[T] = 160
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    given_again(world, 0, 100, at=120, end=end)
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+    assert parting is not None
+    assert parting.at == 120
+    assert world.watermark()[1].next_offset == 100
+
+
 def test_a_packed_range_that_another_log_seals_is_told(world: World) -> None:
     """The seals agree, and the roll comes before any other pack."""
     partition = world.disk.partition().fill(0, end=100)

@@ -22,9 +22,9 @@ def header(raw: bytes) -> BatchHeader:
     return one
 
 
-def found(world: World, partition: FakePartition, end: int) -> Parting | None:
+def found(world: World, partition: FakePartition, end: int, lineage: Lineage = EPOCH) -> Parting | None:
     with PartitionFiles(partition.folder, ID) as files:
-        return find_parting(world.store, world.keys(), files, EPOCH, end=end)
+        return find_parting(world.store, world.keys(), files, lineage, end=end)
 
 
 WHOLE = simple(40, 10)
@@ -110,6 +110,22 @@ def test_below_the_start_of_the_disks_log_nothing_is_proved(world: World) -> Non
     assert parting is not None
     assert (parting.at, parting.log_start) == (150, 150)
     assert "where the disk's log begins" in str(parting)
+
+
+def test_a_lineage_that_leaves_the_store_within_a_batch_proves_nothing_of_a_log_that_begins_there(world: World) -> None:
+    """A log may begin within a stored batch, and `branch` then parts the histories there."""
+    world.disk.partition().fill(0, 100, 200, end=300)
+    world.once()
+    cut = Lineage(((3, 0), (4, 155)))
+    partition = _restored(world, 1000, [0], 150)
+    partition.segment(150, records(150, 155, value="other") + records(155, 255, epoch=4))
+    parting = found(world, partition, 155, cut)
+    assert parting is not None
+    assert parting.at == 150
+    for path in partition.folder.glob("0*"):
+        path.unlink()
+    partition.segment(155, records(155, 255, epoch=4))
+    assert found(world, partition, 155, cut) is None
 
 
 def test_damage_of_the_disk_is_no_other_history(world: World) -> None:
