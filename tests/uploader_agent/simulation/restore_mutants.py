@@ -5,9 +5,13 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
+from tidemark.raw.segments import Segment
+from tidemark.store import Store
 from uploader_agent.disk.segment_files import SegmentFiles
+from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import PartitionUploader
+from uploader_agent.stored import histories
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.packed_parts import PartsOfRun
 
@@ -43,8 +47,26 @@ def _an_index_is_trusted_without_a_check() -> Patches:
     yield patch.object(RemoteState, "stated_last", lambda *_: None)
 
 
+def _every_batch_is_another_one() -> Patches:
+    """The agent tells of another history wherever it compares."""
+    yield patch.object(histories, "is_same", lambda *_: False)
+
+
+def _batches_at_a_cut_are_not_compared() -> Patches:
+    """Of what a lineage leaves in the middle, the agent believes the lineage."""
+    last_batches = histories.last_batches
+
+    def uncut(store: Store, segment: Segment, end: int) -> object:
+        return last_batches(store, segment, end) if end == segment.end else (None, None)
+
+    yield patch.object(histories, "last_batches", uncut)
+    yield patch.object(Tail, "cut", None)
+
+
 RESTORES = {
     "histories are not compared": Mutant(_histories_are_not_compared, restored=True),
     "last batches are not compared": Mutant(_last_batches_are_not_compared, restored=True),
     "an index is trusted without a check": Mutant(_an_index_is_trusted_without_a_check, restored=True),
+    "every batch is another one": Mutant(_every_batch_is_another_one, restored=True),
+    "batches at a cut are not compared": Mutant(_batches_at_a_cut_are_not_compared, restored=True),
 }

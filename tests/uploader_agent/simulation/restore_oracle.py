@@ -26,9 +26,16 @@ class RestoreOracle:
                 yield f"{at}: the committed batches {lost} (offset, epoch) are in no object, and nobody is told"
 
     def false(self, told: AbstractSet[TopicPartition]) -> Iterator[str]:
-        """Partitions of which another history is told, though all that is sealed is in their log."""
+        """Partitions of which another history is told, though all that is sealed is in their log.
+
+        Not those whose log has a batch of a later epoch than the leader's own: metadata that were restored alone give
+        epochs again above it. No lineage states such a log, so an agent that stored it would store it wrongly: it
+        stops, and tells. Without such a batch, an agent that takes the stored log for another one is still seen.
+        """
         for at in sorted(told & self._cluster.partitions.keys()):
             partition = self._cluster.partitions[at]
+            if any(batch.epoch > partition.leader_epoch for batch in partition.led.batches):
+                continue
             ours = {batch.content for batch in partition.led.batches}
             stored = {content for log in self._logs(partition) for content in split(log).values()}
             packed = any(key.endswith(".pack") for key in self._store.objects)
