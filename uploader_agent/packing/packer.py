@@ -203,7 +203,8 @@ class Packer:
             return []
         try:
             head.make_whole()
-            joined = self._joined(members)
+            # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
+            joined = [partition for partition in self._joined(members) if not partition.uploader.suspected]
             ticks = [PartitionTick(partition, partition.remote.sealed_end) for partition in joined]
             packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)

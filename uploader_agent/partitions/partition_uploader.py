@@ -88,6 +88,8 @@ class PartitionUploader:
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
+        self.suspected = False
+        """True while the log has another batch than a stored one, and is not compared as a whole yet."""
         self.parting: Parting | None = None
         """Where the log parts from the stored history; nothing is stored of it then."""
         self.parted_at: datetime | None = None
@@ -161,6 +163,7 @@ class PartitionUploader:
         """True if the log has another batch than ``stored``: then it is compared as a whole. For any thread."""
         with self._files() as files:
             differs = local_difference(files, stored) is not None
+        self.suspected |= differs
         self.unchecked |= differs
         return differs
 
@@ -225,10 +228,11 @@ class PartitionUploader:
             remote, packed = self._remote, self._packed
             with self._files() as files:
                 lasts = remote.last_batch(), packed.last_batch
-                differs = self._differs(files, max(remote.end, packed.end), lasts)
+                differs = self.suspected or self._differs(files, max(remote.end, packed.end), lasts)
             if differs:
                 with self._surveying:
                     self._survey(differs=True)
+            self.suspected = False
         except BaseException:
             self.unchecked = True
             raise
