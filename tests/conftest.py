@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,11 +33,18 @@ from tests.support.fixtures import (
     seed,
     spark_home,
     spark_standalone,
+    starts_airflow,
+    starts_browser,
+    starts_kafka,
+    starts_other,
+    starts_s3,
+    starts_spark,
     tried,
 )
 from tests.support.journal import JournalPlugin, of_this_run
 from tests.support.orphans import OrphanWatch
 from tests.support.paths import roomy_memory
+from tests.support.tiers import KINDS, TIERS, guard, mark, running, tier_of
 
 __all__ = [
     "answers_are_listed",
@@ -56,6 +63,12 @@ __all__ = [
     "seed",
     "spark_home",
     "spark_standalone",
+    "starts_airflow",
+    "starts_browser",
+    "starts_kafka",
+    "starts_other",
+    "starts_s3",
+    "starts_spark",
     "tried",
 ]
 
@@ -115,8 +128,23 @@ The first entry that names a file counts.
 """
 
 
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""All tests that were collected, whatever the run leaves out."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--tiers``, for `make check`, `make test` and `make test-servers`."""
+    parser.addoption("--tiers", help=f"run the tests of these tiers only, separated by commas: {', '.join(TIERS)}")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a SIGTERM end the session as Ctrl-C does, end what a killed one leaves, and keep a journal if asked to."""
+    """Let a SIGTERM end the session as Ctrl-C does, end what a killed one leaves, and keep a journal if asked to.
+
+    Whoever starts a server without the marker of its kind fails.
+    """
+    for kind, what in KINDS.items():
+        config.addinivalue_line("markers", f"{kind}: starts {what}; fixtures give it, see tests/support/tiers.py")
+    guard()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     orphans = OrphanWatch()
     config.add_cleanup(orphans.close)
@@ -133,6 +161,9 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest; leave out long tests, and cases that the seed leaves out, unless FULL."""
     items.sort(key=_rank)
+    mark(items)
+    config.stash[COLLECTED] = list(items)
+    _leave_out_other_tiers(config, items)
     if FULL:
         return
     left_out = [item for item in items if item.get_closest_marker("full") or not _drawn(item)]
@@ -147,6 +178,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone = {item.nodeid for item in left_out}
     items[:] = [item for item in items if item.nodeid not in gone]
     config.hook.pytest_deselected(items=left_out)
+
+
+def _leave_out_other_tiers(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named: str | None = config.getoption("--tiers")
+    if named is None:
+        return
+    wanted = named.split(",")
+    if unknown := set(wanted) - TIERS.keys():
+        raise pytest.UsageError(f"--tiers: no such tier: {', '.join(sorted(unknown))}")
+    tiers = {item: tier_of(item) for item in items}
+    items[:] = [item for item in items if tiers[item] in wanted]
+    config.hook.pytest_deselected(items=[item for item, tier in tiers.items() if tier not in wanted])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let the test, and what is set up for it, start servers of its kinds only."""
+    with running(item):
+        return (yield)
 
 
 def _drawn(item: pytest.Item) -> bool:

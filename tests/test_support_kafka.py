@@ -32,7 +32,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", ["kafka", "kafka39"])
-def test_a_record_comes_back_and_lies_on_disk(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_record_comes_back_and_lies_on_disk(starts_kafka: None, kind: str, request: pytest.FixtureRequest) -> None:
     cluster: KafkaCluster = request.getfixturevalue(kind)
     topic = f"support-{uuid.uuid4().hex[:8]}"
     cluster.create_topic(topic, config={"retention.ms": "-1"})
@@ -50,7 +50,7 @@ def test_a_record_comes_back_and_lies_on_disk(kind: str, request: pytest.Fixture
 
 @pytest.mark.full  # brokers are killed by many a test of the agent's
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
-def test_a_killed_broker_comes_back_with_its_records(version: str, tmp_path: Path) -> None:
+def test_a_killed_broker_comes_back_with_its_records(starts_kafka: None, version: str, tmp_path: Path) -> None:
     kept = {"log.segment.bytes": "1048576"}
     with KafkaCluster(tmp_path, version=version, brokers=2, log_dirs=2, per_broker={2: kept}) as cluster:  # type: ignore[arg-type]
         cluster.create_topic("t", replication=2, config={"min.insync.replicas": "1"})

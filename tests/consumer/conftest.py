@@ -29,7 +29,7 @@ QUICK = {
 
 
 @pytest.fixture(scope="package")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def brokers(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own."""
     with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka"), common=QUICK) as cluster:
         yield cluster
@@ -42,7 +42,7 @@ def kafka(brokers: KafkaCluster) -> KafkaCluster:
 
 
 @pytest.fixture(scope="package")
-def brokers39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def brokers39(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Likewise of Kafka 3.9.2 with ZooKeeper."""
     with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka39"), version="3.9.2", common=QUICK) as cluster:
         yield cluster
@@ -83,8 +83,8 @@ def place_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Place:
     return Place(f"{shared.url}/{uuid.uuid4().hex}", shared.options, shared.env)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.drawn(0.25))])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.drawn(0.25), pytest.mark.s3])])
+def world(starts_kafka: None, request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A broker and an empty store of either kind; a parameter such as ``s3-3.9.2`` names the broker's version, too."""
     store = request.param.removesuffix("-3.9.2")
     version: KafkaVersion = "4.3.1" if store == request.param else "3.9.2"
@@ -92,7 +92,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def local_world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+def local_world(starts_kafka: None, request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A broker, of the version that a parameter may name, and an empty directory: what needs no other store."""
     version: KafkaVersion = request.param if hasattr(request, "param") else "4.3.1"
     return World(tmp_path, brokers_of(version, request), place_of("local", request, tmp_path))

@@ -73,7 +73,7 @@ def row(function: Row) -> Row:
 
 
 @pytest.fixture(scope="module", params=VERSIONS)
-def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> World:
+def shared(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> World:
     folder = tmp_path_factory.mktemp("behaviours")
     brokers = brokers_of(request.param, request)
     world = World(folder, brokers, place_of("local", request, folder))

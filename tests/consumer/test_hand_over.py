@@ -61,7 +61,14 @@ PREFERRED = (Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
 def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = PREFERRED) -> pytest.MarkDecorator:
     """Each store and broker version with each mode, of which ``kinds`` in `make test`."""
     params = [
-        pytest.param(store, mode, marks=[] if (store, mode) in kinds else [pytest.mark.full])
+        pytest.param(
+            store,
+            mode,
+            marks=[
+                *([] if (store, mode) in kinds else [pytest.mark.full]),
+                *([pytest.mark.s3] if store == "s3" else []),
+            ],
+        )
         for store in ("local", "s3", "local-3.9.2")
         for mode in modes
     ]

@@ -54,7 +54,7 @@ FEW = {name: KINDS[name] for name in ("lz4", "committed")}
 """A sample of all kinds: in `make test` every kind is read from the local store, and these over S3 and by 3.9.2."""
 
 
-@pytest.fixture(scope="module", params=["local", "s3"])
+@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.s3)])
 def uploaded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, brokers: KafkaCluster, full: bool
 ) -> Uploaded:

@@ -23,7 +23,9 @@ def test_the_file_gives_a_shell_what_it_has_and_nobody_else_reads_it(tmp_path: P
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("option", [[], ["--fetch"]], ids=["disks", "fetch"])
-def test_each_line_that_a_kept_demo_prints_works(option: list[str]) -> None:
+def test_each_line_that_a_kept_demo_prints_works(
+    starts_s3: None, starts_kafka: None, starts_spark: None, starts_airflow: None, option: list[str]
+) -> None:
     if any(one.find() for one in recorded()):
         pytest.skip("a demo is running in this checkout")
     try:

@@ -21,6 +21,6 @@ def mark(s3_server: S3Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -> SmallDeployment:
+def small(starts_spark: None, kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -> SmallDeployment:
     """A deployment of two topics on the session's servers."""
     return SmallDeployment(tmp_path, kafka, s3_server, mark, (f"plain-{mark}", f"transactional-{mark}"))

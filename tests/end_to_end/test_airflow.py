@@ -109,7 +109,12 @@ def lineage() -> Iterator[LineageServer]:
 
 @pytest.fixture(scope="module")
 def stack(
-    small: SmallDeployment, orders: RawBuilder, lineage: LineageServer, tmp_path_factory: pytest.TempPathFactory
+    starts_airflow: None,
+    starts_spark: None,
+    small: SmallDeployment,
+    orders: RawBuilder,
+    lineage: LineageServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowStack]:
     """Airflow with Tidemark's own DAGs."""
     import_early(home := tmp_path_factory.mktemp("airflow"))
@@ -186,7 +191,7 @@ def token(stack: AirflowStack, user: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def browser(stack: AirflowStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(starts_browser: None, stack: AirflowStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser in which the user ``uma`` is logged in."""
     with Browser(tmp_path_factory.mktemp("browser")) as opened:
         opened.set_cookie(stack.url, "_token", token(stack, "uma"))

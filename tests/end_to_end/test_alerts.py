@@ -147,7 +147,7 @@ def dags(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def airflow(
-    provoked: Provoked, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path: Path
+    starts_airflow: None, provoked: Provoked, smtp: SmtpServer, hook: HookServer, dags: Path, tmp_path: Path
 ) -> Iterator[AirflowStack]:
     env = provoked.small.s3.env() | {
         "AIRFLOW__TIDEMARK__TOPICS": str(provoked.small.topics_file),

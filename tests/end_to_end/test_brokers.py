@@ -33,7 +33,7 @@ SILENCE = "5s"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+def cluster(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
     """Two brokers and a controller."""
     with KafkaCluster(tmp_path / "kafka", brokers=2, common={"auto.leader.rebalance.enable": "false"}) as cluster:
         yield cluster

@@ -168,7 +168,7 @@ def settings_of(feed: Feed) -> dict[str, Any]:
 
 
 @pytest.fixture
-def postgres() -> Iterator[Postgres]:
+def postgres(starts_other: None) -> Iterator[Postgres]:
     try:
         server = Postgres()
     except PostgresNotFound as error:

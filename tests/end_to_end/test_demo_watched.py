@@ -120,7 +120,14 @@ class Watched:
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+def watched(
+    starts_s3: None,
+    starts_kafka: None,
+    starts_spark: None,
+    starts_airflow: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Watched]:
     monkeypatch.setattr(demo_stack, "HOME", tmp_path / "demo")
     monkeypatch.setattr(demo_processes, "HOME", tmp_path / "demo")
     with SmtpServer() as smtp, HookServer() as hook:

@@ -56,7 +56,7 @@ def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -
 
 
 @pytest.fixture
-def airflow(small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
+def airflow(starts_airflow: None, small: SmallDeployment, tmp_path: Path) -> Iterator[AirflowStack]:
     env = small.s3.env() | pipeline_env(small.topics_file, tmp_path / "spark-conf", scan_seconds=1) | SOONER
     dags = [dag_of(topic) for topic in small.topics]
     with AirflowStack(

@@ -84,7 +84,7 @@ def test_an_environment_has_what_its_part_imports(installed: Environments, name:
 
 
 def test_a_segment_becomes_rows_of_a_table(
-    installed: Environments, small: SmallDeployment, tmp_path: Path, rng: random.Random
+    starts_airflow: None, installed: Environments, small: SmallDeployment, tmp_path: Path, rng: random.Random
 ) -> None:
     topic = small.topics[0]
     small.kafka.create_topic(topic, partitions=3, config=SMALL)

@@ -51,7 +51,7 @@ def authorities(tmp_path: Path) -> Authorities:
 
 
 @pytest.fixture
-def own(kafka: KafkaCluster, authorities: Authorities, tmp_path: Path) -> Iterator[SmallDeployment]:
+def own(starts_s3: None, kafka: KafkaCluster, authorities: Authorities, tmp_path: Path) -> Iterator[SmallDeployment]:
     """A deployment with a store of its own."""
     server = S3Server(tmp_path / "s3", tls=(authorities.trusted, authorities.certificate))
     with server, credentials(server):

@@ -90,7 +90,9 @@ class Landed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def landed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Landed]:
+def landed(
+    starts_spark: None, kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Landed]:
     """300 records a day on three days, of 400 keys; the state table has the first two days'."""
     with credentials(s3_server):
         folder = tmp_path_factory.mktemp("reading")

@@ -38,7 +38,7 @@ def live(tmp_path: Path) -> LiveWorld:
 
 
 @pytest.fixture
-def connect(tmp_path: Path) -> Iterator[ConnectServer]:
+def connect(starts_spark: None, tmp_path: Path) -> Iterator[ConnectServer]:
     with ConnectServer(tmp_path / "connect", token=TOKEN) as server:
         yield server
 
@@ -52,7 +52,7 @@ def topics_file(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture
-def airflow(topics_file: Path, connect: ConnectServer, tmp_path: Path) -> Iterator[AirflowStack]:
+def airflow(starts_airflow: None, topics_file: Path, connect: ConnectServer, tmp_path: Path) -> Iterator[AirflowStack]:
     dag = LIVE if "live" in topics_file.parts else DAG
     # A token goes without TLS to this name only.
     server = {"conn_type": "spark_connect", "host": "localhost", "port": connect.port, "password": TOKEN}

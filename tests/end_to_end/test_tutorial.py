@@ -70,7 +70,9 @@ def rows(printed: str) -> int:
 
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("install", [False, pytest.param(True, marks=pytest.mark.full)], ids=["checkout", "wheel"])
-def test_the_tutorial_runs(install: bool, tmp_path: Path) -> None:
+def test_the_tutorial_runs(
+    starts_s3: None, starts_kafka: None, starts_spark: None, install: bool, tmp_path: Path
+) -> None:
     """With the environment that the page installs; without ``install``, with the checkout's."""
     folder = tmp_path / "tidemark"
     folder.mkdir()

@@ -56,7 +56,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Earlier:
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def brokers(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     with KafkaCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
         yield cluster
 

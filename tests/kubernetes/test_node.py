@@ -54,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def store(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def store(starts_s3: None, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A store at the node's address, which is there as long as the node is."""
     with S3Server(tmp_path_factory.mktemp("store"), buckets=["raw"], host=node.ADDRESS) as store:
         yield store

@@ -56,7 +56,11 @@ def lineage() -> Iterator[LineageServer]:
 
 @pytest.fixture(scope="session")
 def stack(
-    smtp: SmtpServer, hook: HookServer, lineage: LineageServer, tmp_path_factory: pytest.TempPathFactory
+    starts_airflow: None,
+    smtp: SmtpServer,
+    hook: HookServer,
+    lineage: LineageServer,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SharedStack]:
     """The shared Airflow, all DAGs paused. Leave it with all components running, and your DAGs paused."""
     with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook, lineage) as running:

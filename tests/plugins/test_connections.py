@@ -53,7 +53,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def aws(tmp_path: Path) -> Iterator[GlueServer]:
+def aws(starts_other: None, tmp_path: Path) -> Iterator[GlueServer]:
     with GlueServer(tmp_path) as server:
         yield server
 
@@ -109,7 +109,9 @@ def test_what_the_connection_says_later_counts_a_minute_later(monkeypatch: pytes
 
 
 @pytest.mark.full
-def test_keys_are_rotated_while_the_triggerer_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_rotated_while_the_triggerer_runs(
+    starts_s3: None, starts_airflow: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a real server, which refuses the old key before the connection has the new one."""
     everything = [allow(["s3:*"], ["arn:aws:s3:::*"])]
     monkeypatch.setattr(connections, "_LOOK_AGAIN_SECONDS", 0.0)

@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.fixture(scope="package")
-def on_spark(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Programs]:
+def on_spark(starts_spark: None, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[Programs]:
     """A driver of Spark on this machine, for programs that make their session themselves: the first one's is all's.
 
     ``s3://`` is ``s3_server``.

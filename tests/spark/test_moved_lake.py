@@ -34,7 +34,7 @@ Place = Callable[[str], str]
 """The URL of a lake by its name."""
 
 
-@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.full)])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=[pytest.mark.full, pytest.mark.s3])])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, Sequence[str]]:
     """Where lakes lie, and the settings of their store: a bucket for each lake."""
     if request.param == "directory":

@@ -19,7 +19,7 @@ from tidemark.store.obstore.factory import forget_clients
 from tidemark_spark.run.driver import run
 
 
-@pytest.fixture(params=["gs", "az"])
+@pytest.fixture(params=["gs", pytest.param("az", marks=pytest.mark.other)])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A deployment whose raw segments and lake are in one bucket."""
     forget_clients()

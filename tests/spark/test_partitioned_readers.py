@@ -77,7 +77,7 @@ def test_readers_without_a_jvm_find_rows_by_their_folders(landed: tuple[World, R
 
 
 @pytest.mark.full
-def test_spark_finds_rows_by_their_folders(landed: tuple[World, Rows], s3_server: S3Server) -> None:
+def test_spark_finds_rows_by_their_folders(starts_spark: None, landed: tuple[World, Rows], s3_server: S3Server) -> None:
     world, expected = landed
     jars = os.pathsep.join(class_path(name) for name in ("spark-s3a", "delta-spark"))
     conf = {

@@ -37,7 +37,7 @@ ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-re
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     users = {name: statements(name, cluster="east") for name in ROLES}
     with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
         server.lock_nothing("raw")

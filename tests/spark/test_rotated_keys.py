@@ -18,7 +18,7 @@ EVERYTHING = [allow(["s3:*"], ["arn:aws:s3:::*"])]
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """One whose user ``jobs`` has its keys in a file that this process's variables name."""
     with S3Server(tmp_path / "s3", users={"jobs": EVERYTHING}) as server:
         for name, value in server.env("jobs").items():

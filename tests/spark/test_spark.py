@@ -64,7 +64,7 @@ def test_a_driver_killed_at_any_point_leaves_an_exact_table(world: World, point:
 
 
 @pytest.mark.parametrize("point", ["file", *(pytest.param(point, marks=pytest.mark.full) for point in POINTS)])
-def test_a_driver_of_spark_that_is_killed_leaves_an_exact_table(world: World, point: str) -> None:
+def test_a_driver_of_spark_that_is_killed_leaves_an_exact_table(starts_spark: None, world: World, point: str) -> None:
     """At ``file``, while its workers are at work."""
     spread(world)
     world.raw.publish()
@@ -99,7 +99,7 @@ def check_mended(world: World, point: str) -> None:
 
 
 @pytest.mark.full
-def test_a_driver_tells_how_far_a_run_is(tmp_path: Path) -> None:
+def test_a_driver_tells_how_far_a_run_is(starts_spark: None, tmp_path: Path) -> None:
     env = spark_env(small_jvm_env() | {"PYTHONPATH": str(ROOT)}, env="dev")
     command = [sys.executable, "-m", "tests.spark.half_done", str(tmp_path)]
     done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
@@ -178,7 +178,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> A
 
 
 @pytest.mark.full
-def test_every_engine_reads_the_same_rows(deployed: Deployed) -> None:
+def test_every_engine_reads_the_same_rows(starts_spark: None, deployed: Deployed) -> None:
     table = deployed.world("local").table
     files = [one["url"] for one in files_of(table, None)]
     expected = _plain(table.by_delta_rs().to_pyarrow_table().to_pylist())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.journal import TRIED
+from tests.support.tiers import KINDS
 
 if TYPE_CHECKING:
     from tests.golden.answers import ObservedAnswers
@@ -130,8 +131,25 @@ def tried(record_property: Callable[[str, object], None]) -> Callable[[str, int]
     return lambda kind, amount: record_property(f"{TRIED}{kind}", amount)
 
 
+def _starts(kind: str) -> Any:
+    @pytest.fixture(scope="session", name=f"starts_{kind}")
+    def permission() -> None:
+        pass
+
+    permission.__doc__ = f"Whoever starts {KINDS[kind]} asks for it, so that each test that does has the marker."
+    return permission
+
+
+starts_airflow = _starts("airflow")
+starts_browser = _starts("browser")
+starts_kafka = _starts("kafka")
+starts_other = _starts("other")
+starts_s3 = _starts("s3")
+starts_spark = _starts("spark")
+
+
 @pytest.fixture(scope="session")
-def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3_server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3 server with the buckets ``raw`` and ``lake``; use a prefix of your own, and leave it running."""
     from tests.support.s3 import S3Server
 
@@ -152,7 +170,7 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 4.3.1, one broker; use topics of your own, and leave it running."""
     from tests.support.kafka import KafkaCluster
 
@@ -161,7 +179,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture(scope="session")
-def kafka39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kafka39(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Kafka 3.9.2 with ZooKeeper, one broker; use topics of your own, and leave it running."""
     from tests.support.kafka import KafkaCluster
 
@@ -178,7 +196,9 @@ def spark_home() -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark_standalone(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[SparkStandalone]:
+def spark_standalone(
+    starts_spark: None, tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server
+) -> Iterator[SparkStandalone]:
     """A Spark master with two workers of one core, whose executors use ``s3_server``."""
     from tests.support.spark import SparkStandalone
 

@@ -85,7 +85,9 @@ class Sealed:
 
 
 @pytest.fixture(scope="module")
-def sealed(kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sealed]:
+def sealed(
+    starts_other: None, kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sealed]:
     root, env = tmp_path_factory.mktemp("pinterest"), s3_server.env()
     kafka.create_topic(TOPIC, config={"internal.segment.bytes": "32768"})
     options = StoreOptions(endpoint_url=s3_server.endpoint, path_style=True)
@@ -145,7 +147,9 @@ def test_there_are_runs_whose_index_would_have_two_entries(sealed: Sealed) -> No
 
 
 @pytest.mark.full
-def test_in_an_index_of_two_entries_it_searches_for_ever(sealed: Sealed, s3_server: S3Server, tmp_path: Path) -> None:
+def test_in_an_index_of_two_entries_it_searches_for_ever(
+    starts_other: None, sealed: Sealed, s3_server: S3Server, tmp_path: Path
+) -> None:
     """Why the agent makes none: here is one as Kafka makes it, and a JVM of its own, which ends with the search."""
     seal = sealed.manifests[0]
     _, second, third = sealed.batches(seal)

@@ -132,7 +132,7 @@ def statements(name: str, *, cluster: str = CLUSTER, broker: int | str = 1) -> l
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     agents = {"agent-11": statements("agent", broker=11), "slots": statements("agent", broker="2000000???")}
     users = {name: statements(name) for name in ROLES} | agents
     with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:

@@ -26,6 +26,8 @@ from uploader_agent.broker.properties import read_broker
 from uploader_agent.cli import main
 from uploader_agent.disk.log_dirs import find_segments, topic_id_of
 
+pytestmark = pytest.mark.usefixtures("starts_kafka")
+
 
 @pytest.fixture
 def env(s3_server: S3Server) -> Mapping[str, str]:

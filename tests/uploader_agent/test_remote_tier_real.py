@@ -28,7 +28,7 @@ TIERED: Mapping[str, str] = {
 
 
 @pytest.fixture
-def tiered(tmp_path: Path) -> Iterator[KafkaCluster]:
+def tiered(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
     """A broker with a remote tier in a directory."""
     [jar] = fetch("kafka-local-tier").glob("*-test.jar")
     common = {

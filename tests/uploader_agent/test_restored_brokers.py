@@ -160,7 +160,9 @@ OFTEN = {("all, of one broker", "up"), ("all, of one broker", "down")}
         for agent in ("up", "down")
     ],
 )
-def test_what_a_restored_cluster_acknowledges_is_stored_or_told(tmp_path: Path, kind: str, agent: str) -> None:
+def test_what_a_restored_cluster_acknowledges_is_stored_or_told(
+    starts_kafka: None, tmp_path: Path, kind: str, agent: str
+) -> None:
     brokers, separate = KINDS[kind]
     with ExitStack() as stack:
         here = Restored(tmp_path, stack, brokers, separate=separate)

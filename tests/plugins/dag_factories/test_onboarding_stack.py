@@ -74,7 +74,9 @@ def test_airflow_refuses_what_breaks_the_schema_of_a_field(
         stack.client.trigger(ONBOARD, {"cluster": CLUSTER})
 
 
-def test_a_person_fills_in_the_topic_alone(stack: SharedStack, world: World, tmp_path: Path) -> None:
+def test_a_person_fills_in_the_topic_alone(
+    starts_browser: None, stack: SharedStack, world: World, tmp_path: Path
+) -> None:
     """Airflow's own form has no other field that it takes for missing or wrong."""
     assert world.deployment.clusters == (CLUSTER,)
     World(stack.page)  # where the API server reads what a person may see of a form

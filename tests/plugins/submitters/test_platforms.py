@@ -46,7 +46,7 @@ def test_each_type_of_connection_has_a_row_on_the_page() -> None:
 
 
 @pytest.fixture
-def emr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
+def emr(starts_other: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, str]]:
     """A client, and the id of an application."""
     with GlueServer(tmp_path) as server:
         keys: dict[str, Any] = {"aws_access_key_id": "tests", "aws_secret_access_key": "tests", "region_name": REGION}

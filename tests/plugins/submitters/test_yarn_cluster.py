@@ -38,7 +38,7 @@ sys.exit(main())
 
 
 @pytest.fixture(scope="module")
-def yarn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
+def yarn(starts_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yarn]:
     with Yarn(tmp_path_factory.mktemp("yarn")) as running:
         yield running
 

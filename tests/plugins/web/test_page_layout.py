@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
 
 
 @pytest.fixture(scope="module")
-def browser(server: PageServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(starts_browser: None, server: PageServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     with Browser(tmp_path_factory.mktemp("browser")) as running:
         running.set_cookie(server.url, "_token", server.token(ANN))
         yield running

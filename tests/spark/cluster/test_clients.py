@@ -29,14 +29,14 @@ Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]
 
 
 @pytest.fixture(params=["kafka", pytest.param("kafka39", marks=pytest.mark.full)])
-def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+def cluster(starts_kafka: None, request: pytest.FixtureRequest) -> KafkaCluster:
     """A cluster of either generation."""
     return cast("KafkaCluster", request.getfixturevalue(request.param))
 
 
 @pytest.mark.timeout(1800)
 def test_every_client_codec_time_and_policy_lands_as_it_is_read(
-    cluster: KafkaCluster, tmp_path: Path, rng: random.Random, full: bool
+    starts_other: None, cluster: KafkaCluster, tmp_path: Path, rng: random.Random, full: bool
 ) -> None:
     """Every client, and every codec; each client with each codec where the long variant is asked for."""
     combinations = COMBINATIONS if full else sample(rng)

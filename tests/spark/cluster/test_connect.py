@@ -39,7 +39,7 @@ def mishaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(mishaps: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
+def server(starts_spark: None, mishaps: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
     """Two cores, and each task is tried twice."""
     armed = {"TIDEMARK_UNRULY": str(mishaps), "TIDEMARK_MISHAP": "told", "PYTHONPATH": str(ROOT)}
     with ConnectServer(tmp_path_factory.mktemp("connect"), master="local[2,2]", env=armed) as connect:

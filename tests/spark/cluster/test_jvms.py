@@ -47,7 +47,7 @@ def main() -> None:
 @pytest.mark.parametrize("submitted", [True, False], ids=["by spark-submit", "by the job"])
 @pytest.mark.parametrize("level", ["1", "3"], ids=["as the jobs ask", "as the deployment says"])
 def test_jvms_have_one_compiler_unless_the_deployment_says_otherwise(
-    tmp_path: Path, level: str, *, submitted: bool
+    starts_spark: None, tmp_path: Path, level: str, *, submitted: bool
 ) -> None:
     own = (
         {} if level == "1" else {f"spark.{one}.extraJavaOptions": f"{_OPTION}{level}" for one in ("driver", "executor")}

@@ -67,7 +67,9 @@ def test_the_error_of_a_worker_is_taken_from_sparks_report_of_it() -> None:
         ("local[1]", "TaskFailed: AccessDenied: s3://raw/a: give the role s3:GetObject\n"),
     ],
 )
-def test_a_master_that_is_none_and_a_task_that_fails_are_one_message(master: str, said: str) -> None:
+def test_a_master_that_is_none_and_a_task_that_fails_are_one_message(
+    starts_spark: None, master: str, said: str
+) -> None:
     program = f"from tests.spark.cluster.test_unavailable import main; main({master!r})"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True, timeout=300

@@ -26,14 +26,14 @@ DT = "2026-02-02"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     roles = {name: statements(name, cluster="east") for name in ("maintenance", "worker")}
     with S3Server(tmp_path_factory.mktemp("s3"), users=roles) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkStandalone]:
+def cluster(starts_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkStandalone]:
     """Its machines have no credentials, neither in the environment nor where AWS's tools look by themselves."""
     nowhere = str(tmp_path_factory.mktemp("machine") / "none")
     env = {"AWS_CONFIG_FILE": nowhere, "AWS_SHARED_CREDENTIALS_FILE": nowhere, "AWS_EC2_METADATA_DISABLED": "true"}

@@ -43,7 +43,7 @@ NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Its buckets can lock versions, but do so to none by themselves."""
     users, buckets = {"erasure": statements("erasure")}, ("raw", "lake")
     with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:

@@ -35,7 +35,7 @@ NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Its raw bucket can lock versions, but does so to none by itself."""
     with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",)) as server:
         server.lock_nothing("raw")

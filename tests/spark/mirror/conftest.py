@@ -13,30 +13,35 @@ from tests.support.glue import ENV, GlueServer
 from tests.support.hive import HiveMetastore
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 
+REST = pytest.param("rest", marks=pytest.mark.other)
+"""The kind whose catalogs, and the reader beside them, are programs in Java."""
+
 
 @pytest.fixture(scope="package")
-def rest_catalogs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogs]:
+def rest_catalogs(starts_other: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestCatalogs]:
     """Iceberg's REST catalogs; ask for one of your own."""
     with RestCatalogs(tmp_path_factory.mktemp("rest")) as found:
         yield found
 
 
 @pytest.fixture(scope="package")
-def java_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaReader]:
+def java_reader(starts_other: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaReader]:
     """Iceberg's reader in Java."""
     with JavaReader(tmp_path_factory.mktemp("java")) as found:
         yield found
 
 
 @pytest.fixture(scope="package")
-def spark_reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkReader]:
+def spark_reader(
+    starts_spark: None, starts_other: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkReader]:
     """Spark 4.1 with Iceberg's reader."""
     with SparkReader(tmp_path_factory.mktemp("spark-reader")) as found:
         yield found
 
 
 @pytest.fixture(scope="package")
-def glue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlueServer]:
+def glue_server(starts_other: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlueServer]:
     """Glue's API, with what tests before have left there."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENV.items():
@@ -46,13 +51,15 @@ def glue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlueServer
 
 
 @pytest.fixture(scope="package")
-def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
+def metastore(starts_other: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HiveMetastore]:
     """Hive's metastore, with what tests before have left there."""
     with HiveMetastore(tmp_path_factory.mktemp("hive")) as found:
         yield found
 
 
-@pytest.fixture(params=["sql", "rest", *(pytest.param(one, marks=pytest.mark.full) for one in ("glue", "hive"))])
+@pytest.fixture(
+    params=["sql", REST, *(pytest.param(one, marks=[pytest.mark.full, pytest.mark.other]) for one in ("glue", "hive"))]
+)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, full: bool) -> Iterator[str]:
     """The kind of the catalogs beside the test's worlds.
 

@@ -23,6 +23,7 @@ from sqlalchemy.exc import OperationalError
 from tests.spark.compaction.test_compaction import FEW, merge
 from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.mirror.catalogs import check, iceberg, listed, mirrored, settings_of, sql_catalog
+from tests.spark.mirror.conftest import REST
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.world import World
 from tests.support.iceberg import RestCatalogs
@@ -158,7 +159,7 @@ def test_a_reply_that_says_failed_though_it_was_not_leaves_all_metadata(tmp_path
         listed(world)
 
 
-@pytest.mark.parametrize("kind", ["sql", "rest"], indirect=True)  # moto's Glue does not tell who was faster
+@pytest.mark.parametrize("kind", ["sql", REST], indirect=True)  # moto's Glue does not tell who was faster
 @pytest.mark.usefixtures("kind")
 def test_of_two_processes_each_commit_is_listed_once(tmp_path: Path) -> None:
     world = history(tmp_path)

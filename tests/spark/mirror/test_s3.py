@@ -18,7 +18,9 @@ from tidemark.catalogs import CatalogSettings
 
 
 @pytest.mark.full
-def test_a_rest_catalog_over_s3(tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rest_catalog_over_s3(
+    starts_other: None, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidemark_spark.mirror.mirror._SLACK", 1)
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")  # for delta-rs
     name = uuid.uuid4().hex

@@ -29,13 +29,13 @@ STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(tmp_path_factory.mktemp("s3"), users={"retention": statements("retention")}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def locked(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """One whose buckets keep versions, each locked."""
     users, buckets = {"retention": statements("retention")}, ("raw", "lake")
     with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:
@@ -50,7 +50,7 @@ def deployed(server: S3Server, root: Path, settings: str, raw: str, lake: str) -
 
 @pytest.mark.parametrize("kind", ["server", "locked"])
 def test_it_works_under_its_own_role(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starts_s3: None, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Admin lands and reports; a day later the role removes, and can do nothing to the table."""
     server: S3Server = request.getfixturevalue(kind)

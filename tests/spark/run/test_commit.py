@@ -33,7 +33,7 @@ KINDS = ("ingest", "ingest", "elect", "rebuild", "compact")
 
 @pytest.mark.timeout(1800)
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("place", ["directory", "s3"])
+@pytest.mark.parametrize("place", ["directory", pytest.param("s3", marks=pytest.mark.s3)])
 def test_racing_writers_that_are_killed_leave_an_exact_table(
     place: str, request: pytest.FixtureRequest, tmp_path: Path, rng: random.Random, full: bool
 ) -> None:

@@ -451,7 +451,7 @@ IN_SPARK = {
 
 
 @pytest.mark.full
-def test_what_spark_changed_is_made_right_too(world: World, tmp_path: Path) -> None:
+def test_what_spark_changed_is_made_right_too(starts_spark: None, world: World, tmp_path: Path) -> None:
     """Each statement on a copy of the table, which then takes the table's place."""
     before, root = world.rows(), Path(world.table.url.removeprefix("file://"))
     jars = class_path("delta-spark")

@@ -36,7 +36,7 @@ ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id",
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     users = {"reader": [READS], "pipeline": [READS, allow(["s3:PutObject"], ["arn:aws:s3:::lake/*"])]}
     with S3Server(tmp_path_factory.mktemp("checked"), users=users) as server:
         yield server

@@ -51,7 +51,7 @@ __all__ = ["snappy_for_kafka_python"]
 
 
 @pytest.fixture(params=["kafka", "kafka39"], scope="module")
-def cluster(request: pytest.FixtureRequest) -> KafkaCluster:
+def cluster(starts_kafka: None, request: pytest.FixtureRequest) -> KafkaCluster:
     return cast("KafkaCluster", request.getfixturevalue(request.param))
 
 
@@ -245,7 +245,9 @@ def test_the_files_beside_the_logs(cluster: KafkaCluster) -> None:
         parse_offset_checkpoint(path.read_text(), path.name)
 
 
-def test_messages_of_old_formats(tmp_path: Path, rng: random.Random, full: bool) -> None:
+def test_messages_of_old_formats(
+    starts_kafka: None, starts_other: None, tmp_path: Path, rng: random.Random, full: bool
+) -> None:
     """3.9.2 still writes them if it is told to speak an old protocol to its peers."""
     common = {"inter.broker.protocol.version": "2.8"}
     with KafkaCluster(tmp_path, version="3.9.2", common=common) as cluster, JavaClient("3.9.2") as java:

@@ -94,7 +94,7 @@ def test_a_rewritten_batch_decodes_to_the_other_records(codec: str, attributes: 
 
 
 @pytest.fixture(scope="module", params=get_args(KafkaVersion))
-def java(request: pytest.FixtureRequest) -> Iterator[JavaClient]:
+def java(starts_other: None, request: pytest.FixtureRequest) -> Iterator[JavaClient]:
     """Kafka's own classes, of each version."""
     with JavaClient(request.param) as client:
         yield client

@@ -31,7 +31,7 @@ _DEFECTS = ("Not an array: [", "enum value 'null' is not in the enum symbol set"
 
 
 @pytest.fixture(scope="module")
-def java() -> Iterator[JavaAvro]:
+def java(starts_other: None) -> Iterator[JavaAvro]:
     with JavaAvro() as found:
         yield found
 

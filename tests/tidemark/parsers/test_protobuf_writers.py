@@ -476,7 +476,7 @@ def test_random_versions_land_what_their_own_schema_says(rng: random.Random, mon
 
 @pytest.mark.full
 def test_what_googles_library_says_is_what_javas_says(
-    rng: random.Random, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None]
+    starts_other: None, rng: random.Random, monkeypatch: pytest.MonkeyPatch, tried: Callable[[str, int], None]
 ) -> None:
     drawn = _Drawn(rng, monkeypatch)
     with JavaProtobuf() as java:

@@ -25,7 +25,7 @@ def s3_store(s3: S3Server) -> RemoteStore:
     return RemoteStore("s3://raw", uuid.uuid4().hex, options)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.drawn(0.25))])
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.drawn(0.25), pytest.mark.s3])])
 def remote_store(request: pytest.FixtureRequest) -> RemoteStore:
     """An empty store of either kind."""
     found: RemoteStore = request.getfixturevalue(f"{request.param}_store")

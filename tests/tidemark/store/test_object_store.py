@@ -89,7 +89,7 @@ def over(client: Any, **options: Any) -> ObjectStore:
 
 
 @pytest.fixture(scope="session")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
+def emulated(starts_other: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Azurite]:
     program = azurite.program()
     if program is None:
         pytest.skip("TIDEMARK_AZURITE does not say where azurite-blob is")
@@ -107,7 +107,10 @@ def in_azurite(emulated: Azurite, monkeypatch: pytest.MonkeyPatch) -> Store:
     return at(emulated.endpoint, f"az://{container}", path_style=True, **PARTS)
 
 
-@pytest.fixture(params=["memory", "local", "gs", "az"])
+AZ = pytest.param("az", marks=pytest.mark.other)
+
+
+@pytest.fixture(params=["memory", "local", "gs", AZ])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return over(MemoryStore())
@@ -132,7 +135,7 @@ def test_they_do_what_the_others_do(store: Store, shared: FunctionType, request:
     shared(store)
 
 
-@pytest.fixture(params=["memory", "gs", "az"])
+@pytest.fixture(params=["memory", "gs", AZ])
 def whole(request: pytest.FixtureRequest) -> Store:
     """A store that does all."""
     if request.param == "memory":

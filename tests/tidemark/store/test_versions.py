@@ -205,7 +205,9 @@ RIGHTS = {"s3:ListBucketVersions": ["s3:DeleteObjectVersion"], "s3:DeleteObjectV
 
 
 @pytest.mark.parametrize("missing", RIGHTS)
-def test_a_missing_right_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+def test_a_missing_right_is_named(
+    starts_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
     everything = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*"]
     rights = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket", *RIGHTS[missing]]
     users = {"job": [allow(rights, everything)]}

@@ -56,7 +56,9 @@ def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path
 
 
 @pytest.mark.parametrize("version", ["3.9.2", "4.3.1"])
-def test_a_leader_is_seen_long_before_the_poll(version: KafkaVersion, tmp_path: Path, full: bool) -> None:
+def test_a_leader_is_seen_long_before_the_poll(
+    starts_kafka: None, version: KafkaVersion, tmp_path: Path, full: bool
+) -> None:
     """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``)."""
     if not full:
         pytest.skip("starts two brokers: make test-full")
@@ -76,7 +78,7 @@ JAAS = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required use
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> Iterator[dict[str, Any]]:
+def secured(starts_kafka: None, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A ZooKeeper that speaks TLS only and wants a login; what the client needs for it."""
     port, plain = free_port(), free_port()
     stored: list[str | Path] = [

@@ -29,7 +29,7 @@ def statements() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     users = {"agent": statements(), "reader": [one for one in statements() if not one["Sid"].startswith("Write")]}
     with S3Server(tmp_path_factory.mktemp("checked"), users=users) as server:
         yield server

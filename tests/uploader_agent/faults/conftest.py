@@ -21,21 +21,21 @@ MakeFleet = Callable[..., Fleet]
 
 
 @pytest.fixture(scope="package")
-def kraft3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def kraft3(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers of 4.3.1 and a controller; leave all brokers running."""
     with three_brokers(tmp_path_factory.mktemp("kraft3"), "4.3.1") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="package")
-def zookeeper3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def zookeeper3(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Three brokers of 3.9.2 and a ZooKeeper; leave all brokers running."""
     with three_brokers(tmp_path_factory.mktemp("zookeeper3"), "3.9.2") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="package")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A server of our own, which keeps every version of a raw object; leave it running."""
     with S3Server(tmp_path_factory.mktemp("s3-faults"), versioned=["raw"]) as server:
         yield server
@@ -49,7 +49,7 @@ def raw(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def make_fleet(tmp_path: Path, s3: S3Server, raw: Store) -> MakeFleet:
+def make_fleet(starts_kafka: None, tmp_path: Path, s3: S3Server, raw: Store) -> MakeFleet:
     """``make_fleet(cluster, prefix, topics, **settings)``."""
 
     def make(cluster: KafkaCluster, prefix: str, topics: list[str], **settings: Any) -> Fleet:

@@ -40,7 +40,7 @@ VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
 
 
 @pytest.fixture
-def cluster(version: str, request: pytest.FixtureRequest) -> KafkaCluster:
+def cluster(starts_kafka: None, version: str, request: pytest.FixtureRequest) -> KafkaCluster:
     found: KafkaCluster = request.getfixturevalue("kraft3" if version == "4.3.1" else "zookeeper3")
     return found
 

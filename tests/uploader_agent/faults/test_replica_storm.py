@@ -17,6 +17,7 @@ from tests.uploader_agent.faults.test_own_replica import VERSIONS
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_random_faults(
+    starts_kafka: None,
     version: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,

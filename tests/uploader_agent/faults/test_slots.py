@@ -21,7 +21,7 @@ PACKED = {"freshness": {".*": "3s"}}
 
 
 @pytest.fixture
-def cluster(version: str, request: pytest.FixtureRequest) -> KafkaCluster:
+def cluster(starts_kafka: None, version: str, request: pytest.FixtureRequest) -> KafkaCluster:
     found: KafkaCluster = request.getfixturevalue("kraft3" if version == "4.3.1" else "zookeeper3")
     return found
 

@@ -46,13 +46,13 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def broker(place: Path) -> Iterator[KafkaCluster]:
+def broker(starts_kafka: None, place: Path) -> Iterator[KafkaCluster]:
     with KafkaCluster(place / "kafka", common=QUICK) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def s3(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.full
 
 
 @pytest.fixture(scope="module")
-def racks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+def racks(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
     """Broker 1 in rack a, broker 2 in rack b; each names the replica that is near."""
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     common = {"replica.selector.class": selector, "replica.lag.time.max.ms": "60000", "min.insync.replicas": "1"}

@@ -22,7 +22,7 @@ from uploader_agent.verify import Severity
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     users = {"agent": statements("agent"), "other": statements("agent", broker=2), "undo": statements("undo")}
     with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
         yield server
