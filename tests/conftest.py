@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cpu import CpuMeter
 from tests.support.fixtures import (
     FULL,
     SEED,
@@ -150,6 +151,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(orphans.close)
     if journal := os.environ.get("TIDEMARK_JOURNAL"):
         config.pluginmanager.register(JournalPlugin(Path(journal), of_this_run()))
+        config.pluginmanager.register(CpuMeter())
 
 
 def pytest_report_header() -> str:

@@ -2,7 +2,8 @@
 
 `make test` begins an empty one. That of `make test-full` lies in the user's cache. What passed is not run again as long
 as nothing has changed that its file depends on (:mod:`tests.support.inputs`), so that an interrupted run goes on where
-it stopped. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed.
+it stopped. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed. With
+``--budget`` it also fails if the tests needed more CPU time than `make test` may (:data:`BUDGET`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,11 +21,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.cpu import COLLECTION, PROPERTY, CpuMeter, loop_seconds
 from tests.support.inputs import Inputs
 from tests.support.paths import cache_dir
 
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
+
+BUDGET = 9000
+"""Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure."""
 
 _DONE = {"passed", "skipped"}
 _SLOWEST = 10
@@ -49,6 +55,8 @@ class Result:
     seconds: float = 0.0
     tried: Counter[str] = field(default_factory=Counter)
     error: str = ""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Seconds of CPU time by kind, and those of a loop as ``loop``."""
 
 
 @dataclass
@@ -57,6 +65,8 @@ class Contents:
 
     results: dict[str, Result] = field(default_factory=dict)
     collected: set[str] = field(default_factory=set)
+    sharing: list[dict[str, float]] = field(default_factory=list)
+    """What the processes have needed that share the tests out."""
 
     @property
     def done(self) -> set[str]:
@@ -73,9 +83,11 @@ def read(path: Path, inputs: Inputs | None) -> Contents:
     for entry in _entries(path):
         if "collected" in entry:
             contents.collected |= {nodeid for nodeid, of in entry["collected"].items() if of == _of(nodeid, inputs)}
+        elif "sharing" in entry:
+            contents.sharing.append(entry["sharing"])
         elif entry["inputs"] == _of(entry["test"], inputs):
             contents.results[entry["test"]] = Result(
-                entry["outcome"], entry["seconds"], Counter(entry["tried"]), entry["error"]
+                entry["outcome"], entry["seconds"], Counter(entry["tried"]), entry["error"], entry.get("cpu", {})
             )
     return contents
 
@@ -127,7 +139,9 @@ class JournalPlugin:
         if report.when == "teardown":
             del self._running[report.nodeid]
             for name, amount in report.user_properties:
-                if name.startswith(TRIED) and isinstance(amount, int | float):
+                if name == PROPERTY and isinstance(amount, dict):
+                    result.cpu = amount
+                elif name.startswith(TRIED) and isinstance(amount, int | float):
                     result.tried[name.removeprefix(TRIED)] += amount  # type: ignore[assignment]
             self._append(
                 {
@@ -136,10 +150,17 @@ class JournalPlugin:
                     "outcome": result.outcome,
                     "seconds": round(result.seconds, 3),
                     "tried": result.tried,
+                    "cpu": result.cpu,
                     "error": result.error,
                     "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
                 }
             )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Note what the first process of pytest-xdist has needed."""
+        if hasattr(session.config, "workerinput") or not session.config.getoption("dist", "no") != "no":
+            return
+        self._append({"sharing": {COLLECTION: time.process_time(), "loop": loop_seconds()}})
 
     def _note_collected(self, nodeids: list[str]) -> None:
         self._append({"collected": {nodeid: _of(nodeid, self._inputs) for nodeid in nodeids}})
@@ -172,6 +193,65 @@ def report(contents: Contents) -> str:
     return "\n".join(lines)
 
 
+@dataclass
+class Spent:
+    """The CPU time that a run has needed, in seconds and in loops, by kind, by folder and by test."""
+
+    seconds: Counter[str]
+    loops: Counter[str]
+    folders: Counter[str]
+    tests: Counter[str]
+
+    @property
+    def total(self) -> float:
+        """In loops."""
+        return sum(self.loops.values())
+
+
+def spent(contents: Contents) -> Spent:
+    """What the tests of a journal have needed. The search for tests belongs to no folder."""
+    found = Spent(Counter(), Counter(), Counter(), Counter())
+    for nodeid, cost in [
+        *((nodeid, result.cpu) for nodeid, result in contents.results.items()),
+        *(("", one) for one in contents.sharing),
+    ]:
+        loop = cost.get("loop", 0.0)
+        for kind, seconds in cost.items():
+            if kind != "loop" and loop:
+                found.seconds[kind] += seconds  # type: ignore[assignment]  # counters count seconds as well
+                found.loops[kind] += seconds / loop  # type: ignore[assignment]
+                if kind != COLLECTION:
+                    found.folders[_folder(nodeid)] += seconds / loop  # type: ignore[assignment]
+                    found.tests[nodeid] += seconds / loop  # type: ignore[assignment]
+    return found
+
+
+def costs(found: Spent) -> str:
+    """CPU time by kind and by folder."""
+    seconds = sum(found.seconds.values())
+    if not found.total:
+        return ""
+    lines = [f"CPU time: {seconds:,.0f} s, which are {found.total:,.0f} loops of {1000 * seconds / found.total:.0f} ms"]
+    lines += [f"{'by kind':32}{'seconds':>10}{'loops':>10}"]
+    lines += [f"{kind:32}{found.seconds[kind]:>10,.0f}{loops:>10,.0f}" for kind, loops in found.loops.most_common()]
+    lines += [f"{'by folder':32}{'':>10}{'loops':>10}"]
+    lines += [f"{folder:32}{'':>10}{loops:>10,.0f}" for folder, loops in found.folders.most_common()]
+    return "\n".join(lines)
+
+
+def over_budget(found: Spent, budget: float = BUDGET) -> str:
+    """What to do if a run has needed a fifth more than the budget; nothing if it has not."""
+    if found.total <= 1.2 * budget:
+        return ""
+    lines = [
+        f"The tests needed {found.total:,.0f} loops of CPU time, where `make test` may need {budget:,.0f}. "
+        "Make tests cheaper, or move some to `make test-servers` by taking away their mark `essential`. "
+        "The most expensive, in loops:"
+    ]
+    lines += [f"{loops:9,.0f}  {nodeid}" for nodeid, loops in found.tests.most_common(3 * _SLOWEST)]
+    return "\n".join(lines)
+
+
 def _folder(nodeid: str) -> str:
     parts = nodeid.partition("::")[0].split("/")[1:-1]
     return "/".join(parts[:2]) or "support"
@@ -182,15 +262,19 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--path"]:
         sys.stdout.write(f"{full_journal()}\n")
         return 0
-    contents = read(Path(arguments[0]), of_this_run())
+    *options, path = arguments
+    contents = read(Path(path), of_this_run())
     sys.stdout.write(report(contents) + "\n")
+    found = spent(contents)
+    too_much = over_budget(found) if "--budget" in options else ""
+    sys.stdout.write("\n".join(filter(None, ("", costs(found), too_much, ""))) + "\n")
     failed = sorted(nodeid for nodeid in contents.collected | contents.results.keys() if nodeid not in contents.done)
     for nodeid in failed:
         result = contents.results.get(nodeid)
         sys.stdout.write(f"{result.outcome if result else 'not run'}: {nodeid}\n")
         if result and result.error:
             sys.stdout.write(f"{result.error}\n\n")
-    return 1 if failed or not contents.results else 0
+    return 1 if failed or too_much or not contents.results else 0
 
 
 if __name__ == "__main__":
