@@ -300,6 +300,7 @@ def outcome(name: str, topics: Path, monkeypatch: pytest.MonkeyPatch, *more: str
     return int(str(code)), said.getvalue()
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_one_message(
     fault: str, deployment: Deployment, rng: random.Random, monkeypatch: pytest.MonkeyPatch, *, full: bool

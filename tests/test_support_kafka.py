@@ -31,7 +31,7 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-@pytest.mark.parametrize("kind", ["kafka", "kafka39"])
+@pytest.mark.parametrize("kind", [pytest.param("kafka", marks=pytest.mark.essential), "kafka39"])
 def test_a_record_comes_back_and_lies_on_disk(starts_kafka: None, kind: str, request: pytest.FixtureRequest) -> None:
     cluster: KafkaCluster = request.getfixturevalue(kind)
     topic = f"support-{uuid.uuid4().hex[:8]}"

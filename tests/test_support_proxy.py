@@ -42,6 +42,7 @@ def through(proxy: FaultProxy) -> Store:
     )
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("fault", Fault)
 def test_each_fault(s3_server: S3Server, rng: random.Random, fault: Fault) -> None:
     key = f"proxy/{uuid.uuid4().hex}"

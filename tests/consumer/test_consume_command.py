@@ -48,6 +48,7 @@ def test_ranges_are_those_of_the_remote_tier(made: History, capsys: Capture) -> 
         assert consume(capsys, made, *only, *brokers) == consume(capsys, made, *only), options
 
 
+@pytest.mark.essential
 def test_a_group_goes_on_where_it_stopped(made: History, capsys: Capture, tmp_path: Path) -> None:
     options = ("--bootstrap", made.cluster.bootstrap, "--group", unique("g"))
     first = consume(capsys, made, *options, "--limit", "50")

@@ -99,6 +99,7 @@ class Member(threading.Thread):
                     consumer.commit(timeout_ms=2000)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("mode", "assignor"),
     [(Mode.REMOTE_PREFERRED, CooperativeStickyAssignor), (Mode.KAFKA_PREFERRED, RangePartitionAssignor)],

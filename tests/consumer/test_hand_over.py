@@ -75,6 +75,7 @@ def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = PREFERRED) -> pytes
     return pytest.mark.parametrize(("world", "mode"), params, indirect=["world"])
 
 
+@pytest.mark.essential
 @pytest.mark.sampled(1)
 @over(("local", Mode.KAFKA_PREFERRED), ("s3", Mode.REMOTE_PREFERRED))
 def test_under_load_with_records_deleted(world: World, mode: Mode, rng: random.Random, full: bool) -> None:

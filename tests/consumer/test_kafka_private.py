@@ -175,6 +175,7 @@ def test_a_fetch_response_is_opened_by_the_class_that_we_replace() -> None:
     assert len(ConsumerRecord._fields) == 13
 
 
+@pytest.mark.essential
 def test_attributes_are_there(brokers: KafkaCluster) -> None:
     with KafkaConsumer(bootstrap_servers=brokers.bootstrap) as consumer, brokers.admin() as admin:
         holders: list[tuple[Any, tuple[str, ...]]] = [

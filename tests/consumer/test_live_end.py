@@ -111,6 +111,7 @@ def test_a_remote_reader_follows_what_is_packed(
     assert found == expected
 
 
+@pytest.mark.essential
 def test_a_reader_goes_over_to_the_broker_at_the_live_end(local_world: World, tmp_path: Path) -> None:
     topic = f"over-{tmp_path.name}"
     [tp] = tps = partitions(topic)
@@ -131,6 +132,7 @@ def test_a_reader_goes_over_to_the_broker_at_the_live_end(local_world: World, tm
         assert told == {"remote": packed, "kafka": 600 - packed}
 
 
+@pytest.mark.essential
 def test_a_reader_finds_in_the_tail_what_the_broker_has_deleted(local_world: World, tmp_path: Path) -> None:
     """And goes back to the broker at the first offset that it has."""
     topic = f"back-{tmp_path.name}"

@@ -61,6 +61,7 @@ def fallbacks(consumer: TieredConsumer) -> int:
     return int(consumer.metrics()[METRICS_GROUP]["fallbacks"])
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(("fail", "error"), FAILURES)
 def test_what_storage_cannot_read_comes_from_kafka_and_then_from_storage_again(
     local_world: World, fail: Fail, error: type[TidemarkError], caplog: pytest.LogCaptureFixture

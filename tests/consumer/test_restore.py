@@ -37,6 +37,7 @@ def restore(
     return code, json.loads(output) if code == 0 else {}, errors
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("mode", [(), ("--transactional",)], ids=["plain", "transactional"])
 def test_what_is_restored_equals_the_original(
     made: History, target: str, mode: tuple[str, ...], capsys: pytest.CaptureFixture[str]

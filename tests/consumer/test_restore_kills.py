@@ -19,6 +19,7 @@ MODES = {"plain": (), "transactional": ("--transactional",)}
 KILLS, KILLS_FULL = 1, 30
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_at_random_points(
     mode: str, kafka: KafkaCluster, tmp_path: Path, rng: random.Random, full: bool

@@ -57,6 +57,7 @@ def batches_of(store: Store, segment: Segment) -> list[bytes]:
     return [body[one.position : one.end] for one in scan_batches([body], segment.key, segment.base)]
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_seals_are_read_as_segments(local_world: World, rng: random.Random, tmp_path: Path, isolation: str) -> None:
     topic = f"seals-{isolation}-{tmp_path.name}"

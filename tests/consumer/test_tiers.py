@@ -90,6 +90,7 @@ def committed(consumer: Any, tp: TopicPartition) -> int:
 OF_RECORDS = {"FetchRequest", "ListOffsetsRequest", "OffsetForLeaderEpochRequest"}
 
 
+@pytest.mark.essential
 def test_remote_only_asks_brokers_for_assignment_and_commits_alone(world: World) -> None:
     [tp] = stored(world, f"quiet-{world.folder.name}")
     with world.consumer(Mode.REMOTE_ONLY, group_id=f"g-{tp.topic}", auto_commit_interval_ms=50) as consumer:
@@ -125,6 +126,7 @@ def test_kafka_only_never_opens_storage(shared: Shared) -> None:
         assert not [one.name for one in threading.enumerate() if one.name.startswith("tidemark")]
 
 
+@pytest.mark.essential
 def test_kafka_preferred_asks_storage_nothing_as_long_as_kafka_has_the_offset(shared: Shared) -> None:
     tp = shared.one
     with shared.world.consumer(Mode.KAFKA_PREFERRED, auto_offset_reset="latest") as consumer:
@@ -384,6 +386,7 @@ def test_what_kafka_s_own_remote_tier_has_is_read_there_even_if_it_is_acknowledg
         assert values(read_to(consumer, {made.tp: 100})) == list(range(5, 100))
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("mode", PREFERRED)
 def test_between_the_tiers_an_upload_is_waited_for(made: Made, mode: Mode) -> None:
     with made.consumer(mode, 10) as consumer:
@@ -462,6 +465,7 @@ def test_what_is_stored_of_another_incarnation_is_not_there(made: Made, mode: Mo
             assert values(read_to(consumer, {made.tp: 100})) == list(range(60, 100))
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_a_position_on_a_dead_branch_goes_back_to_the_divergence(made: Made, reset: str) -> None:
     """Read up to 20 under epoch 0; an unclean election then puts epoch 1 from 12 on."""

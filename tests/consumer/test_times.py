@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from kafka import TopicPartition
 
@@ -132,6 +133,7 @@ def remote_partition(world: World, tp: TopicPartition) -> RemotePartition:
     return found
 
 
+@pytest.mark.essential
 def test_times_are_answered_as_the_broker_does(local_world: World, rng: random.Random) -> None:
     """Where the cleaner left a segment empty a broker finds nothing at all for times that it takes to be there.
 

@@ -53,6 +53,7 @@ AUDIT = "tidemark_audit"
 INGEST = "tidemark_ingest__east__orders"
 DAY = 86_400_000
 DATES = ("2026-02-02", "2026-02-03", "2026-02-04")
+pytestmark = pytest.mark.essential  # all: they go on from one another
 FORM = {"topics": ["east/orders", "east/clicks"], "from_date": DATES[0], "to_date": DATES[1]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
@@ -58,6 +59,7 @@ def transactional(bootstrap: str, topic: str, codec: str, rng: random.Random) ->
     return producers[0]
 
 
+@pytest.mark.essential
 def test_the_table_is_what_a_consumer_reads(small: SmallDeployment, rng: random.Random) -> None:
     bootstrap = small.kafka.bootstrap
     for topic in small.topics:

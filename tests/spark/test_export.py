@@ -80,6 +80,7 @@ def test_keys_are_packed_as_messagepack_has_it() -> None:
     assert packed(0, b"x" * 65536) == bytes.fromhex("82010002c600010000") + b"x" * 65536
 
 
+@pytest.mark.essential
 def test_spark_reads_raw_by_its_format_and_what_was_exported(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_spark: Programs
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.readers.tables import STATES
 from tests.readers.test_readers import recipe
 from tests.spark.cli.programs import Programs
@@ -12,6 +14,7 @@ from tests.spark.cli.programs import Programs
 SECTION = "Spark, over the live files"
 
 
+@pytest.mark.essential
 def test_spark_over_live_files_shows_the_columns_of_all_files(tmp_path: Path, on_spark: Programs) -> None:
     asked = STATES["added"](tmp_path)
     done = on_spark.run("tests.spark.table_of_recipe", recipe(SECTION, asked))

@@ -73,6 +73,7 @@ def act(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     forget_clients()
 
 
+@pytest.mark.essential
 def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     world = act("pipeline")
     for base in (0, 3, 6):

@@ -38,6 +38,7 @@ def write_keys(server: S3Server, folder: Path) -> None:
     (folder / "credentials").write_text("\n".join(["[default]", *lines, ""]))
 
 
+@pytest.mark.essential
 def test_a_process_takes_the_keys_that_its_credentials_file_has_now(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ NOTHING: tuple[tuple[dict[str, str], str], ...] = (
 """Options and conditions that no record fulfils."""
 
 
+@pytest.mark.essential
 def test_spark_reads_no_row_where_nothing_matches(published: World, on_spark: Programs) -> None:
     all_of_it: tuple[dict[str, str], str] = ({"partitions": "0"}, "true")
     done = on_spark.run("tests.spark.count_segments", str(published.topics_file), [*NOTHING, all_of_it])

@@ -250,6 +250,7 @@ def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex().upper()
 
 
+@pytest.mark.essential
 def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
     from tidemark_spark.cli import rebuild
 

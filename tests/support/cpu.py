@@ -53,15 +53,15 @@ class _Process(NamedTuple):
 
 def _processes() -> list[_Process]:
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                text = Path(f"/proc/{name}/stat").read_text(encoding="utf-8", errors="replace")
+                text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue  # it has ended
             fields = text.rpartition(")")[2].split()  # the name of a program may have blanks
             own, reaped = (sum(map(int, fields[at : at + 2])) / _TICKS for at in (11, 13))
-            found.append(_Process((int(name), fields[19]), int(fields[1]), own, reaped))
+            found.append(_Process((int(folder.name), fields[19]), int(fields[1]), own, reaped))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.journal import TRIED
-from tests.support.tiers import KINDS
+from tests.support.tiers import KINDS, check
 
 if TYPE_CHECKING:
     from tests.golden.answers import ObservedAnswers
@@ -88,6 +88,13 @@ def answers_are_listed(observed_answers: ObservedAnswers) -> Iterator[None]:
     yield
     surprises = "\n".join(observed_answers.surprises)
     assert not surprises, f"{surprises}\nCONTRIBUTING.md, The public surface, says how to list what is meant"
+
+
+@pytest.fixture(autouse=True)
+def servers_are_marked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that asks for a server by ``getfixturevalue`` without the marker of its kind."""
+    yield
+    check(request.node, request.fixturenames)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cpu import COLLECTION, PROPERTY, CpuMeter, loop_seconds
+from tests.support.cpu import COLLECTION, PROPERTY, loop_seconds
 from tests.support.inputs import Inputs
 from tests.support.paths import cache_dir
 
@@ -158,7 +158,7 @@ class JournalPlugin:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Note what the first process of pytest-xdist has needed."""
-        if hasattr(session.config, "workerinput") or not session.config.getoption("dist", "no") != "no":
+        if hasattr(session.config, "workerinput") or session.config.getoption("dist", "no") == "no":
             return
         self._append({"sharing": {COLLECTION: time.process_time(), "loop": loop_seconds()}})
 
@@ -243,11 +243,12 @@ def over_budget(found: Spent, budget: float = BUDGET) -> str:
     """What to do if a run has needed a fifth more than the budget; nothing if it has not."""
     if found.total <= 1.2 * budget:
         return ""
-    lines = [
+    told = (
         f"The tests needed {found.total:,.0f} loops of CPU time, where `make test` may need {budget:,.0f}. "
         "Make tests cheaper, or move some to `make test-servers` by taking away their mark `essential`. "
         "The most expensive, in loops:"
-    ]
+    )
+    lines = [told]
     lines += [f"{loops:9,.0f}  {nodeid}" for nodeid, loops in found.tests.most_common(3 * _SLOWEST)]
     return "\n".join(lines)
 

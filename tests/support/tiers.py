@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pytest
 
@@ -67,6 +67,12 @@ def mark(items: Sequence[pytest.Item]) -> None:
                 item.add_marker(STARTS[name])
 
 
+def check(item: pytest.Item, names: Sequence[str]) -> None:
+    """Fail a test that has by now asked for a fixture, such as a server that runs already, without its marker."""
+    for kind in sorted({STARTS[name] for name in names if name in STARTS} - kinds_of(item)):
+        _refuse(item, kind)
+
+
 def tier_of(item: pytest.Item) -> str:
     """The tier of a test that has its markers."""
     if item.get_closest_marker("full"):
@@ -104,11 +110,15 @@ def guard() -> None:
 
 def _starting(kind: str) -> None:
     if _running is not None and not _running.get_closest_marker(kind):
-        fixture = next(name for name, of in STARTS.items() if of == kind)
-        pytest.fail(
-            f"{_running.nodeid} starts a server of the kind {kind!r} without its marker. "
-            f"Let the test, or its fixture that starts the server, ask for the fixture {fixture!r}."
-        )
+        _refuse(_running, kind)
+
+
+def _refuse(item: pytest.Item, kind: str) -> NoReturn:
+    fixture = next(name for name, of in STARTS.items() if of == kind)
+    pytest.fail(
+        f"{item.nodeid} uses a server of the kind {kind!r} without its marker. "
+        f"Let the test, or its fixture that starts the server, ask for the fixture {fixture!r}."
+    )
 
 
 @contextmanager

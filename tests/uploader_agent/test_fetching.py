@@ -27,6 +27,7 @@ from tidemark_spark.run.driver import run
 
 __all__ = ["env", "raw"]
 
+pytestmark = pytest.mark.usefixtures("starts_kafka")
 VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
 DISK: dict[str, Any] = {"fill": {"enabled": False}}
 
@@ -52,6 +53,7 @@ def of_disk(command: str, disk: Deployment, env: Mapping[str, str], *arguments: 
     return found
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_fetched_is_what_a_disk_agent_would_have_stored(
     version: KafkaVersion,

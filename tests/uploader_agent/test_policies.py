@@ -162,6 +162,7 @@ def refused(call: Callable[..., object], **arguments: Any) -> bool:
     return False
 
 
+@pytest.mark.essential
 def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> None:
     """It creates by If-None-Match, replaces ``offset.wm`` by If-Match, and lists."""
     operated = Operated(
@@ -204,6 +205,7 @@ def test_the_agent_cannot_delete_nor_reach_elsewhere(server: S3Server, stored: N
     assert server.client().get_object(Bucket="raw", Key=LOG)["Body"].read() == b"x"
 
 
+@pytest.mark.essential
 def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server, stored: None) -> None:
     agent = server.client("agent")
     with pytest.raises(ClientError, match="PreconditionFailed"):
@@ -239,6 +241,7 @@ def test_two_roles_alone_destroy_versions() -> None:
     assert allowed == {"erasure", "undo"}
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administrator: S3Client, role: str) -> None:
     """Each request of each role to each kind of object, as the server judges it."""

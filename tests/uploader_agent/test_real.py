@@ -53,7 +53,7 @@ def deploy(
     return Deployment(tmp_path, cluster, raw, topic, topic, store=options, **settings)
 
 
-@pytest.mark.parametrize("version", ["4.3.1", "3.9.2"])
+@pytest.mark.parametrize("version", [pytest.param("4.3.1", marks=pytest.mark.essential), "3.9.2"])
 def test_exactly_what_is_rotated_goes(
     version: KafkaVersion,
     request: pytest.FixtureRequest,
@@ -138,6 +138,7 @@ def test_what_another_uploader_left_is_adopted(
         assert [raw.get(keys.file(name)).body for name in names] == [(folder / name).read_bytes() for name in names]
 
 
+@pytest.mark.essential
 def test_open_transaction_stands_in_the_manifest(
     kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
 ) -> None:
@@ -165,6 +166,7 @@ def test_open_transaction_stands_in_the_manifest(
     assert aborting.open_transactions == ()
 
 
+@pytest.mark.essential
 def test_quiet_tail_then_more(
     kafka: KafkaCluster, tmp_path: Path, raw: Store, s3_server: S3Server, env: Mapping[str, str]
 ) -> None:
@@ -262,6 +264,7 @@ def test_broker_that_does_not_answer_leaves_no_threads() -> None:
     assert found.stdout.count("cannot be asked") == 3
 
 
+@pytest.mark.essential
 def test_status_and_config_check(
     kafka: KafkaCluster,
     tmp_path: Path,

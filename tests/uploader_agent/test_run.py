@@ -190,6 +190,7 @@ def deployment(
     return Deployment(tmp_path, kafka, raw, topic, topic, store=options, scan_interval="1h")
 
 
+@pytest.mark.essential
 def test_sigterm_finishes_what_is_under_way_and_takes_nothing_new(deployment: Deployment, kafka: KafkaCluster) -> None:
     Load(kafka, deployment.topic).send(400)
     deployment.configure(upload={"concurrency": 1})

@@ -29,6 +29,7 @@ def test_payload_is_signed_on_an_open_wire_only(url: str | None, signed: bool) -
     assert chosen["payload_signing_enabled"] is signed
 
 
+@pytest.mark.essential
 def test_unsigned_bytes_are_verified(s3: S3Server, tmp_path: Path) -> None:
     store = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
     path = tmp_path / "segment"

@@ -184,6 +184,7 @@ def metric(port: int, name: str) -> float | None:
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"tidemark_agent_{name} ")), None)
 
 
+@pytest.mark.essential
 def test_wrong_credentials_and_a_missing_bucket_are_loud_and_recovered_from(
     kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_who_may_acknowledges_a_gap(stack: SharedStack, browser: Browser, world:
     assert browser.console() == []
 
 
+@pytest.mark.essential
 def test_brokersets_are_shown_where_they_are_configured(browser: Browser, tmp_path: Path) -> None:
     world = PageWorld(tmp_path / "world")
     with PageServer(world, tmp_path) as server:
@@ -255,6 +256,7 @@ def test_a_thousand_topics_and_two_thousand_partitions_draw_little(browser: Brow
         assert browser.console() == []
 
 
+@pytest.mark.essential
 def test_a_state_table_is_among_the_facts_with_its_doubts(browser: Browser, tmp_path: Path) -> None:
     world = World(tmp_path / "world", "orders", state={})
     commit(world.table(), state(0, 10))

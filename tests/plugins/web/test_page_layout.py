@@ -20,6 +20,8 @@ from tidemark_airflow.dag_factories.backfill import DAG_ID, form
 ORDERS = f"?topic={CLUSTER}/orders"
 WIDTHS = (1280, 768, 390)
 SCHEMES = ("light", "dark")
+ESSENTIAL = (1280, "light")
+"""What `make test` looks at."""
 _CHART = """
 const module = await import("./static/chart.js");
 const points = [[0, 0], [300000, arguments[1]]];
@@ -57,7 +59,12 @@ def browser(starts_browser: None, server: PageServer, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(
-    params=[(width, scheme) for width in WIDTHS for scheme in SCHEMES], ids=lambda one: f"{one[0]} {one[1]}"
+    params=[
+        pytest.param((width, scheme), marks=pytest.mark.essential if (width, scheme) == ESSENTIAL else ())
+        for width in WIDTHS
+        for scheme in SCHEMES
+    ],
+    ids=lambda one: f"{one[0]} {one[1]}",
 )
 def shown(request: pytest.FixtureRequest, browser: Browser) -> Browser:
     """The browser, with a window of one of the widths, in one of the schemes."""
@@ -114,6 +121,7 @@ def test_a_tables_address_is_broken_after_slashes(browser: Browser, server: Page
         assert broken_words(browser, ".facts code") == [], width
 
 
+@pytest.mark.essential
 def test_a_pack_is_no_segment(browser: Browser, server: PageServer) -> None:
     browser.get(f"{server.url}{ORDERS}&partition=1&from=390&to=400")
     browser.first("dialog h3", text="Packs")

@@ -77,6 +77,7 @@ def test_who_may_not_see_the_topic_sees_no_report(server: PageServer) -> None:
         assert client.get(f"reports/{CLUSTER}/orders/{NAME}").status_code in {403, 404}
 
 
+@pytest.mark.essential
 def test_a_report_is_readable_by_all(starts_browser: None, server: PageServer, tmp_path: Path) -> None:
     with Browser(tmp_path) as browser:
         browser.set_cookie(server.url, "_token", server.token(VIC))

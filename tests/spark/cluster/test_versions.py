@@ -23,6 +23,7 @@ def test_a_worker_refuses_what_another_version_sends_unread() -> None:
     assert str(error.value) == REFUSAL
 
 
+@pytest.mark.essential
 def test_a_driver_is_told_of_workers_of_another_version(on_spark: Programs) -> None:
     refused = on_spark.run("tests.spark.cluster.other_version", "0.0.1")
     assert (refused.code, refused.output) == (0, f"ConfigError: {REFUSAL}")

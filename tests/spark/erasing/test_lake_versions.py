@@ -139,6 +139,7 @@ def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     forget_clients()
 
 
+@pytest.mark.essential
 def test_no_version_has_an_erased_row_after_a_pass_and_clean_ones_stay(made: Callable[..., Lake]) -> None:
     lake = made()
     gone = lake.former()

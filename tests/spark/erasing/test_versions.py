@@ -120,6 +120,7 @@ def log(base: int) -> str:
     return SegmentName(base).file("log")
 
 
+@pytest.mark.essential
 def test_no_version_holds_a_masked_record_after_a_pass(made: Callable[..., Bucket]) -> None:
     bucket = made()
     assert bucket.holders() == [log(0), log(3), log(6)]

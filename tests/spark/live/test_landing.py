@@ -266,6 +266,7 @@ def test_small_tasks_share_a_task_of_spark(live: LiveWorld) -> None:
     assert [len(one) for one in bundles(tasks)] == [MOST_TASKS, 1, 1, 1]
 
 
+@pytest.mark.essential
 def test_on_spark_one_topic_lands_one_is_damaged_and_one_is_stale(live: LiveWorld, on_spark: Programs) -> None:
     upload(live)
     live.due()

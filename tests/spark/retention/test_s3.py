@@ -48,6 +48,7 @@ def deployed(server: S3Server, root: Path, settings: str, raw: str, lake: str) -
     return World(root, settings, raw=f"s3://raw/{raw}", lake=f"s3://lake/{lake}", store=store)
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("kind", ["server", "locked"])
 def test_it_works_under_its_own_role(
     starts_s3: None, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

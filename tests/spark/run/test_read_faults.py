@@ -163,6 +163,7 @@ def test_a_listing_goes_on_where_it_broke_off(proxy: FaultProxy, rng: random.Ran
         assert [one.key for one in store.list(f"{root}/")] == expected
 
 
+@pytest.mark.essential
 def test_the_tables_log_is_read_under_faults(proxy: FaultProxy, tmp_path: Path) -> None:
     """delta-rs repeats its own requests, with the options that it is given; what it does not, opening it repeats."""
     name = uuid.uuid4().hex

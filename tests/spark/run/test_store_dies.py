@@ -44,6 +44,7 @@ def proxy(s3_server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPat
         yield found
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("kill", "after"),
     [

@@ -19,6 +19,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.state.run import StateResult
 
 
+@pytest.mark.essential
 def test_the_job_on_spark_and_a_server(
     tmp_path: Path, s3_server: S3Server, on_spark: Programs, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ def test_fields_and_frames_in_the_sql_of_an_engine_that_does_not_run_here(
     assert "substr(newer." in resolved(framed, engine)
 
 
+@pytest.mark.essential
 def test_the_view_on_spark(tmp_path: Path, rng: random.Random, on_spark: Programs) -> None:
     world = World(tmp_path, "state: {leaf: 1KiB}")
     produce(world, rng)

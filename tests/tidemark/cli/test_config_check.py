@@ -103,6 +103,7 @@ def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3S
         assert "Contents" not in server.client().list_objects_v2(Bucket=bucket), "nothing is left behind"
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(("wrong", "left"), [("raw", "lake"), ("lake", "raw")])
 def test_a_bucket_that_does_not_exist_fails(
     place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, wrong: str, left: str
@@ -128,6 +129,7 @@ def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: S3Serve
     assert (found["list s3://raw"], found["list s3://lake"], found["agents"]) == ("unknown", "unknown", "unknown")
 
 
+@pytest.mark.essential
 def test_who_may_only_read_is_told_so(place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     become("reader", server, monkeypatch)
     code, output, errors = check(place)

@@ -50,7 +50,7 @@ from tidemark.kafka_log import (
 __all__ = ["snappy_for_kafka_python"]
 
 
-@pytest.fixture(params=["kafka", "kafka39"], scope="module")
+@pytest.fixture(params=[pytest.param("kafka", marks=pytest.mark.essential), "kafka39"], scope="module")
 def cluster(starts_kafka: None, request: pytest.FixtureRequest) -> KafkaCluster:
     return cast("KafkaCluster", request.getfixturevalue(request.param))
 

@@ -86,6 +86,7 @@ def produce(place: Place, topic: str, count: int, partitions: int) -> None:
         producer.close()
 
 
+@pytest.mark.essential
 def test_a_topic_is_added_from_kafka(place: Place) -> None:
     topic = f"{place.prefix}-orders"
     config = {"segment.ms": "86400000", "retention.ms": "-1", "message.timestamp.before.max.ms": "9223372036854775807"}

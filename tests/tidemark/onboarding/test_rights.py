@@ -52,6 +52,7 @@ def found(server: S3Server, user: str, prefix: str, monkeypatch: pytest.MonkeyPa
     return answer
 
 
+@pytest.mark.essential
 def test_each_role_is_told_what_it_may_do(
     server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:

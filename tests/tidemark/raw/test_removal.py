@@ -16,6 +16,7 @@ from tidemark.raw.removal import remove
 from tidemark.store import open_store
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("kind", ["file", "s3"])
 @pytest.mark.parametrize("change", ["nothing", "deleted", "replaced"])
 def test_a_segment_goes_unless_its_manifest_was_replaced(s3: S3Server, tmp_path: Path, kind: str, change: str) -> None:

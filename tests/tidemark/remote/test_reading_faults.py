@@ -84,6 +84,7 @@ def passing(where: Callable[[Request], bool]) -> Callable[[Request], bool]:
     return early
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("fault", [*CUTS, Fault.CORRUPT])
 def test_faults_that_pass_leave_the_records_as_they_are(
     s3_store: RemoteStore, proxy: FaultProxy, rng: random.Random, fault: Fault
@@ -133,6 +134,7 @@ def test_what_does_not_pass_is_an_error_that_names_object_and_offset(
         assert [one.offset for one in reader.read(90)] == [90, 91, 92]
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("forbidden", ["s3:ListBucket", "s3:GetObject"])
 def test_what_the_policy_does_not_allow_is_said_at_once(
     s3_server: S3Server, s3_store: RemoteStore, monkeypatch: pytest.MonkeyPatch, proxy: FaultProxy, forbidden: str

@@ -67,6 +67,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
     monkeypatch.setattr(clock, "_skew", timedelta())
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("store", [pytest.param("s3", marks=pytest.mark.s3)], indirect=True)
 @pytest.mark.parametrize(("status", "raised"), [(503, UnknownOutcome), (403, AccessDenied)])
 def test_a_refusal_that_tells_no_time_is_what_any_refusal_is(

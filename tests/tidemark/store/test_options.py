@@ -213,6 +213,7 @@ def key() -> str:
     return f"large/{uuid.uuid4().hex}"
 
 
+@pytest.mark.essential
 def test_large_objects_go_in_parts_under_the_same_conditions(s3: S3Server, key: str) -> None:
     requests = Requests()
     store = large(s3.endpoint, requests)
@@ -240,6 +241,7 @@ def test_small_ones_go_in_one(s3: S3Server, key: str) -> None:
     assert requests.sent == ["PutObject"]
 
 
+@pytest.mark.essential
 def test_other_bytes_than_the_checksums_are_never_completed(s3: S3Server, key: str) -> None:
     store = large(s3.endpoint)
     with pytest.raises(StoreError, match="CRC32C of the bytes is"):
@@ -249,6 +251,7 @@ def test_other_bytes_than_the_checksums_are_never_completed(s3: S3Server, key: s
     assert uploads(s3, key) == []
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize(
     ("fault", "of", "error"),
     [
@@ -269,6 +272,7 @@ def test_a_part_that_fails_leaves_nothing(
     assert uploads(s3, key) == []
 
 
+@pytest.mark.essential
 def test_a_completion_without_a_reply_is_unknown_and_found_by_reading(
     s3: S3Server, rng: random.Random, key: str
 ) -> None:
@@ -283,6 +287,7 @@ def test_a_completion_without_a_reply_is_unknown_and_found_by_reading(
             put(store, key, crc32c=crc32c(LARGE), if_none_match=True)
 
 
+@pytest.mark.essential
 def test_tags_and_class_are_stored(s3: S3Server, key: str) -> None:
     store = large(s3.endpoint, tags={"team": "a b"}, storage_class="STANDARD_IA")
     etag = store.put(key, b"small")
@@ -294,6 +299,7 @@ def test_tags_and_class_are_stored(s3: S3Server, key: str) -> None:
         assert s3.client().head_object(Bucket="raw", Key=name)["StorageClass"] == "STANDARD_IA", name
 
 
+@pytest.mark.essential
 def test_nothing_found_in_a_missing_bucket_is_no_absence(s3: S3Server) -> None:
     options = StoreOptions(endpoint_url=s3.endpoint, path_style=True)
     missing = open_store(f"s3://none-{uuid.uuid4().hex}", options)

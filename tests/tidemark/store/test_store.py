@@ -17,7 +17,7 @@ from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFai
 from tidemark.store import Fetched, LocalStore, Store, StoreOptions, local, open_store, put_once
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.essential])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return open_store(f"file://{tmp_path}")

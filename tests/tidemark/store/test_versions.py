@@ -66,6 +66,7 @@ def later(seconds: float) -> datetime:
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=seconds)
 
 
+@pytest.mark.essential
 def test_the_deleted_versions_of_the_named_keys_go_and_no_others(bucket: Bucket) -> None:
     first, second = bucket.put("p/a.log", b"1", b"2")
     [rewritten] = bucket.put("p/a.log-e1", b"3")
@@ -101,6 +102,7 @@ def test_a_former_version_that_nobody_named_stays_hidden_and_is_told(bucket: Buc
         bucket.store.head("k")
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("mode", ["COMPLIANCE", "GOVERNANCE"])
 def test_a_locked_version_stays_hidden_until_its_date(bucket: Bucket, mode: str) -> None:
     [etag] = bucket.put("k", b"locked")
@@ -115,6 +117,7 @@ def test_a_locked_version_stays_hidden_until_its_date(bucket: Bucket, mode: str)
     assert bucket.left() == []
 
 
+@pytest.mark.essential
 def test_a_legal_hold_is_told_with_and_without_a_date(bucket: Bucket) -> None:
     [etag] = bucket.put("k", b"held")
     until = later(100)
@@ -130,6 +133,7 @@ def test_a_legal_hold_is_told_with_and_without_a_date(bucket: Bucket) -> None:
     ]
 
 
+@pytest.mark.essential
 def test_what_was_put_before_the_bucket_kept_versions_goes_and_after(s3: S3Server) -> None:
     bucket = Bucket(s3, keeps=False)
     [etag] = bucket.put("k", b"1")
@@ -204,6 +208,7 @@ def test_lost_replies_are_asked_for_again(bucket: Bucket, monkeypatch: pytest.Mo
 RIGHTS = {"s3:ListBucketVersions": ["s3:DeleteObjectVersion"], "s3:DeleteObjectVersion": ["s3:ListBucketVersions"]}
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("missing", RIGHTS)
 def test_a_missing_right_is_named(
     starts_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str

@@ -77,6 +77,7 @@ ALL = {
 }
 
 
+@pytest.mark.essential
 def test_the_agents_own_policy_lets_all_be_tried_and_nothing_is_left(config: Path, server: S3Server) -> None:
     assert outcomes(config, server) == (0, ALL, "")
     assert "Contents" not in server.client().list_objects_v2(Bucket="raw")

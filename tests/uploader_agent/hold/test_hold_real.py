@@ -225,6 +225,7 @@ def test_descriptors_save_all_within_one_run(outage: Any, place: Path, user: str
         assert "Operation not permitted" in log
 
 
+@pytest.mark.essential
 def test_links_save_all_across_a_kill_of_the_agent(outage: Any, place: Path) -> None:
     links = place / "links"
     one = outage("linked", links=[str(links)])

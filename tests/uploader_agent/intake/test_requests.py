@@ -43,6 +43,7 @@ def produce(cluster: KafkaCluster) -> None:
     assert client.flush(60) == 0
 
 
+@pytest.mark.essential
 def test_one_question_for_all_partitions_and_sessions_that_the_broker_does_not_know(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ def test_one_question_for_all_partitions_and_sessions_that_the_broker_does_not_k
         assert mine == batches_in(kafka.brokers[0].log_dirs[0] / f"{TOPIC}-{partition}") != []
 
 
+@pytest.mark.essential
 def test_the_retention_of_topics_that_delete(kafka: KafkaCluster) -> None:
     configs = {
         "kept-by-both": {"retention.ms": "5000", "retention.bytes": "70000"},

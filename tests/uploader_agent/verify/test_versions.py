@@ -113,6 +113,7 @@ def test_a_spoilt_segment_is_undone(stored: World, server: S3Server) -> None:
     assert examine(stored, deep=True) == (Severity.OK, [])
 
 
+@pytest.mark.essential
 def test_a_deleted_segment_is_undone(stored: World, server: S3Server) -> None:
     key = stored.keys().segment(SegmentName(0), "log")
     server.client().delete_object(Bucket="raw", Key=key)
