@@ -14,6 +14,7 @@ PYTEST_ARGS ?=
 # Processes that share the tests, each with servers of its own; one more runs those with Airflow. A third of their time they
 # wait for servers, so three of them keep two cores busy.
 WORKERS ?= 3
+WITHOUT_SERVERS ?= 2
 KEEP ?=
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidemark
@@ -39,7 +40,7 @@ SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format test test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format check test test-servers test-all test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -160,17 +161,33 @@ format: env-dev ## Format the code and fix what can be fixed safely
 	$(ENV)/dev/bin/ruff check --quiet --fix-only .
 	$(ENV)/dev/bin/ruff format .
 
-# A journal names the slowest tests; that of test-full lets a run that was interrupted go on. pytest's 5: nothing was left to run.
-# The seed is the commit's tree, so that a commit that has passed passes again; the next one draws other cases.
-test: env style types class-data browser ## Environments, style, types and all tests but the long ones; the house rules are among them
-	@echo "== tests, and beside them those with Airflow, whose output follows"
-	@tree="$$(git rev-parse --short=8 HEAD^{tree} 2>/dev/null)" && export TIDEMARK_SEED="$${TIDEMARK_SEED:-$$((0x$$tree))}"; \
+# $(call tests,tiers,processes,options of the report): tests/support/tiers.py has the tiers. A journal names the slowest
+# tests; that of test-full lets a run that was interrupted go on. pytest's 5: nothing was left to run. The seed is the
+# commit's tree, so that a commit that has passed passes again; the next one draws other cases.
+define tests
+@echo "== tests, and beside them those with Airflow, whose output follows"
+@tree="$$(git rev-parse --short=8 HEAD^{tree} 2>/dev/null)" && export TIDEMARK_SEED="$${TIDEMARK_SEED:-$$((0x$$tree))}"; \
 	export TIDEMARK_JOURNAL="$${TIDEMARK_JOURNAL:-$(STATE)/tests.jsonl}"; test -n "$${TIDEMARK_FULL:-}" || rm -f "$$TIDEMARK_JOURNAL"; \
-	$(AIRFLOW) -m pytest $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
+	$(AIRFLOW) -m pytest --tiers $(1) $(PYTEST_ARGS) tests/plugins tests/dags >$(STATE)/airflow-tests.log 2>&1 & beside=$$!; \
 	trap 'kill $$beside; wait' EXIT; trap 'exit 130' INT TERM; failed=0; \
-	$(DEV) -m pytest -n $(WORKERS) --no-loadscope-reorder $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
+	$(DEV) -m pytest --tiers $(1) -n $(2) --no-loadscope-reorder $(PYTEST_ARGS) || test $$? = 5 || failed=1; \
 	wait $$beside || test $$? = 5 || failed=1; trap - EXIT; cat $(STATE)/airflow-tests.log; \
-	$(DEV) -m tests.support.journal "$$TIDEMARK_JOURNAL" || failed=1; exit $$failed
+	$(DEV) -m tests.support.journal $(3) "$$TIDEMARK_JOURNAL" || failed=1; exit $$failed
+endef
+COMMA := ,
+
+# Tests that need no server do not wait, so two processes keep two cores busy. The house rules are among them.
+check: env style types java ## Style, types, and the tests that need no server: after each change
+	$(call tests,check,$(WITHOUT_SERVERS))
+
+test: env style types class-data browser ## `check`, and of each behaviour that depends on a server one test: before a commit
+	$(call tests,check$(COMMA)essential,$(WORKERS),--budget)
+
+test-servers: env class-data browser ## The other tests with servers: faults, older brokers, kills, clusters, catalogs, pages
+	$(call tests,servers,$(WORKERS))
+
+test-all: env style types class-data browser
+	$(call tests,check$(COMMA)essential$(COMMA)servers$(COMMA)full,$(WORKERS))
 
 test-containers: env-dev kafka-jars ## Build all images, start docker-compose.yaml with a container engine, and test what runs
 	TIDEMARK_CONTAINERS=1 $(DEV) -m pytest --verbose --capture=no $(PYTEST_ARGS) tests/containers || test $$? = 5
@@ -182,7 +199,7 @@ test-full: env-dev ## All tests, the long ones too; goes on where an interrupted
 	@export TIDEMARK_FULL=1 TIDEMARK_JOURNAL="$$($(DEV) -m tests.support.journal --path)"; failed=0; \
 	if no_containers="$$($(DEV) -m tests.containers.engine 2>&1)"; then $(MAKE) test-containers || failed=1; fi; \
 	if no_kubernetes="$$($(DEV) -m tests.kubernetes.programs 2>&1)"; then $(MAKE) test-kubernetes || failed=1; fi; \
-	$(MAKE) test || failed=1; \
+	$(MAKE) test-all || failed=1; \
 	test -z "$$no_containers" || echo "== NOT RUN: make test-containers, because $$no_containers"; \
 	test -z "$$no_kubernetes" || echo "== NOT RUN: make test-kubernetes, because $$no_kubernetes"; exit $$failed
 

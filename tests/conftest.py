@@ -46,7 +46,7 @@ from tests.support.fixtures import (
 from tests.support.journal import JournalPlugin, of_this_run
 from tests.support.orphans import OrphanWatch
 from tests.support.paths import roomy_memory
-from tests.support.tiers import KINDS, TIERS, guard, mark, running, tier_of
+from tests.support.tiers import COLLECTED, KINDS, TIERS, guard, mark, of_tiers, running
 
 __all__ = [
     "answers_are_listed",
@@ -131,10 +131,6 @@ The first entry that names a file counts.
 """
 
 
-COLLECTED = pytest.StashKey[list[pytest.Item]]()
-"""All tests that were collected, whatever the run leaves out."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--tiers``, for `make check`, `make test` and `make test-servers`."""
     parser.addoption("--tiers", help=f"run the tests of these tiers only, separated by commas: {', '.join(TIERS)}")
@@ -191,9 +187,11 @@ def _leave_out_other_tiers(config: pytest.Config, items: list[pytest.Item]) -> N
     wanted = named.split(",")
     if unknown := set(wanted) - TIERS.keys():
         raise pytest.UsageError(f"--tiers: no such tier: {', '.join(sorted(unknown))}")
-    tiers = {item: tier_of(item) for item in items}
-    items[:] = [item for item in items if tiers[item] in wanted]
-    config.hook.pytest_deselected(items=[item for item, tier in tiers.items() if tier not in wanted])
+    chosen = of_tiers(items, wanted)
+    ours = set(chosen)
+    left_out = [item for item in items if item not in ours]
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -106,10 +106,11 @@ class CpuMeter:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> object:
         """Note the cost once the test, and whatever ends with it, has ended."""
         if call.when == "teardown":
-            item.user_properties.append((PROPERTY, self._cost(item)))
+            item.user_properties.append((PROPERTY, self.cost(item)))
         return (yield)
 
-    def _cost(self, item: pytest.Item) -> dict[str, float]:
+    def cost(self, item: pytest.Item) -> dict[str, float]:
+        """What has been needed since this was called last, by kind, and seconds of a loop as ``loop``."""
         if time.monotonic() - self._looped > _LOOP_EVERY:
             self._looped = time.monotonic()
             own = time.process_time()
@@ -124,6 +125,10 @@ class CpuMeter:
             self._reaped += ended
             self._look(cost, ended, next((kind for kind in KINDS if kind in kinds_of(item)), PROGRAMS))
         return {**{kind: round(seconds, 4) for kind, seconds in cost.items()}, "loop": self._loop}
+
+    def look(self) -> None:
+        """Have the next call of :meth:`cost` look at each process, which is else done once a second."""
+        self._looked = float("-inf")
 
     def _look(self, cost: Counter[str], ended: float, kind: str) -> None:
         self._looked = time.monotonic()

@@ -37,6 +37,9 @@ TIERS: Final = {
 }
 """The tiers; each test is in one."""
 
+COLLECTED: Final = pytest.StashKey[list[pytest.Item]]()
+"""Where pytest's configuration has all tests that were collected, whatever the run leaves out."""
+
 _AIRFLOWS: Final = {"api-server", "dag-processor", "scheduler", "standalone", "triggerer"}
 _SPARKS: Final = {"spark-class", "spark-submit"}
 _OTHERS: Final = {"azurite-blob", "initdb", "moto_server", "postgres"}
@@ -80,6 +83,11 @@ def tier_of(item: pytest.Item) -> str:
     if not kinds_of(item):
         return "check"
     return "essential" if item.get_closest_marker("essential") else "servers"
+
+
+def of_tiers(items: Sequence[pytest.Item], tiers: Sequence[str]) -> list[pytest.Item]:
+    """Those of ``items`` that are in one of ``tiers``."""
+    return [item for item in items if tier_of(item) in tiers]
 
 
 def kind_of_program(words: Sequence[str]) -> str | None:
