@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -94,7 +94,7 @@ class CpuMeter:
         self._own = self._reaped = 0.0
         self._looked = self._looped = float("-inf")
         self._loop = 0.0
-        self._next: Counter[str] = Counter()
+        self._next: defaultdict[str, float] = defaultdict(float)
 
     def pytest_collection_finish(self) -> None:
         """Count what was needed until here."""
@@ -116,7 +116,7 @@ class CpuMeter:
             own = time.process_time()
             self._loop = loop_seconds()
             self._own += time.process_time() - own
-        cost, self._next = self._next, Counter()
+        cost, self._next = self._next, defaultdict(float)
         own = time.process_time()
         cost[TESTS] += own - self._own
         self._own = own
@@ -130,14 +130,14 @@ class CpuMeter:
         """Have the next call of :meth:`cost` look at each process, which is else done once a second."""
         self._looked = float("-inf")
 
-    def _look(self, cost: Counter[str], ended: float, kind: str) -> None:
+    def _look(self, cost: defaultdict[str, float], ended: float, kind: str) -> None:
         self._looked = time.monotonic()
         below: dict[int, list[_Process]] = {}
         for process in _processes():
             below.setdefault(process.parent, []).append(process)
         living: dict[tuple[int, str], _Child] = {}
         for process in below.get(os.getpid(), []):
-            child = living[process.key] = self._children.pop(process.key, None) or _Child(None)
+            child = living[process.key] = self._children.pop(process.key, _Child(None))
             family = _family(process, below)
             child.kind = child.kind or next(filter(None, (_program_kind(one.key[0]) for one in family)), None)
             spent = sum(one.own + one.reaped for one in family)
