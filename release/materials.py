@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from release.installations import environment, find, supported
 from release.results import CheckFailed, CheckOutcome, Result, run
@@ -47,6 +46,8 @@ def bill_of_materials(space: Workspace, python: Path) -> dict[str, Any]:
 
 def validated(bill: dict[str, Any]) -> str:
     """A bill of materials as text. Raises CheckFailed if it does not fit its schema, or has an address."""
+    from cyclonedx.validation.json import JsonStrictValidator  # seconds, which each process of tests would wait for
+
     text = json.dumps(bill, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     if error := JsonStrictValidator(_SCHEMA).validate_str(text):
         raise CheckFailed(f"the bill of materials does not fit its schema: {error}")
