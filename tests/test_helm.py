@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import helm_python
-import kubernetes_validate
 import pytest
 import yaml
 from pydantic import TypeAdapter
@@ -110,19 +109,28 @@ def agent_of(template: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
+def validate(document: dict[str, Any], version: str) -> None:
+    """Hold ``document`` against the schemas of a version, of whose fields it may have no others."""
+    import kubernetes_validate  # seconds, which each process of tests would wait for
+
+    kubernetes_validate.validate(document, version, strict=True)
+
+
 @modes
 def test_kubernetes_takes_what_is_rendered(values: dict[str, Any]) -> None:
     for one in [*rendered(values).values(), {"apiVersion": "v1", "kind": "Pod", **patched(values)}]:
         if one["kind"] not in OURS:
             for version in KUBERNETES:
-                kubernetes_validate.validate(one, version, strict=True)
+                validate(one, version)
 
 
 def test_a_wrong_field_is_seen() -> None:
+    from kubernetes_validate import ValidationError
+
     broken = copy.deepcopy(rendered({})["DaemonSet"])
     broken["spec"]["template"]["spec"]["containers"][0]["readOnly"] = True
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(broken, KUBERNETES[0], strict=True)
+    with pytest.raises(ValidationError):
+        validate(broken, KUBERNETES[0])
 
 
 @modes
@@ -333,7 +341,7 @@ def test_kubernetes_takes_sparks_accounts_and_executors() -> None:
     objects = list(yaml.safe_load_all((AIRFLOW / "spark-rbac.yaml").read_text()))
     for one in objects:
         for version in KUBERNETES:
-            kubernetes_validate.validate(one, version, strict=True)
+            validate(one, version)
     names = {(one["kind"], one["metadata"]["name"]) for one in objects}
     [binding] = [one for one in objects if one["kind"] == "RoleBinding"]
     assert ("Role", binding["roleRef"]["name"]) in names
@@ -351,7 +359,7 @@ def test_kubernetes_takes_sparks_accounts_and_executors() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert ("ServiceAccount", conf["spark.kubernetes.authenticate.executor.serviceAccountName"]) in names
     container["image"] = conf["spark.kubernetes.executor.container.image"]  # Spark adds it
-    kubernetes_validate.validate(executor | {"metadata": {"name": "one"}}, KUBERNETES[0], strict=True)
+    validate(executor | {"metadata": {"name": "one"}}, KUBERNETES[0])
 
 
 def test_airflows_values_fit_the_image_and_the_accounts() -> None:
@@ -379,7 +387,7 @@ def test_airflows_values_fit_the_image_and_the_accounts() -> None:
         "securityContext": values["securityContexts"]["pod"],
     }
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
-    kubernetes_validate.validate(pod, KUBERNETES[0], strict=True)
+    validate(pod, KUBERNETES[0])
     accounts = [one["metadata"]["name"] for one in yaml.safe_load_all((AIRFLOW / "spark-rbac.yaml").read_text())]
     assert values["scheduler"]["serviceAccount"] == {"create": False, "name": accounts[0]}
 
@@ -396,7 +404,7 @@ def test_airflows_chart_renders_with_the_values() -> None:
     kinds = {one["metadata"]["name"]: one for one in objects if one["kind"] in {"Deployment", "StatefulSet"}}
     assert {"airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "airflow-api-server"} <= kinds.keys()
     for one in kinds.values():
-        kubernetes_validate.validate(one, KUBERNETES[0], strict=True)
+        validate(one, KUBERNETES[0])
         containers = one["spec"]["template"]["spec"]["containers"]
         assert any("TIDEMARK_TOPICS" in str(container["env"]) for container in containers)
 
@@ -416,4 +424,4 @@ def test_a_chart_of_the_brokers_own_can_include_the_container(tmp_path: Path) ->
         text = chart.render({"tidemark-agent": LEAST | SIDECAR}, name="east")["broker/templates/pod.yaml"]
     found = yaml.safe_load(text)
     assert agent_of(found)["restartPolicy"] == "Always"
-    kubernetes_validate.validate(found, KUBERNETES[0], strict=True)
+    validate(found, KUBERNETES[0])

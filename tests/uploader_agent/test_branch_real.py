@@ -12,7 +12,7 @@ from tests.uploader_agent.real import Load
 from tests.uploader_agent.test_restored_brokers import TOPIC, Restored
 
 
-def test_the_agent_goes_on_once_a_person_has_gone_on(tmp_path: Path) -> None:
+def test_the_agent_goes_on_once_a_person_has_gone_on(starts_kafka: None, tmp_path: Path) -> None:
     with ExitStack() as stack:
         here = Restored(tmp_path, stack, 1, separate=False)
         stack.callback(here.stop_agents)
