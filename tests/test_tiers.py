@@ -59,6 +59,7 @@ def test_no_marker_of_a_server_is_written_by_hand() -> None:
         (".tidemark/env/spark/lib/python3.11/site-packages/pyspark/bin/spark-submit job.py", "spark"),
         (".tidemark/env/spark/lib/python3.11/site-packages/pyspark/bin/spark-class Master", "spark"),
         (".tidemark/env/airflow/bin/airflow scheduler --skip-serve-logs", "airflow"),
+        ("airflow api_server -- host:127.0.0.1", "airflow"),
         (".tidemark/env/dev/bin/moto_server -p 1", "other"),
         ("/usr/bin/chromedriver --port=1", "browser"),
         ("/usr/bin/java -version", None),

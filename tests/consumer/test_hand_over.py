@@ -59,7 +59,7 @@ PREFERRED = (Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED)
 
 
 def over(*kinds: tuple[str, Mode], modes: tuple[Mode, ...] = PREFERRED) -> pytest.MarkDecorator:
-    """Each store and broker version with each mode, of which ``kinds`` in `make test`."""
+    """Each store and broker version with each mode, of which ``kinds`` are not for `make test-full` alone."""
     params = [
         pytest.param(
             store,

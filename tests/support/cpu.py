@@ -70,9 +70,11 @@ def _program_kind(pid: int) -> str | None:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
         return None
-    return kind_of_program(words) or (
-        kind_of_program(words[1:]) if words[1:] else None
-    )  # a script of its interpreter's
+    words = [word for word in words if word]
+    if len(words) == 1:
+        words = words[0].split()  # Airflow's processes give themselves titles
+    scripts = (words, words[1:])  # the latter are those of an interpreter
+    return next((kind for named in scripts if named and (kind := kind_of_program(named))), None)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """A journal of tests: a line for each that ended. It names the slowest, sums up, and lets a long run go on.
 
-`make test` begins an empty one. That of `make test-full` lies in the user's cache. What passed is not run again as long
+`make check`, `make test` and `make test-servers` begin an empty one. That of `make test-full` lies in the user's cache. What passed is not run again as long
 as nothing has changed that its file depends on (:mod:`tests.support.inputs`), so that an interrupted run goes on where
 it stopped. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed. With
 ``--budget`` it also fails if the tests needed more CPU time than `make test` may (:data:`BUDGET`).
@@ -43,7 +43,7 @@ def full_journal() -> Path:
 
 
 def of_this_run() -> Inputs | None:
-    """What a journal of this run goes by: `make test` begins an empty one, and needs no repository."""
+    """What a journal of this run goes by: others begin an empty one, and need no repository."""
     return Inputs() if os.environ.get("TIDEMARK_FULL") == "1" else None
 
 
@@ -236,6 +236,7 @@ def costs(found: Spent) -> str:
     lines += [f"{kind:32}{found.seconds[kind]:>10,.0f}{loops:>10,.0f}" for kind, loops in found.loops.most_common()]
     lines += [f"{'by folder':32}{'':>10}{'loops':>10}"]
     lines += [f"{folder:32}{'':>10}{loops:>10,.0f}" for folder, loops in found.folders.most_common()]
+    lines += ["the most expensive tests, in loops:", *_most(found, _SLOWEST)]
     return "\n".join(lines)
 
 
@@ -248,9 +249,11 @@ def over_budget(found: Spent, budget: float = BUDGET) -> str:
         "Make tests cheaper, or move some to `make test-servers` by taking away their mark `essential`. "
         "The most expensive, in loops:"
     )
-    lines = [told]
-    lines += [f"{loops:9,.0f}  {nodeid}" for nodeid, loops in found.tests.most_common(3 * _SLOWEST)]
-    return "\n".join(lines)
+    return "\n".join([told, *_most(found, 3 * _SLOWEST)])
+
+
+def _most(found: Spent, count: int) -> list[str]:
+    return [f"{loops:9,.0f}  {nodeid}" for nodeid, loops in found.tests.most_common(count)]
 
 
 def _folder(nodeid: str) -> str:
@@ -265,10 +268,9 @@ def main(arguments: list[str]) -> int:
         return 0
     *options, path = arguments
     contents = read(Path(path), of_this_run())
-    sys.stdout.write(report(contents) + "\n")
     found = spent(contents)
     too_much = over_budget(found) if "--budget" in options else ""
-    sys.stdout.write("\n".join(filter(None, ("", costs(found), too_much, ""))) + "\n")
+    sys.stdout.write("\n\n".join(filter(None, (report(contents), costs(found), too_much))) + "\n")
     failed = sorted(nodeid for nodeid in contents.collected | contents.results.keys() if nodeid not in contents.done)
     for nodeid in failed:
         result = contents.results.get(nodeid)

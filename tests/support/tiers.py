@@ -98,7 +98,7 @@ def kind_of_program(words: Sequence[str]) -> str | None:
     if path.name in {"chromedriver", "chrome", "chromium"}:
         return "browser"
     if path.name == "airflow":
-        return "airflow" if _AIRFLOWS.intersection(rest) else None
+        return "airflow" if _AIRFLOWS.intersection(word.replace("_", "-") for word in rest) else None
     if path.name in _SPARKS:
         return "spark" if path.parent.parent.name in {"pyspark", "spark"} else None  # tests have stand-ins of their own
     if path.name in _OTHERS:
