@@ -51,7 +51,7 @@ class Uploaded:
 
 
 FEW = {name: KINDS[name] for name in ("lz4", "committed")}
-"""A sample of all kinds: without TIDEMARK_FULL every kind is read from the local store, and these over S3 and by 3.9.2."""
+"""A sample of all kinds: each is read from the local store, over S3 and by 3.9.2 only these, unless all tests run."""
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.s3)])

@@ -1,8 +1,10 @@
 """A journal of tests: a line for each that ended. It names the slowest, sums up, and lets a long run go on.
 
-`make check`, `make test` and `make test-servers` begin an empty one. That of `make test-full` lies in the user's cache. What passed is not run again as long
-as nothing has changed that its file depends on (:mod:`tests.support.inputs`), so that an interrupted run goes on where
-it stopped. ``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed. With
+`make check`, `make test` and `make test-servers` begin an empty one. That of `make test-full` lies in the user's cache.
+What passed is not run again as long as nothing has changed that its file depends on (:mod:`tests.support.inputs`), so
+that an interrupted run goes on where it stopped.
+
+``python -m tests.support.journal`` prints the totals, and fails while a test is missing or has failed. With
 ``--budget`` it also fails if the tests needed more CPU time than `make test` may (:data:`BUDGET`).
 """
 
@@ -43,7 +45,7 @@ def full_journal() -> Path:
 
 
 def of_this_run() -> Inputs | None:
-    """What a journal of this run goes by: others begin an empty one, and need no repository."""
+    """What the journal of `make test-full` goes by; those of other runs begin empty, and need no repository."""
     return Inputs() if os.environ.get("TIDEMARK_FULL") == "1" else None
 
 
