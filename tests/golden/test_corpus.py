@@ -35,7 +35,6 @@ def version(request: pytest.FixtureRequest) -> Path:
     return HERE / str(request.param)
 
 
-@pytest.mark.essential
 def test_they_mean_what_they_meant(version: Path, s3: S3Server, tmp_path: Path) -> None:
     """To the consumer, the table's readers, the audit, and people: without a broker or an agent."""
     with serving(Registry()) as registry:
