@@ -129,7 +129,9 @@ def broker_on_node(folder: Path) -> tuple[KafkaCluster, int]:
     return kafka, port
 
 
-def test_a_daemonset_uploads_what_the_nodes_broker_rotates(cluster: Cluster, store: S3Server, tmp_path: Path) -> None:
+def test_a_daemonset_uploads_what_the_nodes_broker_rotates(
+    starts_kafka: None, cluster: Cluster, store: S3Server, tmp_path: Path
+) -> None:
     space = "daemonset"
     make_namespace(cluster, store, space, "privileged")
     kafka, port = broker_on_node(tmp_path)
@@ -283,7 +285,9 @@ def test_a_sidecar_uploads_what_its_pods_broker_rotates(cluster: Cluster, store:
     await_upload(store, CLUSTER_ID, tmp_path / "data" / f"{TOPIC}-0")
 
 
-def test_slots_fetch_from_a_broker_and_keep_their_spools(cluster: Cluster, store: S3Server, tmp_path: Path) -> None:
+def test_slots_fetch_from_a_broker_and_keep_their_spools(
+    starts_kafka: None, cluster: Cluster, store: S3Server, tmp_path: Path
+) -> None:
     space = "fetch"
     make_namespace(cluster, store, space, "restricted")
     for slot in range(2):
