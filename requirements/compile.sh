@@ -10,6 +10,7 @@ compile agent pyproject.toml --extra agent
 compile spark pyproject.toml --extra spark
 compile airflow pyproject.toml --extra airflow
 compile dev pyproject.toml --extra agent --extra lineage --extra onboarding --extra spark --group dev
+compile demo pyproject.toml --extra agent --extra consumer --extra table --group demo --constraint requirements/dev.txt
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
 compile java --group java

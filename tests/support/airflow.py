@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
@@ -160,7 +161,7 @@ class AirflowStack:
         self._passwords.touch(mode=0o600)
         self._passwords.write_text(json.dumps({USER: self.password}))
         try:
-            self._make_database()
+            self.make_database()
             for process in self.processes:
                 process.start()
             wait_until(self.healthy, what="Airflow to be healthy", interval=0.5, check=self._check)
@@ -228,11 +229,12 @@ class AirflowStack:
         """The running processes, for another process to stop."""
         return [process.record() for process in self.processes if process.running]
 
-    def _make_database(self) -> None:
+    def make_database(self) -> None:
         """A new database; migrations take longer than all else at the start, so the first home's is kept for others."""
         database, pins = self.home / "airflow.db", (ROOT / "requirements" / "airflow.txt").read_bytes()
         template = cache_dir() / "airflow-db" / f"{hashlib.sha256(pins).hexdigest()[:12]}.db"
         template.parent.mkdir(parents=True, exist_ok=True)
+        self.home.mkdir(parents=True, exist_ok=True)
         with (template.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if database.exists() or not template.exists():
@@ -265,3 +267,8 @@ class AirflowStack:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        AirflowStack(Path(folder), dags=Path(folder)).make_database()

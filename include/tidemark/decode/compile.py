@@ -1,4 +1,4 @@
-"""Compile the decoder's kernels at installation: ``python -m tidemark.decode.compile [--installation]``."""
+"""Compile the decoder's kernels: ``python -m tidemark.decode.compile [--installation] [--parser KIND ...]``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help=f"for all users of this environment: into {kernel_cache.installation()} instead of the user's cache",
     )
+    parser.add_argument(
+        "--parser",
+        action="append",
+        metavar="KIND",
+        help="only what topics with parsers of this kind need (may be repeated); a process that needs more compiles it",
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     folder = kernel_cache.installation() if options.installation else kernel_cache.user_cache()
     try:
-        made = kernel_cache.ensure(folder)
+        made = kernel_cache.ensure(folder, options.parser or tuple(kernel_cache.PARSERS))
     except OSError as error:
         sys.stderr.write(f"the decoder's kernels cannot be written: {error}\n")
         return 1

@@ -31,7 +31,7 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -61,6 +61,13 @@ MODULES: Final = (
 )
 """The modules with kernels; they register as they are imported."""
 
+PARSERS: Final = {
+    "avro": ("tidemark.parsers.avro.kernel", "tidemark.parsers.slots"),
+    "json": ("tidemark.parsers.json.batch", "tidemark.parsers.json.parts_kernel"),
+    "protobuf": ("tidemark.parsers.protobuf.kernel", "tidemark.parsers.slots"),
+}
+"""Those of ``MODULES`` that only parsers of a kind need; a kind that is not here needs none of them."""
+
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _SECONDS_EACH: Final = 3
 """Seconds of a core to compile a kernel; measured 0.7 to 4.2."""
@@ -87,7 +94,8 @@ class Kernel:
         self._dispatcher = dispatcher
         self._arguments = arguments
         self.ready = False
-        self.name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}"
+        self.module = dispatcher.py_func.__module__
+        self.name = f"{self.module}.{dispatcher.py_func.__name__}"
         _registered[self.name] = self
 
     def __call__(self, *arguments: Any) -> Any:
@@ -153,18 +161,19 @@ def installation() -> Path:
     return Path(sys.prefix) / "share" / "tidemark" / "kernels"
 
 
-def load_all() -> None:
-    """Load all kernels, or compile them: so that none of what comes next takes the seconds for it."""
-    for module in MODULES:
-        importlib.import_module(module)
-    for kernel in _registered.values():
+def load_all(parsers: Collection[str] = tuple(PARSERS)) -> None:
+    """Load all kernels, or compile them: so that none of what comes next takes the seconds for it.
+
+    Of those that only parsers need, only these kinds'.
+    """
+    for kernel in _kernels_of(parsers):
         kernel.get_ready()
 
 
-def ensure(folder: Path) -> list[Kernel]:
+def ensure(folder: Path, parsers: Collection[str] = tuple(PARSERS)) -> list[Kernel]:
     """Compile the kernels that ``folder`` and this process lack, and return them; waits while another process does so.
 
-    Raises OSError if ``folder`` cannot be written.
+    Of those that only parsers need, only these kinds'. Raises OSError if ``folder`` cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -173,14 +182,22 @@ def ensure(folder: Path) -> list[Kernel]:
         except BlockingIOError:
             _log.warning("waiting for another process that compiles the decoder's kernels into %s", folder)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for module in MODULES:
-            importlib.import_module(module)
         missing = [
-            kernel for kernel in _registered.values() if not kernel.ready and not _is_usable(folder / kernel.file_name)
+            kernel for kernel in _kernels_of(parsers) if not kernel.ready and not _is_usable(folder / kernel.file_name)
         ]
         if missing:
             _compile_into(folder, missing)
     return missing
+
+
+def _kernels_of(parsers: Collection[str]) -> list[Kernel]:
+    """All kernels but those that only parsers of other kinds need."""
+    needed = {module for kind in parsers for module in PARSERS.get(kind, ())}
+    others = {module for modules in PARSERS.values() for module in modules} - needed
+    modules = [module for module in MODULES if module not in others]
+    for module in modules:
+        importlib.import_module(module)
+    return [kernel for kernel in _registered.values() if kernel.module in modules]
 
 
 def _code_in(path: Path) -> bytes:

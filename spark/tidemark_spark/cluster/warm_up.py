@@ -20,10 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Warm the workers up; 2 if no server is named, 1 if it does not answer. See ``--help``."""
     parser = argparse.ArgumentParser(prog="warm_up.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=2, help="the server's cores (default: %(default)s)")
+    parser.add_argument(
+        "--parser",
+        action="append",
+        metavar="KIND",
+        help="load only what topics with parsers of this kind need; may be repeated (default: of all kinds)",
+    )
     add_options(parser)
     options = parser.parse_args(arguments)
+    parsers = tuple(options.parser or kernel_cache.PARSERS)
     try:
-        Connected.to(_server(options), "warm-up").on_each(load, None, range(max(1, options.workers)))
+        Connected.to(_server(options), "warm-up").on_each(load, parsers, range(max(1, options.workers)))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -40,7 +47,7 @@ def _server(options: argparse.Namespace) -> str:
     return remote
 
 
-def load(_common: None, task: int) -> int:
-    """Load the kernels in a worker; this module's imports have loaded the libraries."""
-    kernel_cache.load_all()
+def load(parsers: tuple[str, ...], task: int) -> int:
+    """Load the kernels in a worker, of parsers only these kinds'; this module's imports have loaded the libraries."""
+    kernel_cache.load_all(parsers)
     return task

@@ -57,7 +57,7 @@ def guarded(job: Job, attempt: int) -> Iterator[None]:
     """Run a task of ``job`` within its limits; ``attempt`` counts its earlier ends without a result."""
     global _now  # noqa: PLW0603 - the state of the process
     goes_first(_WORKER_SCORE)
-    kernel_cache.load_all()
+    kernel_cache.load_all({job.topic.parser.kind})
     limits = job.topic.limits
     memory = max(_LEAST_MEMORY, limits.memory >> max(0, attempt - 1))
     with Prover(job, memory) if attempt else nullcontext() as prover:

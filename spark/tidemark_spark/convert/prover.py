@@ -68,7 +68,7 @@ def main(descriptor: int) -> int:
     """Answer questions until the worker closes the socket."""
     connection = Connection(descriptor)
     job, memory = connection.recv()
-    kernel_cache.load_all()
+    kernel_cache.load_all({job.topic.parser.kind})
     parser_of(job.topic.parser, f"{job.topic.cluster}/{job.topic.topic}")  # for its libraries
     while True:
         try:

@@ -58,6 +58,21 @@ def test_all_kernels_are_compiled_at_installation() -> None:
     assert {".".join(path.relative_to(INCLUDE).with_suffix("").parts) for path in found} == set(kernel_cache.MODULES)
 
 
+@pytest.mark.parametrize("kind", ["bytes", *kernel_cache.PARSERS])
+def test_a_topic_needs_no_kernel_but_those_of_its_kind_of_parser(kind: str) -> None:
+    made = (
+        f"import sys; from tidemark.decode import kernel_cache; kernel_cache.load_all({{{kind!r}}}); "
+        f"import tidemark.parsers.{'base' if kind == 'bytes' else kind + '.' + ('batch' if kind == 'json' else 'parser')}; "
+        "print(*(name for name, one in kernel_cache._registered.items() if not one.ready)); "
+        "print(*(name for name in sys.modules if name in kernel_cache.MODULES))"
+    )
+    done = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True)
+    left, loaded = done.stdout.splitlines()
+    assert left == ""
+    others = {module for modules in kernel_cache.PARSERS.values() for module in modules}
+    assert set(loaded.split()) & others == set(kernel_cache.PARSERS.get(kind, ()))
+
+
 def test_all_kernels_can_be_loaded_before_the_first_batch() -> None:
     """Else their seconds would count as those of the first batch, which a worker does not have."""
     command = (
