@@ -74,21 +74,29 @@ $(ENVS:%=$(DONE)/%): $(DONE)/%: requirements/%.txt $(DONE)/wheel
 		test -x $(ENV)/$*/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$*; \
 		$(UV) pip sync --quiet --require-hashes --python $(ENV)/$*/bin/python requirements/$*.txt $(EXTRA_$*); \
 		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
-	@touch $(DONE)/demo-$* $@
+	@touch $(DONE)/demo-$* $(if $(filter spark,$*),$(DONE)/pyspark) $@
 
-# The demo needs a part of the same environments, to which `env` adds the rest. Its processes compile to bytecode what they
-# import: half a minute of two cores less. uv says what it downloads; what it leaves out is listed in the requirements.
+# The demo needs a part of the same environments, to which `env` adds the rest, and compiles nothing to bytecode before it is
+# imported: half a minute of two cores less. uv says what it downloads. `dev` goes first, else the others would download
+# again what they share with it, and pyspark beside it, which is the largest; it has the Ivy that fetches Kafka's jars.
 LIST_dev := requirements/demo.txt
 DEMO_ENVS := $(ENVS:%=$(DONE)/demo-%)
+# $(call add,environment,list): make the environment if it is not there, and add a list of requirements to it.
+add = test -x $(ENV)/$(1)/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$(1); \
+	UV_COMPILE_BYTECODE=0 $(UV) pip install --no-deps --require-hashes --python $(ENV)/$(1)/bin/python --requirement $(2) 2>&1 \
+		| sed -u -E '/^(Using|Resolved|Audited| [+~-]| *(Built|Downloaded)) /d; s/^ */   $(1): /'
+$(DONE)/pyspark: requirements/spark.txt $(DONE)/build
+	$(call step,pyspark: 450 MB,\
+		sed -n '/^pyspark==/{:a;p;/\\$$/{n;ba}}' requirements/spark.txt >$(STATE)/pyspark.txt; $(call add,spark,$(STATE)/pyspark.txt))
+	@touch $@
+
 .SECONDEXPANSION:
 $(DEMO_ENVS): $(DONE)/demo-%: $$(or $$(LIST_$$*),requirements/$$*.txt) $(DONE)/wheel
-	$(call step,environment $* for the demo,\
-		export UV_COMPILE_BYTECODE=0; \
-		test -x $(ENV)/$*/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/$*; \
-		$(UV) pip install --no-deps --require-hashes --python $(ENV)/$*/bin/python --requirement $< 2>&1 \
-			| sed -u -E '/^(Using|Resolved| [+~-] | *Built)/d; s/^ */   $*: /'; \
+	$(call step,environment $* for the demo,$(call add,$*,$<); UV_COMPILE_BYTECODE=0 \
 		$(UV) pip install --quiet --no-deps --no-index --python $(ENV)/$*/bin/python $(STATE)/wheel/*.whl)
 	@touch $@
+$(filter-out $(DONE)/demo-dev,$(DEMO_ENVS)): | $(DONE)/demo-dev
+$(DONE)/demo-spark: | $(DONE)/pyspark
 
 # What is compiled lies in the user's cache. The pins of numba are the same in both environments, unless somebody changes one.
 kernels: $(DONE)/kernels ## Compile the decoder's kernels, once per machine
@@ -122,7 +130,7 @@ $(DONE)/browser: | $(DONE)/dev
 	@touch $@
 
 # Ivy, which fetches them, is one of Spark's own jars.
-kafka-jars: $(DONE)/demo-spark java
+kafka-jars: $(DONE)/pyspark java
 	$(call step,jars of Kafka,$(BUILD)/bin/python -m tests.support.jars kafka-4.3.1)
 
 jars: env-dev env-spark java ## Fetch Kafka's and Spark's jars into the cache

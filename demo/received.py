@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,7 @@ def main() -> int:
 
 def told(seen: list[int], took: float) -> str:
     """What the counts say that were read during ``took`` seconds at equal intervals."""
-    busy = sum(after - before >= _LEAST * _EVERY for before, after in zip(seen, seen[1:], strict=False))
+    busy = sum(after - before >= _LEAST * _EVERY for before, after in pairwise(seen))
     share = busy / max(1, len(seen) - 1)
     amount = (seen[-1] - seen[0]) / 1e6
     return f"all is there after {took:.0f} s; the network brought {amount:,.0f} MB in {share * took:.0f} s of them"

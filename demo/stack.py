@@ -22,7 +22,7 @@ import yaml
 from demo import processes, streams
 from demo.processes import HOME
 from demo.steps import Steps
-from tests.support.airflow import AirflowStack
+from tests.support.airflow import AirflowStack, import_early
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin, env_python
@@ -77,6 +77,7 @@ class Stack:
             },
             unpaused=self._dags,
         )
+        import_early(HOME / "airflow")
         self._fetch = fetch
         self.agents = [DemoAgent(number) for number in range(1, _BROKERS + 1)]
         self._restart: Future[None] | None = None
@@ -155,7 +156,7 @@ class Stack:
         self._in_turn("Spark Connect server ready", self.spark.start)
         job = ManagedProcess(
             "warm-up",
-            [env_python("spark"), ROOT / "spark" / "jobs" / "warm_up.py"],
+            [env_python("spark"), ROOT / "spark" / "jobs" / "warm_up.py", "--parser", "bytes"],
             log=HOME / "spark" / "warm-up.log",
             env={**os.environ, "SPARK_REMOTE": remote},
         )

@@ -234,21 +234,8 @@ def _run_ivy(name: str, ivy_xml: Path, jars: Path, settings: str | Path | None) 
     [ivy] = (site_packages("spark") / "pyspark" / "jars").glob("ivy-*.jar")
     command = [
         # A file with the checksum of each file would double the requests: jars are compared with our own list.
-        *(
-            java(),
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            "-Divy.checksums=",
-            "-jar",
-            ivy,
-            "-cache",
-            cache_dir() / "ivy",
-            "-ivy",
-            ivy_xml,
-            "-types",
-            "jar",
-            "bundle",
-        ),
+        *(java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Divy.checksums=", "-jar", ivy),
+        *("-cache", cache_dir() / "ivy", "-ivy", ivy_xml, "-types", "jar", "bundle"),
         *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
         *(("-settings", settings) if settings else ()),
     ]
