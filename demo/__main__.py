@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 
 from demo import trying
@@ -59,7 +60,7 @@ def _run(stack: Stack, steps: Steps, options: argparse.Namespace) -> int:
                 stack.airflow.client.wait_for_dag(dag)
                 stack.airflow.client.unpause(dag)
             kept = True
-    except (TidemarkError, OSError, RuntimeError) as error:
+    except (TidemarkError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         sys.stderr.write(f"the demo failed: {error}\n{stack.logs()}\n")
         return 1
     except KeyboardInterrupt:
