@@ -176,8 +176,9 @@ class Stack:
         self.airflow.kill()
         coordinator = [self.kafka.coordinator] if self.kafka.coordinator else []
         brokers = [*(broker.process for broker in self.kafka.brokers), *coordinator]
-        for process in [self.spark.process, *(agent.process for agent in self.agents), *brokers, self.s3.process]:
-            process.kill()
+        rest = [self.spark.process, *(agent.process for agent in self.agents), *brokers, self.s3.process]
+        with ThreadPoolExecutor(len(rest)) as pool:
+            list(pool.map(ManagedProcess.kill, rest))
 
     def logs(self) -> str:
         """The places of the logs."""
