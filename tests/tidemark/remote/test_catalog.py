@@ -291,6 +291,24 @@ def test_the_log_leaves_its_branch(remote_store: RemoteStore) -> None:
     assert {row.epoch for row in read(storage, stretch(part, 5))} == {5}
 
 
+def test_a_new_leader_that_was_behind_the_start_gives_out_offsets_below_it(remote_store: RemoteStore) -> None:
+    raw = remote_store.raw()
+    known = raw.partition()
+    known.start_offset = known.end = 6
+    raw.segment([simple(6), simple(9)])
+    raw.publish()
+    storage = remote_store.storage()
+    part = opened(storage)
+    assert (part.start, part.end(committed=False)) == (6, 12)
+    known.start_offset, known.leader_epoch, known.lineage = 2, 5, ((5, 2),)
+    raw.segment([simple(2, 5, leader_epoch=5)], base=2)
+    raw.publish()
+    part.refresh()
+    assert (part.start, part.end(committed=False), part.branch) == (2, 7, 1)
+    assert part.diverged(9, EPOCH) == 2
+    assert [row.offset for row in read(storage, stretch(part, 2))] == [2, 3, 4, 5, 6]
+
+
 def test_a_watermark_that_went_back_is_a_truncation(remote_store: RemoteStore) -> None:
     raw = remote_store.raw()
     raw.segment([simple(0)])
