@@ -180,8 +180,8 @@ def test_message_formats_without_epochs(world: World) -> None:
 
 
 def test_batches_below_the_first_epoch_are_sealed_and_those_behind_are_packed(world: World) -> None:
-    """DeleteRecords moves the first epoch's start into a segment, which stays."""
-    partition = world.disk.partition().lineage([(3, 30)]).segment(0, records(0, 20) + records(20, 50))
+    """DeleteRecords takes epochs out of the checkpoint, and the segment with their batches stays."""
+    partition = world.disk.partition().lineage([(3, 30)]).segment(0, records(0, 20, epoch=2) + records(20, 50))
     world.metadata.log_start = 30
     world.metadata.default_high = 50
     with world.agent(freshness=FRESHNESS, tail_after="1d") as agent:
