@@ -158,9 +158,8 @@ def test_open_transaction_stands_in_the_manifest(
     )
     assert {manifest.last_stable_offset for manifest in manifests} == {0}
     hanging.abort_transaction(30)
-    Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "hangs"}).init_transactions(
-        30
-    )  # the marker is there
+    # The coordinator writes the marker after its answer; the next producer waits for that.
+    Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": "hangs"}).init_transactions(30)
     Load(kafka, topic).send(150)
     assert deployment.run("upload-once", env) == 0, deployment.log.read_text()
     after = deployment.check_exact()[len(manifests) :]
