@@ -88,6 +88,27 @@ AGENT: Final = (
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_and_has_ended_is_told_of_packs_too",),
     ),
     Mutant(
+        "a log that leaves a segment before it leaves the stored log is compared with it",
+        "uploader_agent/stored/stored_log.py",
+        "state.is_split |= any(_is_left_early",
+        "False and any(_is_left_early",
+        (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told",),
+    ),
+    Mutant(
+        "what offset.wm has on a log's lineage is compared with it, of whichever epoch",
+        "uploader_agent/partitions/partition_uploader.py",
+        "end=log.end, shared=log.shared)",
+        "end=log.end)",
+        (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told",),
+    ),
+    Mutant(
+        "what a tail has on a log's lineage is compared with it, of whichever epoch",
+        "uploader_agent/partitions/partition_uploader.py",
+        "[*log.shared, *tails]",
+        "log.shared",
+        (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told_of_packs_too",),
+    ),
+    Mutant(
         "behind a .log without a manifest nothing is sealed",
         "uploader_agent/partitions/led_partition.py",
         "            if self.remote.has_bare_log(run.base_offset):\n                return\n",

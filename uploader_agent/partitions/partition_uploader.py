@@ -39,6 +39,7 @@ from uploader_agent.stored.gaps import Evidence
 from uploader_agent.stored.histories import (
     HistoriesPart,
     Parting,
+    Shared,
     find_parting,
     local_batches,
     local_difference,
@@ -280,9 +281,10 @@ class PartitionUploader:
         store, keys = self.where
         lineage, entries = self._known_lineage(lineage), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, base_offset)
-        end = max((packed_end(entry, lineage) for entry in entries), default=0)
+        tails = [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
+        end = max((tail.end for tail in tails), default=0)
         with self._files() as files:
-            parting = find_parting(store, keys, files, lineage, ranges, end=end)
+            parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=tails)
         if parting is not None and parting.local is not None:
             self._part(parting)
             raise self._parted(parting)
@@ -321,13 +323,14 @@ class PartitionUploader:
     ) -> Parting | None:
         """The parting of the log from what is sealed, or else from what is packed, as the store has it now."""
         lineage, whole = log.history(lineage), self._context.source.has_whole_log
-        parting = find_parting(store, keys, files, lineage, end=log.end)
+        parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
             entries = self._sources.entries(self.route, {self._context.broker, *brokers})
             ranges = self._sources.ranges(self.route, entries, lineage, log.end)
-            end = max([log.end, *(packed_end(entry, lineage) for entry in entries)])
-            parting = find_parting(store, keys, files, lineage, ranges, end=end) if ranges else None
+            tails = [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
+            end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
+            parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared) if ranges else None
         if parting is None or (parting.local is None and not whole):
             return None
         return parting._replace(stored_end=max(parting.stored_end, self._packed.end))

@@ -32,7 +32,7 @@ from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.packs.sources import PackedSources
 from uploader_agent.stored import stored_log, watermark
-from uploader_agent.stored.histories import Parting, find_parting, log_bounds
+from uploader_agent.stored.histories import Parting, Shared, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -157,8 +157,9 @@ class Branching:
             sources = PackedSources()
             entries = sources.entries(route, {self._broker, *self._replicas, *before.tail_brokers})
             ranges = sources.ranges(route, entries, known, log.end)
-            end = max([log.end, *(packed_end(entry, known) for entry in entries)])
-            parting = find_parting(self._store, self._keys, files, known, ranges, end=end)
+            tails = [Shared(entry.history, packed_end(entry, known)) for entry in entries]
+            end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
+            parting = find_parting(self._store, self._keys, files, known, ranges, end=end, shared=shared)
             if files.lineage() != lineage:
                 raise BranchRefused(f"{self._folder}: its leader epochs changed while it was read: try again")
         stored_end = max(end, before.next_offset)

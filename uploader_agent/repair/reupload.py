@@ -26,7 +26,7 @@ from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.stored import listing, manifests, watermark
 from uploader_agent.stored.destinations import Destinations
-from uploader_agent.stored.histories import HistoriesPart, find_parting
+from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
 from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import find, put_derived
@@ -114,7 +114,10 @@ class Reupload:
         self._replica = replace(self._replica, route=route)
         with route.files() as files:
             lineage = files.lineage().with_history(stored.lineage)
-            parting = find_parting(route.store, route.keys, files, lineage, end=stored.watermark.next_offset)
+            end = stored.watermark.next_offset
+            cut = stored.lineage.divergence(lineage, end)
+            shared = [Shared(stored.lineage, end if cut is None else cut)]
+            parting = find_parting(route.store, route.keys, files, lineage, end=end, shared=shared)
         if parting is not None and parting.local is not None:  # a replica may be behind
             go_on = f"tidemark-agent branch {route.tp.topic} {route.tp.partition}"
             raise HistoriesPart(f"{route.folder}: {parting}: nothing of it is uploaded again: see `{go_on}`")

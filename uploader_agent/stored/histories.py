@@ -18,6 +18,7 @@ from crc32c import crc32c
 from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.pack import PackedRange, read_range_bytes
+from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
 from tidemark.kafka_log.batch import CRC_START
 from tidemark.kafka_log.names import MAX_OFFSET
@@ -69,6 +70,17 @@ class Parting(NamedTuple):
         theirs = f"the store has {described(self.stored)}, and ends at {self.stored_end}"
         ours = f"the disk has {described(self.local)}, and ends at {self.log_end}"
         return f"another history than the stored one from offset {self.at} on{begun}: {theirs}; {ours}"
+
+
+class Shared(NamedTuple):
+    """The part of a stored history below ``end``, where the disk's lineage leaves it: all of it counts as the disk's.
+
+    Its segments and packs alone may be of an epoch that the disk's lineage does not have there: then an epoch was given
+    again from an earlier offset on.
+    """
+
+    lineage: Lineage
+    end: int
 
 
 class LocalBatch(NamedTuple):
@@ -151,23 +163,24 @@ def find_parting(
     ranges: Sequence[PackedRange] = (),
     *,
     end: int,
+    shared: Sequence[Shared] = (),
     thorough: bool = False,
 ) -> Parting | None:
     """The parting of the stored offsets below ``end`` and the disk's log; None if the disk shows none.
 
-    ``lineage`` is the disk's, and what is stored on another branch does not count. ``ranges`` are the packed ranges
-    that no seal has. Newest first, it looks for the last piece with the disk's last batch; from there on it compares
-    batch by batch. With ``thorough`` it compares everything: an agent of an earlier version may have gone on with the
-    disk's history. A stored batch that begins below the offset at which the lineages part, and ends above it, counts
-    beside what the disk has below: the epoch was given again. What cannot be read, since it is lost or damaged, tells
-    nothing. Raises StoreError and FormatError.
+    ``lineage`` is the disk's, and what is stored on another branch does not count, unless one of ``shared`` has it.
+    ``ranges`` are the packed ranges that no seal has. Newest first, it looks for the last piece with the disk's last
+    batch; from there on it compares batch by batch. With ``thorough`` it compares everything: an agent of an earlier
+    version may have gone on with the disk's history. A stored batch that begins below the offset at which the lineages
+    part, and ends above it, counts beside what the disk has below: the epoch was given again. What cannot be read,
+    since it is lost or damaged, tells nothing. Raises StoreError and FormatError.
     """
     bounds = log_bounds(files)
     if bounds is None:
         return None
     log_start, log_end = bounds
     suspects: list[_Piece] = []
-    for piece in _pieces(store, keys, lineage, ranges, log_start, end):
+    for piece in _pieces(store, keys, [Shared(lineage, end), *shared], ranges, log_start, end):
         suspects.append(piece)
         if not thorough and (last := piece.last()) is not None and _has(files, last):
             break
@@ -231,17 +244,28 @@ class _Piece:
 
 
 def _pieces(
-    store: Store, keys: PartitionKeys, lineage: Lineage, ranges: Sequence[PackedRange], log_start: int, end: int
+    store: Store,
+    keys: PartitionKeys,
+    shared: Sequence[Shared],
+    ranges: Sequence[PackedRange],
+    log_start: int,
+    end: int,
 ) -> Iterator[_Piece]:
-    """The stored pieces that reach above ``log_start``, the newest first."""
+    """The stored pieces below ``end`` that reach above ``log_start``, the newest first."""
     for packed in sorted(ranges, key=lambda packed: packed.range.first, reverse=True):
-        for part in reversed(live_part(packed.range, lineage).clip(log_start, end).parts):
+        live = Intervals()
+        for one in shared:
+            live |= live_part(packed.range, one.lineage).clip(log_start, min(one.end, end))
+        for part in reversed(live.parts):
             yield _Piece(store, packed.range.first, part.end, packed)
     listed = [*objects.manifests(store, keys, max(0, log_start - REACH), end)]
     for entry in reversed(listed):
         stored = read_manifest(store, keys, entry.name)
         segment = segment_of(stored.manifest, keys.manifest(entry.name), store.url) if stored else None
-        if segment is not None and (stop := min(end, live_end(segment, lineage))) > max(segment.base, log_start):
+        if segment is None:
+            continue
+        stop = min(end, max(min(one.end, live_end(segment, one.lineage)) for one in shared))
+        if stop > max(segment.base, log_start):
             yield _Piece(store, segment.base, stop, segment)
 
 

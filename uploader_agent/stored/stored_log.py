@@ -21,6 +21,7 @@ from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_ma
 from tidemark.raw.segments import segment_of
 from tidemark.store import Store
 from uploader_agent.stored import histories, listing, watermark
+from uploader_agent.stored.histories import Shared
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 
@@ -87,7 +88,8 @@ class StoredLog:
     stated_last: BatchHeader | None = None
     """The last stored batch in a former index."""
     is_split: bool = False
-    """True if this leader's lineage leaves the stored one within a stored batch. No election does that."""
+    """True if this leader's lineage leaves the stored one within a stored batch, or leaves a segment of it before it
+    leaves the whole. No election does that."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
@@ -147,6 +149,11 @@ class StoredLog:
             segment.readable_end for segment in self.segments.values() if segment.readable_end > segment.base_offset
         )
         return max([*(part.end for part in self.below), *readable], default=0)
+
+    @property
+    def shared(self) -> list[Shared]:
+        """What ``offset.wm`` has on this leader's lineage."""
+        return [Shared(self.agreed.history, self.agreed.next_offset)] if self.agreed else []
 
     def last_batch(self, end: int | None = None) -> BatchHeader | None:
         """The last batch that is known to be stored on this lineage below ``end``; None if none is known."""
@@ -255,7 +262,17 @@ def load(
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
     _find_last(store, keys, state)
+    state.is_split |= any(_is_left_early(segment, one) for segment in state.segments.values() for one in state.shared)
     return state
+
+
+def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
+    """True if a leader's lineage leaves ``segment`` below the offset up to which that counts as ``shared`` with it."""
+    end = min(shared.end, segment.next_offset)
+    if segment.state != "whole" or segment.readable_end >= end:
+        return False
+    left = segment.lineage.divergence(shared.lineage, end)
+    return (end if left is None else left) > max(segment.base_offset, segment.readable_end)
 
 
 def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:

@@ -154,6 +154,53 @@ def test_an_epoch_that_was_given_again_and_has_ended_is_told_of_packs_too(world:
     assert world.watermark()[1].next_offset == 100
 
 
+def given_again_earlier(world: World, *bases: int, end: int) -> None:
+    """The disk was restored empty, and the epoch that was the last one began at once, with other batches up to ``end``.
+
+    By lineage, all that is stored below the end of that epoch is on the disk's branch, also what is of the former one.
+    """
+    restored(world, *bases, at=0, end=end, epoch=4).lineage([(4, 0)])
+
+
+@pytest.mark.parametrize("begun", [100, 130, 200])
+@pytest.mark.parametrize("bases", [(0,), (0, 115)])
+def test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told(
+    world: World, bases: tuple[int, ...], begun: int
+) -> None:
+    partition = world.disk.partition().fill(0, end=100)
+    epochs = [(3, 0), (4, begun)]
+    partition.segment(100, records(100, begun) + records(begun, 200, epoch=4))
+    partition.snapshot(200)
+    partition.segment(200, b"").lineage(epochs)
+    world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, 200
+    world.once()
+    before = objects(world)
+    given_again_earlier(world, *bases, end=300)
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+    assert parting is not None
+    assert parting.at == 0
+    assert objects(world) == before
+
+
+@pytest.mark.parametrize("begun", [120, 140, 160])
+def test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told_of_packs_too(world: World, begun: int) -> None:
+    """The seals are of the disk's own history, up to where the packs begin."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, begun) + records(begun, 160, epoch=4)).lineage([(3, 0), (4, begun)])
+    world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, 160
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    partition = restored(world, 0, 100, at=100, end=100)
+    partition.segment(100, records(100, 200, epoch=4, value="other")).lineage([(3, 0), (4, 100)])
+    world.metadata.high[T] = 200
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+    assert parting is not None
+    assert parting.at == 100
+    assert world.watermark()[1].next_offset == 100
+
+
 def test_a_packed_range_that_another_log_seals_is_told(world: World) -> None:
     """The seals agree, and the roll comes before any other pack."""
     partition = world.disk.partition().fill(0, end=100)
@@ -289,6 +336,20 @@ def test_nothing_is_uploaded_again_from_another_history(world: World) -> None:
     checkpoint.write_text(f"0\n1\n{T.topic} {T.partition} 300\n")
     again = Reupload(destinations(world), 1, world.disk.log_dirs, T, lambda _: None)
     with pytest.raises(HistoriesPart, match="another history than the stored one from offset 120 on"):
+        list(again.run())
+    assert objects(world) == before
+
+
+def test_nothing_is_uploaded_again_from_an_epoch_that_was_given_again_from_an_earlier_offset_on(world: World) -> None:
+    world.disk.partition().fill(0, 100, end=200).lineage([(3, 0), (4, 200)])
+    world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, 200
+    world.once()
+    before = objects(world)
+    given_again_earlier(world, 0, 250, end=300)
+    checkpoint = world.disk.log_dirs[0] / "replication-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\n{T.topic} {T.partition} 300\n")
+    again = Reupload(destinations(world), 1, world.disk.log_dirs, T, lambda _: None)
+    with pytest.raises(HistoriesPart, match="another history than the stored one from offset 0 on"):
         list(again.run())
     assert objects(world) == before
 
