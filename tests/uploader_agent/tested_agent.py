@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class TestedAgent(Agent):
             self.stop()
             thread.join(HUNG)
             assert not thread.is_alive()
+            gc.unfreeze()  # hypothesis, imported later, looks for referrers, and sees none that the agent has frozen
 
     def upload_once(self, *, tails: bool = False) -> None:
         self._once.upload(tails=tails)
