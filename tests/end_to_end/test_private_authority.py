@@ -61,7 +61,7 @@ def own(starts_s3: None, kafka: KafkaCluster, authorities: Authorities, tmp_path
 
 
 def test_another_authority_takes_over_while_the_agent_runs(
-    own: SmallDeployment, authorities: Authorities, rng: random.Random
+    own: SmallDeployment, authorities: Authorities, rng: random.Random, starts_spark: None
 ) -> None:
     """The file has both authorities in between, as docs/operations.md says; bodies are not signed over HTTPS."""
     [topic], bootstrap = own.topics, own.kafka.bootstrap
