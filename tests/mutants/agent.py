@@ -434,7 +434,7 @@ AGENT: Final = (
     Mutant(
         "nothing is written under the id that the broker had before",
         "uploader_agent/stored/cluster_name.py",
-        "        if found and self._first not in found:",
+        "        if found and not any(identity.is_of(self._first) for identity in found):",
         "        if False:",
         (f"{_NAME}::test_the_disk_says_which_cluster_it_is_of",),
     ),

@@ -24,6 +24,9 @@ _MEMORY: Final = 4 << 30
 _CPU_SECONDS: Final = 120
 """Limits of one run of pytest: a mutant may loop, or fill the memory."""
 
+_PATIENCE: Final = HUNG / 4
+"""Seconds for which a test in the copy waits: for what a mutant never does it would wait until its pytest is ended."""
+
 _OUTER: Final = {MARK, "PYTEST_XDIST_WORKER", "TIDEMARK_FULL", "TIDEMARK_JOURNAL"}
 """Variables of a session of pytest around this one, which the sessions in the copy must not meet."""
 
@@ -52,6 +55,10 @@ class Tree:
         for part in _PARTS:
             shutil.copytree(ROOT / part, folder / part)  # with bytecode and times, so that little is compiled again
         shutil.copy2(ROOT / "pyproject.toml", folder)
+        waiting, limit = folder / "tests/support/waiting.py", f"HUNG = {HUNG}\n"
+        text = waiting.read_text()
+        assert limit in text
+        waiting.write_text(text.replace(limit, f"HUNG = {_PATIENCE}\n"))
         (folder / STATE.name).mkdir()
         (folder / STATE.name / "env").symlink_to(STATE / "env")  # which has the servers
         self._planted = 0
