@@ -162,10 +162,11 @@ def given_again_earlier(world: World, *bases: int, end: int) -> None:
     restored(world, *bases, at=0, end=end, epoch=4).lineage([(4, 0)])
 
 
+@pytest.mark.parametrize("ended", [False, True])  # if it has, no former index is trusted
 @pytest.mark.parametrize("begun", [100, 130, 200])
 @pytest.mark.parametrize("bases", [(0,), (0, 115)])
 def test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told(
-    world: World, bases: tuple[int, ...], begun: int
+    world: World, bases: tuple[int, ...], begun: int, ended: bool
 ) -> None:
     partition = world.disk.partition().fill(0, end=100)
     epochs = [(3, 0), (4, begun)]
@@ -176,6 +177,9 @@ def test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told(
     world.once()
     before = objects(world)
     given_again_earlier(world, *bases, end=300)
+    if ended:
+        partition.segment(300, records(300, 320, epoch=5)).lineage([(4, 0), (5, 300)])
+        world.metadata.leads, world.metadata.high[T] = {T: Led(5, ID)}, 320
     with told(world) as agent:
         parting = agent.leadership.parted()[0].parting
     assert parting is not None
