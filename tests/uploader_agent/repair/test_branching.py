@@ -213,6 +213,27 @@ def test_an_unclean_election_after_a_restore_that_gives_a_dead_epoch_again(world
     assert stored_log(world) == disk_log(partition)
 
 
+@pytest.mark.parametrize("begun", [100, 150, 200])
+@pytest.mark.parametrize("bases", [(0,), (0, 130)])
+def test_an_epoch_that_is_given_again_from_an_earlier_offset_on(
+    world: World, bases: tuple[int, ...], begun: int
+) -> None:
+    """By the lineages alone, all that is stored is on the disk's branch."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, begun) + records(begun, 200, epoch=4))
+    partition.snapshot(200)
+    partition.segment(200, b"").lineage([(3, 0), (4, begun)])
+    world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, 200
+    world.once()
+    partition = restored(world, 0, *bases, end=300, epoch=4).lineage([(4, 0)])
+    world.metadata.high[T] = 300
+    row = branching(world, 4).go_on(SAID, lambda: True)
+    assert (row.at, row.stored_end, row.log_end, row.outcome) == (0, 200, 300, "branched")
+    assert errors(world.once()) == {}
+    assert world.watermark()[1].next_offset == 300
+    assert stored_log(world) == disk_log(partition)
+
+
 def test_metadata_restored_alone_gives_an_earlier_epoch(world: World) -> None:
     """The lineages tell it, but no agent follows a leader under an earlier epoch."""
     partition = world.disk.partition().fill(0, 100, end=150).lineage([(3, 0), (5, 150)])
