@@ -175,18 +175,16 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     watermark = view.watermark
     left = left_at(watermark, state)
     back = None if state is None or left is None else rewind(table, raw, view, state, left)
-    begins = back.start if back else state.next_offset if state else 0
-    none_landed = state is None or begins <= state.start_offset
-    first = _first(raw, part, watermark.start_offset) if none_landed else begins
     observed = tuple(
         (end, entry.observed_at)
         for end, entry in view.tails.ends
         if end == entry.high_watermark and entry.epoch == watermark.leader_epoch  # not a former leader's, which is old
     )
-    cut = back.cut if back else None
-    known = KnownPartition(
-        *part.key, watermark, state, [], cut=cut, begins=begins, first=first, end=view.end, observed=observed
-    )
+    known = KnownPartition(*part.key, watermark, state, [], end=view.end, observed=observed)
+    if back:
+        known = replace(known, cut=back.cut, from_offset=back.start)
+    if state is None or known.begins <= state.start_offset:  # nothing below has landed
+        known = replace(known, first=_first(raw, part, watermark.start_offset))
     asked = False
     while True:
         window = raw.segments(view, known.start, known.end, limit)

@@ -22,11 +22,11 @@ from tidemark.raw.transactions import aborted_from, decided_end
 class KnownPartition:
     """The state of a partition in the store and the ledger. ``complete`` is that of :class:`~.raw.Window`.
 
-    ``begins`` is the first offset that gets a class now. If the newest lineage requires the partition to leave the
-    landed branch, ``cut`` is the way to leave it. If nothing below ``begins`` has landed, ``first`` is the current
-    start of raw: what lies between the two was deleted or has expired. ``end`` is the highest offset that may exist:
-    above the watermark are the tails, whose high watermarks were ``observed``: (offset, when). ``opened`` are the
-    transactions open behind the :attr:`Decision.cut_off` pieces, once their headers were read.
+    If the newest lineage requires the partition to leave the landed branch, ``cut`` is the way to leave it, and
+    ``from_offset`` the first offset that gets a class again. If nothing below :attr:`begins` has landed, ``first`` is
+    the current start of raw: what lies between the two was deleted or has expired. ``end`` is the highest offset that
+    may exist: above the watermark are the tails, whose high watermarks were ``observed``: (offset, when). ``opened``
+    are the transactions open behind the :attr:`Decision.cut_off` pieces, once their headers were read.
     """
 
     incarnation: int
@@ -38,16 +38,23 @@ class KnownPartition:
     aborted: tuple[AbortedTransaction, ...] = ()
     acknowledged: Intervals = field(default_factory=Intervals)
     cut: BranchCut | None = None
-    begins: int = 0
+    from_offset: int = 0
     first: int = 0
     end: int = 0
     observed: tuple[tuple[int, datetime], ...] = ()
     opened: tuple[OpenTransaction, ...] | None = None
 
     @property
+    def begins(self) -> int:
+        """The first offset that gets a class now."""
+        if self.cut:
+            return self.from_offset
+        return self.state.next_offset if self.state else 0
+
+    @property
     def start(self) -> int:
         """The first offset to convert."""
-        return max(self.begins, self.first)
+        return max(self.begins if self.state else self.watermark.start_offset, self.first)
 
     @property
     def landed_next(self) -> int:
@@ -128,7 +135,7 @@ def decide(known: KnownPartition) -> Decision:
         held_by=held_by,
         gaps=_gaps(known, _lost(hole, known.watermark.next_offset), end),
         acknowledged=tuple(acknowledged.clip(start, max(start, end))),
-        deleted_before_upload=((known.begins, began),) if known.begins < began else (),
+        deleted_before_upload=((known.begins, deleted),) if known.begins < (deleted := min(began, start)) else (),
         expired=((expires, start),) if (expires := max(known.begins, began)) < start else (),
         branch=known.state.branch if known.state else 0,
         cut=known.cut,
