@@ -8,8 +8,8 @@ https://protobuf.dev/programming-guides/proto3/#updating
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import (
@@ -170,6 +170,7 @@ def _reachable(files: FileDescriptorSet, message: str) -> FileDescriptorSet:
 
 
 _Definition = DescriptorProto | EnumDescriptorProto
+_Kind = TypeVar("_Kind", DescriptorProto, EnumDescriptorProto)
 
 
 class _Names:
@@ -211,44 +212,32 @@ def _by_package(ours: FileDescriptorSet, theirs: FileDescriptorSet) -> FileDescr
             name for name in file.dependency if name not in files[key].dependency and well_known(name) is not None
         )
         for message in file.message_type:
-            _take_message(known, files[key], message)
+            _take(known, _full(file, message), message, files[key].message_type, _graft)
         for enum in file.enum_type:
-            _take_enum(known, files[key], enum)
+            _take(known, _full(file, enum), enum, files[key].enum_type, _graft_values)
     return result
 
 
-def _take_message(known: dict[str, _Definition], file: FileDescriptorProto, message: DescriptorProto) -> None:
-    mine = known.get(name := _full(file, message))
+def _take(
+    known: dict[str, _Definition], name: str, found: _Kind, place: Any, graft: Callable[[_Kind, _Kind], None]
+) -> None:
+    """Add ``found`` to ``place`` unless its name is known; then ``graft`` it, unless that is of another kind."""
+    mine = known.get(name)
     if mine is None:
-        known[name] = added = file.message_type.add()
-        added.CopyFrom(message)
-    elif isinstance(mine, DescriptorProto):
-        _graft(mine, message)
-
-
-def _take_enum(known: dict[str, _Definition], file: FileDescriptorProto, enum: EnumDescriptorProto) -> None:
-    mine = known.get(name := _full(file, enum))
-    if mine is None:
-        known[name] = added = file.enum_type.add()
-        added.CopyFrom(enum)
-    elif isinstance(mine, EnumDescriptorProto):
-        _graft_values(mine, enum)
+        known[name] = added = place.add()
+        added.CopyFrom(found)
+    elif isinstance(mine, type(found)):
+        graft(mine, found)
 
 
 def _graft(ours: DescriptorProto, theirs: DescriptorProto) -> None:
     """Add the messages and enums within ``theirs`` that ``ours`` lacks; no message gets a field."""
-    messages = {message.name: message for message in ours.nested_type}
+    messages: dict[str, _Definition] = {message.name: message for message in ours.nested_type}
     for message in theirs.nested_type:
-        if message.name in messages:
-            _graft(messages[message.name], message)
-        else:
-            ours.nested_type.add().CopyFrom(message)
-    enums = {enum.name: enum for enum in ours.enum_type}
+        _take(messages, message.name, message, ours.nested_type, _graft)
+    enums: dict[str, _Definition] = {enum.name: enum for enum in ours.enum_type}
     for enum in theirs.enum_type:
-        if enum.name in enums:
-            _graft_values(enums[enum.name], enum)
-        else:
-            ours.enum_type.add().CopyFrom(enum)
+        _take(enums, enum.name, enum, ours.enum_type, _graft_values)
 
 
 def _graft_values(ours: EnumDescriptorProto, theirs: EnumDescriptorProto) -> None:
