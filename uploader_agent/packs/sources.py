@@ -12,11 +12,18 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage
+from tidemark.raw.packs import packed_end
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.tail import Tail
+from uploader_agent.stored.histories import Shared
 from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
+
+
+def shared_tails(entries: Iterable[HeadEntry], lineage: Lineage) -> list[Shared]:
+    """The tail of each of ``entries`` up to where ``lineage`` leaves it."""
+    return [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
 
 
 class PackedSources:

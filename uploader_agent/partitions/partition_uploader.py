@@ -24,13 +24,12 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.raw.objects import StoredManifest, StoredWatermark
-from tidemark.raw.packs import packed_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
-from uploader_agent.packs.sources import PackedSources
+from uploader_agent.packs.sources import PackedSources, shared_tails
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context, LocalLog
 from uploader_agent.repair.gap_search import Search, SearchInput
@@ -39,7 +38,6 @@ from uploader_agent.stored.gaps import Evidence
 from uploader_agent.stored.histories import (
     HistoriesPart,
     Parting,
-    Shared,
     find_parting,
     local_batches,
     local_difference,
@@ -281,7 +279,7 @@ class PartitionUploader:
         store, keys = self.where
         lineage, entries = self._known_lineage(lineage), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, base_offset)
-        tails = [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
+        tails = shared_tails(entries, lineage)
         end = max((tail.end for tail in tails), default=0)
         with self._files() as files:
             parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=tails)
@@ -328,7 +326,7 @@ class PartitionUploader:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
             entries = self._sources.entries(self.route, {self._context.broker, *brokers})
             ranges = self._sources.ranges(self.route, entries, lineage, log.end)
-            tails = [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
+            tails = shared_tails(entries, lineage)
             end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
             parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared) if ranges else None
         if parting is None or (parting.local is None and not whole):

@@ -23,16 +23,15 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import StoredWatermark
-from tidemark.raw.packs import packed_end
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.packs.sources import PackedSources
+from uploader_agent.packs.sources import PackedSources, shared_tails
 from uploader_agent.stored import stored_log, watermark
-from uploader_agent.stored.histories import Parting, Shared, find_parting, log_bounds
+from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
 from uploader_agent.upload.segment_upload import UploadRoute
 
@@ -157,7 +156,7 @@ class Branching:
             sources = PackedSources()
             entries = sources.entries(route, {self._broker, *self._replicas, *before.tail_brokers})
             ranges = sources.ranges(route, entries, known, log.end)
-            tails = [Shared(entry.history, packed_end(entry, known)) for entry in entries]
+            tails = shared_tails(entries, known)
             end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
             parting = find_parting(self._store, self._keys, files, known, ranges, end=end, shared=shared)
             if files.lineage() != lineage:
