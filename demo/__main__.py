@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=("run", "down"), default="run")
     parser.add_argument("--keep", action="store_true", help="leave everything running; `make down` stops it")
     parser.add_argument("--fetch", action="store_true", help="the agents fetch, and read no broker's disk")
-    parser.add_argument("--seconds", type=float, default=30, help="duration of the production (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20, help="duration of the production (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the streams (default: %(default)s)")
     options = parser.parse_args(arguments)
     steps = Steps()
