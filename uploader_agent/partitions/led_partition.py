@@ -409,12 +409,18 @@ class LedPartition:
             return [SURVEY]
         return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
 
+    @property
+    def is_short(self) -> bool:
+        """True if the log ends below what is stored of it."""
+        if self._log_end is None or self._has_grown() or not self._source.has_whole_log:
+            return False
+        return self._log_end < self.stored_end
+
     def _seems_short(self) -> bool:
         """True if the log ends below what is stored of it, at a tail that was not checked for that yet."""
-        log_end, end = self._log_end, self.stored_end
-        if log_end is None or log_end >= end or self._has_grown() or not self._source.has_whole_log:
+        if not self.is_short:
             return False
-        before, self._short = self._short, (self.disk.tail, end)
+        before, self._short = self._short, (self.disk.tail, self.stored_end)
         return before != self._short
 
     @property

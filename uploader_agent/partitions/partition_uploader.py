@@ -88,7 +88,8 @@ class PartitionUploader:
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
         self.suspected = False
-        """True while the log has another batch than a stored one, and is not compared as a whole yet."""
+        """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
+        not compared as a whole yet."""
         self.parting: Parting | None = None
         """Where the log parts from the stored history; nothing is stored of it then."""
         self.parted_at: datetime | None = None
@@ -162,9 +163,13 @@ class PartitionUploader:
         """True if the log has another batch than ``stored``: then it is compared as a whole. For any thread."""
         with self._files() as files:
             differs = local_difference(files, stored) is not None
-        self.suspected |= differs
-        self.unchecked |= differs
+        if differs:
+            self._suspect()
         return differs
+
+    def _suspect(self) -> None:
+        """Have the log compared with the stored history as a whole, before anything more is stored or stated of it."""
+        self.suspected = self.unchecked = True
 
     @property
     def needs_survey(self) -> bool:
@@ -363,8 +368,11 @@ class PartitionUploader:
         return HistoriesPart(f"{self._folder}: {parting}: {restored}; {remedy}")
 
     def publish(self) -> None:
-        """Write ``offset.wm`` if its content has changed. One write has the results of several workers."""
-        while self._unwritten and self._writing.acquire(blocking=False):
+        """Write ``offset.wm`` if its content has changed. One write has the results of several workers.
+
+        Nothing is written of a log that is suspected: what was adopted may be of another history.
+        """
+        while self._unwritten and not self.suspected and self._writing.acquire(blocking=False):
             try:
                 self._unwritten = False
                 self._write_watermark()
@@ -404,7 +412,7 @@ class PartitionUploader:
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge_run(scanned, known)
 
-        rules = Rules(judge)
+        rules = Rules(judge, adopted=self._suspect)
         try:
             stored = upload(self.route, work, seen, rules, before)
         except PacksDiffer as error:
@@ -538,6 +546,8 @@ class PartitionUploader:
             before, foreign = self._remote.stored, self._remote.foreign
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
             new = watermark.compute(self._state(lineage, before, previous), previous)
+            if self.suspected:  # meanwhile another worker has adopted a segment, which counts already
+                raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
             if before and not watermark.says_more(new, before.watermark):
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return

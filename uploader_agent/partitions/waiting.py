@@ -91,6 +91,10 @@ class Waits:
         if (parting := partition.parting) is not None:
             seen = self._begun((tp, "other_history", parting.at, 0), now, begun)
             yield Wait(tp, "other_history", now - seen, str(parting))
+        elif partition.is_short and partition.error is not None:  # no news, and yet nothing of it may be stored
+            seen = self._begun((tp, "leadership", 0, 0), now, begun)
+            reason = f"its log ends below {partition.stored_end}, where its stored offsets end: {partition.error}"
+            yield Wait(tp, "leadership", now - seen, reason)
         for gap in partition.remote.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
             where = "only in Kafka's own remote tier" if gap.in_remote_tier else "stored nowhere"

@@ -69,7 +69,8 @@ class Rules:
     """The differences between an upload by the leader, by a replica and as a repair.
 
     ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed, and otherwise
-    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the indexes.
+    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the indexes. ``adopted`` is called
+    before a segment is returned that another agent has stored: its batches were not compared with those of the disk.
     """
 
     judge: Callable[[ScannedSegment, Lineage], Lineage]
@@ -77,6 +78,7 @@ class Rules:
     put: PutDerived = create_derived
     compare_packs: bool = True
     """True if the run is refused where packs have other bytes."""
+    adopted: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,7 @@ class _SegmentUpload:
                 raise PacksDiffer(f"{self._path}: a pack has other batches from {part.first} to {part.next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):
+            self._rules.adopted()
             return placed
         name, sent = placed
         facts = Facts(

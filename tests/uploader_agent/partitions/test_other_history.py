@@ -12,6 +12,7 @@ from tests.support.waiting import wait_until
 from tests.uploader_agent.cli.test_commands import destinations
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.monitor import Monitor
@@ -397,3 +398,40 @@ def test_a_new_leader_that_was_behind_the_start_of_the_store_moves_the_start_bac
     _, watermark = world.watermark()
     assert (watermark.start_offset, watermark.next_offset, watermark.lineage) == (0, 70, ((5, 0),))
     assert watermark.gaps == ()
+
+
+@pytest.mark.parametrize("rolled", [200, 250], ids=["at the same offset", "later"])
+@pytest.mark.parametrize("at", [100, 120, 180])
+def test_a_segment_that_was_uploaded_before_the_restore_and_has_no_manifest_is_compared(
+    world: World, at: int, rolled: int
+) -> None:
+    """Nothing says that it is stored until this agent adopts it."""
+    world.disk.partition().fill(0, 100, end=100)
+    world.once()
+    world.store.inner.put(world.keys().segment(SegmentName(100), "log"), records(100, 200))
+    restored(world, 0, 100, 150, rolled, at=at, end=300)
+    with told(world) as agent:
+        parting = agent.leadership.parted()[0].parting
+    assert parting is not None
+    assert parting.at == at
+    assert world.watermark()[1].next_offset == 100
+
+
+def test_a_restored_log_that_a_later_epoch_in_the_store_fences_is_waited_for(world: World) -> None:
+    """Its end is below the stored one, so that it has nothing new; that the metadata were restored is proved later."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 160))
+    world.metadata.high[T] = 160
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    second = world.another(2, leads={T: Led(5, ID)})
+    second.disk.partition().lineage([(3, 0), (5, 160)]).fill(0, 100, end=160)
+    second.once()
+    assert world.watermark()[1].leader_epoch == 5
+    restored(world, 0, 100, at=1000, end=140)
+    with world.agent(**FRESH) as agent, agent.running():
+        wanted = "its log ends below 160, where its stored offsets end"
+        wait_until(lambda: [wait for wait in agent.waits() if wanted in wait.reason], what="the wait")
+        [wait] = agent.waits()
+    assert wait.kind == "leadership"
+    assert "broker 2 leads it under epoch 5" in wait.reason
