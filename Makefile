@@ -105,7 +105,7 @@ $(DONE)/kernels: $(DONE)/spark $(DONE)/dev $(wildcard include/tidemark/decode/*.
 	@touch $@
 
 $(DONE)/demo-kernels: $(DONE)/demo-spark $(wildcard include/tidemark/decode/*.py include/tidemark/parsers/*.py)
-	$(call step,kernels for the demo,$(ENV)/spark/bin/python -m tidemark.decode.compile --parser bytes)
+	$(call step,kernels for the demo,$(ENV)/spark/bin/python -m tidemark.decode.compile --parser bytes --parser json)
 	@touch $@
 
 # Migrating a database takes Airflow longer than all else at its first start.

@@ -7,17 +7,23 @@ import subprocess
 import sys
 
 from demo import trying
-from demo.accounts import Auditor, align, table
+from demo.accounts import Auditor, align, answer, table
 from demo.following import Follower
 from demo.processes import HOME, StillRunning, down
 from demo.stack import Stack
 from demo.steps import Steps
-from demo.streams import CLICKS, STREAMS, Production
+from demo.streams import ORDERS, STREAMS, Production
 from tidemark.errors import TidemarkError
 
 _QUERY = (
-    "SELECT dt, count(*) AS clicks, count(DISTINCT kafka_key) AS users, max(kafka_timestamp) AS newest "
+    "SELECT dt, count(*) AS orders, count(DISTINCT customer) AS customers, sum(amount) AS revenue "
     "FROM read_parquet($1, hive_partitioning = true) WHERE dt >= $2::DATE GROUP BY dt ORDER BY dt"
+)
+
+
+_ROWS = (
+    "SELECT kafka_partition, kafka_offset, kafka_timestamp::VARCHAR AS at, order_id, customer, amount, items "
+    "FROM read_parquet($1, hive_partitioning = true) ORDER BY kafka_timestamp DESC, kafka_offset LIMIT 3"
 )
 
 
@@ -82,9 +88,12 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
     dates = sorted({dt for account in accounts for dt in account.by_date})
     rows = [(account.topic, *(f"{account.by_date.get(dt, 0):,}" for dt in dates)) for account in accounts]
     write(align([("rows by date", *dates), *rows]) + "\n")
-    write(f"DuckDB, over what `tidemark files clicks` lists:\n  {_QUERY}\n")
-    for row in auditor.duckdb.execute(_QUERY, [auditor.files(CLICKS), dates[0]]).fetchall():
-        write("  " + "  ".join(str(value) for value in row) + "\n")
+    write(
+        f"{ORDERS.topic} has typed columns: its topic has a parser for JSON. Some rows, and an answer, from DuckDB:\n\n"
+    )
+    files = auditor.files(ORDERS)
+    write(answer(auditor.duckdb.execute(_ROWS, [files])) + "\n")
+    write(f"{_QUERY}\n\n" + answer(auditor.duckdb.execute(_QUERY, [files, dates[0]])))
     exact = all(account.exact for account in accounts)
     write(f"\n{'Every count is as it must be.' if exact else 'COUNTS DIFFER.'} {stack.logs()}\n")
     if not keep:
@@ -93,12 +102,16 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
 
 
 def _print_instructions(stack: Stack) -> None:
-    env_file = HOME / "env.sh"
+    env_file, approver_file = HOME / "env.sh", HOME / "env-approver.sh"
     trying.write_env_file(env_file, stack.variables())
+    trying.write_approver_file(approver_file, env_file, stack.approver())
     sys.stdout.write(
         f"\nStill running; `make down` stops it all. Airflow: {stack.airflow.url}  user admin  "
         f"password {stack.airflow.password}\nTo try the rest, in this shell:\n"
         + "".join(f"  {line}\n" for line in trying.lines(env_file))
+        + f"The topics file is yours to change: {stack.variables()['TIDEMARK_TOPICS']}\n"
+        + "To erase the orders of one customer, which a second person approves:\n"
+        + "".join(f"  {line}\n" for line in trying.erasing(env_file, approver_file))
     )
 
 

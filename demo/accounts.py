@@ -184,6 +184,12 @@ def table(accounts: list[TopicAccount]) -> str:
     return align([head, *rows])
 
 
+def answer(result: duckdb.DuckDBPyConnection) -> str:
+    """The answer to a query as a table of text."""
+    names = tuple(column[0] for column in result.description)
+    return align([names, *(tuple(str(value) for value in row) for row in result.fetchall())])
+
+
 def align(rows: list[tuple[str, ...]]) -> str:
     """Text in aligned columns, the first to the left and the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -155,12 +155,15 @@ class Follower:
         reasons: list[str] = []
         ends: list[str] = []
         for number in situation.behind(stream):
-            end = situation.acknowledged[stream.topic][number]
-            if stored.get(number, 0) < end:
-                why = self._agent.get((stream.topic, number), "the agents wait for nothing there")
-                reasons.append(f"{stream.topic}: partition {number} is stored up to {stored.get(number, 0):,}: {why}")
+            end, at = situation.acknowledged[stream.topic][number], (stream.topic, number)
+            known = max(stored.get(number, 0), landed.get(number, 0))  # an index tells of the store as it was
+            if known >= end:
+                ends.append(f"{number} ({landed.get(number, 0):,} of {known:,} stored offsets)")
+            elif at in self._agent:
+                reasons.append(f"{stream.topic}: partition {number} is stored up to {known:,}: {self._agent[at]}")
             else:
-                ends.append(f"{number} ({landed.get(number, 0):,} of {stored[number]:,} stored offsets)")
+                told = f"was stored up to {known:,}" if known else "had nothing stored"
+                reasons.append(f"{stream.topic}: partition {number} {told} when an agent last wrote its index")
         if ends:
             why = self._task.text if self._task else "no run of the DAG is under way"
             reasons.append(f"{stream.topic}: partition {', '.join(ends)}: {why}")

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from demo.accounts import Auditor, align
+from demo.accounts import Auditor, answer
 from demo.streams import STREAMS
 from tidemark.topics import load_topics
 
@@ -23,9 +23,7 @@ def main() -> int:
     for stream in STREAMS:
         if files := auditor.files(stream):
             auditor.duckdb.read_parquet(files, hive_partitioning=True, union_by_name=True).create_view(stream.topic)
-    result = auditor.duckdb.sql(sys.argv[1])
-    rows = [tuple(str(value) for value in row) for row in result.fetchall()]
-    sys.stdout.write(align([tuple(result.columns), *rows]))
+    sys.stdout.write(answer(auditor.duckdb.execute(sys.argv[1])))
     return 0
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -29,13 +30,14 @@ from tests.support.paths import ROOT, env_bin, env_python
 from tests.support.pipeline import pipeline_env
 from tests.support.ports import HOST, free_port
 from tests.support.process import ManagedProcess, ProcessFailed
-from tests.support.s3 import S3Server
-from tests.support.spark import ConnectServer
+from tests.support.s3 import S3Server, allow
+from tests.support.spark import ConnectServer, spark_home
 from tests.support.waiting import HUNG, wait_until
 from tidemark.topics import Deployment, load_topics
 
-TOPICS = ROOT / "include" / "topics.yaml"
 LIVE_DAG = "tidemark_live__demo"
+_APPROVER = "grace"
+_TOPICS = ROOT / "demo" / "topics.yaml"
 _BROKERS = 2
 
 
@@ -48,8 +50,9 @@ class Stack:
         HOME.mkdir(parents=True)
         self._steps = steps
         self._starting: list[Future[None]] = []
-        self.deployment: Deployment = load_topics(TOPICS)
-        self.s3 = S3Server(HOME / "s3")
+        self._topics = Path(shutil.copy(_TOPICS, HOME))
+        self.deployment: Deployment = load_topics(self._topics)
+        self.s3 = S3Server(HOME / "s3", users={_APPROVER: _approves(self.deployment)})
         os.environ.update(self.s3.env())  # for boto3, delta-rs and Spark in this process and its children
         self.kafka = KafkaCluster(HOME / "kafka", brokers=_BROKERS)
         self._dags = [
@@ -71,7 +74,7 @@ class Stack:
             plugins=ROOT / "plugins",
             parallelism=4,
             env={
-                **pipeline_env(TOPICS, HOME / "spark-conf", scan_seconds=2),
+                **pipeline_env(self._topics, HOME / "spark-conf", scan_seconds=2),
                 "AIRFLOW__TIDEMARK__STARTS_PAUSED": "False",  # an added topic lands as well
                 "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
             },
@@ -110,9 +113,24 @@ class Stack:
         processes.forget()
 
     def variables(self) -> dict[str, str]:
-        """Environment variables with which Tidemark's, Kafka's and AWS's tools reach the servers."""
-        airflow = {"TIDEMARK_AIRFLOW_URL": self.airflow.url, "TIDEMARK_AIRFLOW_TOKEN": self.airflow.client.token}
-        return {**self.s3.env(), **airflow, "TIDEMARK_TOPICS": str(TOPICS), "KAFKA": self.kafka.bootstrap}
+        """Environment variables with which Tidemark's, Kafka's, AWS's and Spark's tools reach the servers."""
+        return {
+            **self.s3.env(),
+            "AWS_ALLOW_HTTP": "true",  # without it, delta-rs and Polars refuse a server without TLS
+            "KAFKA": self.kafka.bootstrap,
+            "SPARK_CONF_DIR": str(HOME / "spark-conf"),
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_LOCAL_IP": HOST,
+            "PYSPARK_PYTHON": str(env_python("spark")),
+            "TIDEMARK_AIRFLOW_TOKEN": self.airflow.client.token,
+            "TIDEMARK_AIRFLOW_URL": self.airflow.url,
+            "TIDEMARK_ERASURE_SECRET": secrets.token_urlsafe(32),
+            "TIDEMARK_TOPICS": str(self._topics),
+        }
+
+    def approver(self) -> dict[str, str]:
+        """Those variables that differ in the shell of a second person, who may approve an erasure."""
+        return {name: value for name, value in self.s3.env(_APPROVER).items() if "KEY" in name}
 
     def restart_broker(self) -> None:
         """Restart a broker in the background: the other broker is elected leader of its partitions."""
@@ -156,7 +174,7 @@ class Stack:
         self._in_turn("Spark Connect server ready", self.spark.start)
         job = ManagedProcess(
             "warm-up",
-            [env_python("spark"), ROOT / "spark" / "jobs" / "warm_up.py", "--parser", "bytes"],
+            [env_python("spark"), ROOT / "spark" / "jobs" / "warm_up.py", "--parser", "bytes", "--parser", "json"],
             log=HOME / "spark" / "warm-up.log",
             env={**os.environ, "SPARK_REMOTE": remote},
         )
@@ -205,6 +223,21 @@ class Stack:
         return {"fetch": {"bootstrap": self.kafka.bootstrap, **slot}}
 
 
+def _approves(deployment: Deployment) -> list[dict[str, object]]:
+    """What the second person may do: read everything, and write what stands below ``_erasure``."""
+    raw = deployment.raw.url.removeprefix("s3://")
+    return [
+        allow(["s3:GetObject", "s3:ListBucket", "s3:GetBucketVersioning"], ["arn:aws:s3:::*"]),
+        allow(["s3:PutObject"], [f"arn:aws:s3:::{raw}/_erasure/*"]),
+    ]
+
+
+def _freshness(deployment: Deployment) -> str:
+    """The promise that all topics of the demo share."""
+    [freshness] = {topic.freshness for topic in deployment.topics if topic.freshness}
+    return f"{freshness.total_seconds():g}s"
+
+
 class DemoAgent:
     """One of the demo's agents."""
 
@@ -227,9 +260,7 @@ class DemoAgent:
             "raw": deployment.raw.model_dump(mode="json", include={"url", "entropy_bits"}),
             "store": {"region": "us-east-1"},
             "state_dir": str(HOME / f"agent-{self.number}"),
-            "freshness": {
-                topic.topic: f"{topic.freshness.total_seconds():g}s" for topic in deployment.topics if topic.freshness
-            },
+            "freshness": {".*": _freshness(deployment)},  # that of a topic which is added later, too
             "metadata_interval": "2s",
             "index": {"min_interval": "1s"},
             "http": {"port": self._port},

@@ -1,7 +1,7 @@
 """Three realistic streams, and the producers' own record of the broker's acknowledgements.
 
 * ``clicks``: JSON clickstream with keys and headers, zstd, three partitions
-* ``orders``: transactions, most committed and some aborted, lz4, two partitions
+* ``orders``: transactions, most committed and some aborted, of JSON that becomes typed columns, lz4, two partitions
 * ``sensors``: keyless, a few records a second
 
 No topic has settings of its own: with Kafka's defaults, none of its segments is rotated while the demo runs. Record
@@ -204,11 +204,18 @@ class Production:
         producer.begin_transaction()
         for number in numbers:
             progress = number / stream.records
-            order = {"order": number, "amount": rng.randrange(100, 90_000), "items": rng.choices(range(5000), k=6)}
+            customer = f"customer-{rng.randrange(3000)}"
+            order = {
+                "order_id": number,
+                "customer": customer,
+                "amount": rng.randrange(100, 90_000) / 100,
+                "items": rng.choices(range(5000), k=6),
+                "note": rng.randbytes(60).hex(),
+            }
             producer.produce(
                 stream.topic,
-                key=f"order-{number}",
-                value=json.dumps(order | {"note": rng.randbytes(60).hex()}),
+                key=customer,
+                value=json.dumps(order),
                 timestamp=clock.at(progress),
                 on_delivery=delivered,
             )

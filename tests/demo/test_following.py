@@ -110,6 +110,23 @@ def test_a_wait_of_more_than_twenty_seconds_says_for_which_partition_and_why(mon
     ]
 
 
+def test_what_has_landed_is_stored_whatever_an_index_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.stored = {CLICKS.topic: {0: 4}, ORDERS.topic: {}, SENSORS.topic: {0: 10}}
+    world.landed[CLICKS.topic], world.landed[ORDERS.topic] = {0: 6}, {}
+
+    def settle(world: World) -> None:
+        if world.seconds >= 30:
+            world.landed = {stream.topic: {0: 10} for stream in STREAMS}
+
+    world.each_second = settle
+    world.follow(monkeypatch)
+    assert [line.partition(": ")[2] for line in world.said if line.startswith("no row has landed for")] == [
+        "clicks: partition 0 was stored up to 6 when an agent last wrote its index",
+        "orders: partition 0 had nothing stored when an agent last wrote its index",
+    ]
+
+
 def test_where_nothing_happens_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(state=None)
     world.landed[ORDERS.topic] = {0: 4}

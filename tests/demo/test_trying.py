@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.processes import HOME, living_in, recorded
-from demo.trying import lines, write_env_file
+from demo.trying import erasing, lines, write_env_file
 from tests.support.paths import ROOT
 
 
@@ -34,12 +34,19 @@ def test_each_line_that_a_kept_demo_prints_works(
         assert demo.returncode == 0, demo.stdout + demo.stderr
         assert "page was at" not in demo.stdout
         assert ("agents running, which fetch" in demo.stdout) == (option == ["--fetch"])
-        printed = demo.stdout.partition("To try the rest, in this shell:\n")[2].splitlines()
-        assert [line.strip() for line in printed] == lines(HOME / "env.sh")
+        printed = [line.strip() for line in demo.stdout.partition("To try the rest, in this shell:\n")[2].splitlines()]
+        erases = erasing(HOME / "env.sh", HOME / "env-approver.sh")
+        assert [line for line in printed if line in {*lines(HOME / "env.sh"), *erases}] == [
+            *lines(HOME / "env.sh"),
+            *erases,
+        ]
         source, *others = lines(HOME / "env.sh")
         answers = [shell(f"{source}\n{line}") for line in others]
         for answer, expected in zip(answers, ["clicks", "orders", "sensors", "s3://lake/", "count", ""], strict=True):
             assert expected in answer
+        assert "FOUND AND ERASED\n  orders: erased by" in shell("\n".join(erases))
+        left = "SELECT count(*) AS n FROM orders WHERE customer = $$customer-7$$"
+        assert shell(f"{source}\npython -m demo.query '{left}'").split() == ["n", "-", "0"]
     finally:
         subprocess.run([sys.executable, "-m", "demo", "down"], check=True, cwd=ROOT)
     assert not any(one.find() for one in recorded())
