@@ -6,7 +6,7 @@ after an unclean election, and the agent seals the disk's log under names of its
 
 A person starts it, on the leader's broker. Two objects are written: the statement of the person, then ``offset.wm``, by
 If-Match. After a crash before that nothing has happened, and the command can be repeated; after it, it finds one
-history (docs/agent-design.md, "A restored broker").
+history (docs/agent-design.md, "Going on with a restored log").
 """
 
 from __future__ import annotations
