@@ -102,10 +102,12 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the page's headings, as GitHub names them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    """Of the page's headings, as GitHub names them, and those that stand before a heading."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
-    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+    named = re.findall(r'^<a id="([^"]+)"></a>$', text, re.MULTILINE)
+    return {*named, *(re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -13,10 +13,34 @@ from uploader_agent.observability.metrics import PREFIX, Metrics
 _INTRODUCTION = """\
 # The agent's metrics
 
-The agent serves these metrics at `/metrics` of `http.port`, for
-[alert rules](../deploy/prometheus/tidemark-agent.rules.yaml) and a [dashboard](../deploy/grafana/tidemark-agent.json).
-Labels are in braces. No metric has a label for the partition: `tidemark-agent status` shows each one. A counter starts
-at 0 with the agent. A histogram has `…_bucket`, `…_sum` and `…_count`. The client library adds its `process_…` metrics.
+If `http.port` is set in [the agent's file](agent.md#how-do-i-see-whether-it-is-well), the agent serves its metrics in
+Prometheus' format. On the broker's host you can look at them:
+
+```
+curl -s http://127.0.0.1:9095/metrics
+```
+
+Two files are ready for use: [alert rules](../deploy/prometheus/tidemark-agent.rules.yaml) for Prometheus, and a
+[dashboard](../deploy/grafana/tidemark-agent.json) for Grafana. On Kubernetes, `metrics.podMonitor` of [the
+chart](kubernetes.md#health-credentials-metrics) has Prometheus' operator find the agents.
+
+## Which of them should I look at first?
+
+| you want to know | look at |
+|---|---|
+| whether offsets are lost | `tidemark_agent_gaps` |
+| whether rotated segments wait to be uploaded | `tidemark_agent_lag_seconds`, `tidemark_agent_lag_bytes` |
+| whether topics with a `freshness` are packed in time | `tidemark_agent_oldest_unstored_seconds` |
+| whether the store takes requests | `tidemark_agent_store_refused`, `tidemark_agent_failures_total` |
+| whether the broker answers | `tidemark_agent_broker_reachable` |
+| whether the broker's disks can be read | `tidemark_agent_log_dirs_unreadable` |
+| whether retention may delete what waits | `tidemark_agent_unheld_segments`, `tidemark_agent_held_bytes` |
+
+## All metrics
+
+Labels are in braces. No metric has a label for the partition, since there may be thousands. `tidemark-agent status`
+shows each partition. A counter starts at 0 when the agent starts. A histogram has `…_bucket`, `…_sum` and `…_count`.
+The client library adds its own `process_…` metrics.
 """
 
 
