@@ -113,8 +113,12 @@ class LedPartition:
 
     @property
     def restless(self) -> bool:
-        """True before the first plan, if the last one had a job or a wait, and if the packs call for another one."""
-        return self._is_busy or self._plan_requests != self.packed.plan_requests
+        """True if another plan may find something, though nothing of the log has changed.
+
+        That is so before the first plan, if the last one had a job or a wait, if the packs call for another one, and
+        while the log is to be compared with the stored one.
+        """
+        return self._is_busy or self.uploader.unchecked or self._plan_requests != self.packed.plan_requests
 
     @property
     def error(self) -> str | None:

@@ -435,3 +435,15 @@ def test_a_restored_log_that_a_later_epoch_in_the_store_fences_is_waited_for(wor
         [wait] = agent.waits()
     assert wait.kind == "leadership"
     assert "broker 2 leads it under epoch 5" in wait.reason
+
+
+def test_a_log_that_is_doubted_is_compared_though_nothing_of_it_changes(world: World) -> None:
+    """The broker was away, and what it has since then ends where the stored log ends."""
+    world.disk.partition().fill(0, 100, end=200)
+    world.metadata.high[T] = 200
+    world.once()
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.restless for one in agent.leadership.partitions.values()] == [False], what="quiet")
+        [partition] = agent.leadership.partitions.values()
+        partition.uploader.doubt()
+        wait_until(lambda: not partition.uploader.unchecked, what="the comparison")
