@@ -64,10 +64,12 @@ class HeadMaintenance:
 
     def _compare(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> None:
         """Correct the led partitions with a tail that does not end at the offset in ``head``."""
-        for partition in led.values():
-            key = partition.entry_key
-            if not partition.packed.agrees(head.entries.tail_end(key)):
-                self._packer.resume(partition, head.entries.get(key))
+        keys = ((partition, partition.entry_key) for partition in led.values())
+        self._packer.resume(
+            (partition, head.entries.get(key))
+            for partition, key in keys
+            if not partition.packed.agrees(head.entries.tail_end(key))
+        )
 
     def look_at_all_next(self) -> None:
         """Cut the pauses of all entries short."""

@@ -91,10 +91,17 @@ class Packer:
         except Exception as error:  # noqa: BLE001 - reported like an error while packing
             self._failed(partitions, error)
 
-    def resume(self, partition: LedPartition, own: HeadEntry | None) -> None:
-        """Continue from this leadership's entry in the head, which differs from the known one."""
-        partition.packed.resume(own)
-        self._revisit(partition)
+    def resume(self, tails: Iterable[tuple[LedPartition, HeadEntry | None]]) -> None:
+        """Continue each partition from its leadership's entry in the head, which differs from the known one.
+
+        A former process may have put it after its last index. So its last batch is compared with the log here: if that
+        ends where the entry does, there is nothing to pack, and nothing else would compare them.
+        """
+        lines = PackLines()
+        for partition, own in tails:
+            partition.packed.resume(own)
+            self._try(partition, partial(self._compare_joined, partition, lines))
+            self._revisit(partition)
 
     def forget(self, tp: TopicPartition) -> None:
         """Drop the state of a partition that this broker no longer leads."""
@@ -152,21 +159,21 @@ class Packer:
     def _join(self, partition: LedPartition, theirs: TheirHeads, lines: PackLines) -> None:
         """Join a partition to its tails, once its log is known to have the last batch of them."""
         join(partition, self.head, self._broker, theirs)
-        try:
-            self._compare_tail(partition, lines)
-        except Exception:
-            partition.packed.begin_again()  # to join, and compare, with the next tick
-            raise
+        self._compare_joined(partition, lines)
 
-    def _compare_tail(self, partition: LedPartition, lines: PackLines) -> None:
+    def _compare_joined(self, partition: LedPartition, lines: PackLines) -> None:
         """Compare the last batch that a former process or leader has packed with the partition's log."""
-        with suppress(NotFound):  # retention has removed the pack: seals hold it
+        try:
             last = self._last_packed(partition, lines)
-            if last is None:
-                return
-            partition.packed.note_last(last)
-            if partition.uploader.lacks(last):
-                self._revisit(partition)
+            if last is not None:
+                partition.packed.note_last(last)
+                if partition.uploader.lacks(last):
+                    self._revisit(partition)
+        except NotFound:  # retention has removed the pack: seals hold it
+            return
+        except Exception:
+            partition.packed.begin_again()  # to join, and compare, once more
+            raise
 
     def _last_packed(self, partition: LedPartition, lines: PackLines) -> BatchHeader | None:
         """The last batch that a former process or leader has packed below the end of the tail; None without one."""

@@ -38,6 +38,12 @@ def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> Fa
     return partition
 
 
+def pack(world: World, end: int) -> None:
+    """Run an agent until it has packed all up to ``end``."""
+    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
+        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [end], what="the pack")
+
+
 def objects(world: World) -> dict[str, bytes]:
     return {name: world.store.inner.get(world.keys().file(name)).body for name in world.names()}
 
@@ -107,8 +113,7 @@ def test_what_was_only_packed_is_compared_as_well(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
     partition.segment(100, records(100, 160))
     world.metadata.high[T] = 160
-    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    pack(world, 160)
     for up_to in (180, 160, 140):
         restored(world, 0, 100, at=120, end=up_to)
         with told(world):
@@ -145,8 +150,7 @@ def test_an_epoch_that_was_given_again_and_has_ended_is_told_of_packs_too(world:
     partition = world.disk.partition().fill(0, end=100)
     partition.segment(100, records(100, 160))
     world.metadata.high[T] = 160
-    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    pack(world, 160)
     given_again(world, 0, 100, at=120, end=end)
     with told(world) as agent:
         parting = agent.leadership.parted()[0].parting
@@ -194,8 +198,7 @@ def test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told_of_pack
     partition = world.disk.partition().fill(0, end=100)
     partition.segment(100, records(100, begun) + records(begun, 160, epoch=4)).lineage([(3, 0), (4, begun)])
     world.metadata.leads, world.metadata.high[T] = {T: Led(4, ID)}, 160
-    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    pack(world, 160)
     partition = restored(world, 0, 100, at=100, end=100)
     partition.segment(100, records(100, 200, epoch=4, value="other")).lineage([(3, 0), (4, 100)])
     world.metadata.high[T] = 200
@@ -211,8 +214,7 @@ def test_a_packed_range_that_another_log_seals_is_told(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
     partition.segment(100, records(100, 160))
     world.metadata.high[T] = 160
-    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    pack(world, 160)
     restored(world, 0, 100, 200, at=120, end=200)
     agent = world.once()
     assert "another history" in (agent.leadership.partitions[T].error or "")
@@ -422,8 +424,7 @@ def test_a_restored_log_that_a_later_epoch_in_the_store_fences_is_waited_for(wor
     partition = world.disk.partition().fill(0, end=100)
     partition.segment(100, records(100, 160))
     world.metadata.high[T] = 160
-    with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [160], what="the pack")
+    pack(world, 160)
     second = world.another(2, leads={T: Led(5, ID)})
     second.disk.partition().lineage([(3, 0), (5, 160)]).fill(0, 100, end=160)
     second.once()
@@ -431,7 +432,7 @@ def test_a_restored_log_that_a_later_epoch_in_the_store_fences_is_waited_for(wor
     restored(world, 0, 100, at=1000, end=140)
     with world.agent(**FRESH) as agent, agent.running():
         wanted = "its log ends below 160, where its stored offsets end"
-        wait_until(lambda: [wait for wait in agent.waits() if wanted in wait.reason], what="the wait")
+        wait_until(lambda: any(wanted in wait.reason for wait in agent.waits()), what="the wait")
         [wait] = agent.waits()
     assert wait.kind == "leadership"
     assert "broker 2 leads it under epoch 5" in wait.reason
@@ -447,3 +448,21 @@ def test_a_log_that_is_doubted_is_compared_though_nothing_of_it_changes(world: W
         [partition] = agent.leadership.partitions.values()
         partition.uploader.doubt()
         wait_until(lambda: not partition.uploader.unchecked, what="the comparison")
+
+
+def test_a_head_that_was_put_after_the_last_index_is_compared(world: World) -> None:
+    """The log ends where the head's tail ends, so that there is nothing to pack."""
+    partition = world.disk.partition().fill(0, end=100)
+    index = b""
+    for end in (130, 160):
+        partition.segment(100, records(100, 130) + records(130, end))
+        world.metadata.high[T] = end
+        pack(world, end)
+        index = index or world.store.inner.get(world.control.index(1)).body
+    world.store.inner.put(world.control.index(1), index)
+    restored(world, 0, 100, at=130, end=160)
+    with told(world, freshness={".*": "1h"}, scan_interval="20ms"):
+        pass
+    said = entry(world).other_history
+    assert said is not None
+    assert (said.at, said.stored_end, said.log_end) == (130, 160, 160)
