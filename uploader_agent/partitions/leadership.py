@@ -138,7 +138,7 @@ class Leadership:
                 else:
                     self._judged = None
         self.partitions = now
-        self.absent = {tp: why for tp, why in self.absent.items() if tp not in now}
+        self.absent = {tp: why for tp, why in self.absent.items() if tp not in self.replicas}  # whoever leads it now
         if self.seen:
             self._former = {}
         self._metrics.led.set(len(self.partitions))

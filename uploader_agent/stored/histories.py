@@ -170,7 +170,8 @@ def find_parting(
 
     ``lineage`` is the disk's, and what is stored on another branch does not count, unless one of ``shared`` has it.
     ``ranges`` are the packed ranges that no seal has. Newest first, it looks for the last piece with the disk's last
-    batch; from there on it compares batch by batch. With ``thorough`` it compares everything: an agent of an earlier
+    batch; from there on it compares batch by batch, also what reaches into that piece from below: that may have been
+    stored before a restore, and the piece after it. With ``thorough`` it compares everything: an agent of an earlier
     version may have gone on with the disk's history. A stored batch that begins below the offset at which the lineages
     part, and ends above it, counts beside what the disk has below: the epoch was given again. What cannot be read,
     since it is lost or damaged, tells nothing. Raises StoreError and FormatError.
@@ -180,10 +181,13 @@ def find_parting(
         return None
     log_start, log_end = bounds
     suspects: list[_Piece] = []
+    known: int | None = None
     for piece in _pieces(store, keys, [Shared(lineage, end), *shared], ranges, log_start, end):
-        suspects.append(piece)
-        if not thorough and (last := piece.last()) is not None and _has(files, last):
+        if known is not None and piece.end <= known:
             break
+        suspects.append(piece)
+        if not thorough and known is None and (last := piece.last()) is not None and _has(files, last):
+            known = piece.start
     for piece in reversed(suspects):
         below = takewhile(partial(_begins_below, piece.end), local_batches(files, piece.start))
         found = first_difference(piece.batches(), below)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, SegmentName
@@ -89,7 +90,7 @@ class StoredLog:
     """The last stored batch in a former index."""
     is_split: bool = False
     """True if this leader's lineage leaves the stored one within a stored batch, or leaves a segment of it before it
-    leaves the whole. No election does that."""
+    leaves the whole, or if two segments on it overlap. No election does that."""
 
     @classmethod
     def of_index(cls, entry: IndexEntry, broker: int) -> StoredLog:
@@ -263,6 +264,9 @@ def load(
         state.add(stored, lineage)
     _find_last(store, keys, state)
     state.is_split |= any(_is_left_early(segment, one) for segment in state.segments.values() for one in state.shared)
+    whole = (segment for segment in state.segments.values() if segment.state == "whole")
+    live = sorted((segment.base_offset, segment.readable_end) for segment in whole)
+    state.is_split |= any(end > base for (_, end), (base, _) in pairwise(live))
     return state
 
 

@@ -247,8 +247,9 @@ def test_agenda() -> None:
     assert agenda.take(100.0) == set()
 
 
-def test_who_leads_without_a_directory_is_told_by_an_answer_about_everything(world: World) -> None:
-    """And only by that: the other questions are about what is on the disks."""
+@pytest.mark.parametrize("elected", [False, True], ids=["leads still", "another was elected"])
+def test_who_leads_without_a_directory_is_told_by_an_answer_about_everything(world: World, *, elected: bool) -> None:
+    """And only by that: the other questions are about what is on the disks. It is over once the directory is there."""
     world.disk.partition().fill(0, end=100)
     missing = TopicPartition("orders", 7)
     world.metadata.leads = {T: Led(3, ID), missing: Led(3, ID), TopicPartition("__internal", 0): Led(3, ID)}
@@ -264,6 +265,9 @@ def test_who_leads_without_a_directory_is_told_by_an_answer_about_everything(wor
         assert [*agent.leadership.partitions] == [T]
         assert agent.leadership.absent.keys() == {missing}
         world.disk.partition(missing).fill(0, end=100)
+        if elected:
+            del world.metadata.leads[missing]
+            world.metadata.others[missing] = Leader(2, Led(4, ID))
         agent.leadership.look_at_disks()
         agent.poller.ask_leaders({T, missing})
         [answer] = agent.poller.answer_all()

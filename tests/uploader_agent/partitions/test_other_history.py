@@ -419,6 +419,30 @@ def test_a_segment_that_was_uploaded_before_the_restore_and_has_no_manifest_is_c
     assert world.watermark()[1].next_offset == 100
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_segment_that_is_adopted_below_one_of_this_log_is_compared(world: World, *, restarted: bool) -> None:
+    """A former agent's request arrived late. The segment above is the newest that is stored, and is the disk's."""
+    world.disk.partition().fill(0, 100, end=100)
+    world.once()
+    restored(world, 0, 100, 150, 250, at=120, end=300)
+    late = world.keys().segment(SegmentName(100), "log")
+    first, above = (world.keys().file(f"{base:020d}.manifest.json") for base in (100, 150))
+
+    def before(operation: str, key: str) -> None:
+        if operation == "put" and key == late:
+            world.store.inner.put(late, records(100, 200))
+        if operation == "put" and key == first:
+            wait_until(lambda: above in world.store.puts, what="the segment above")
+
+    world.store.before = before
+    for _ in range(1 + restarted):
+        with told(world) as agent:
+            parting = agent.leadership.parted()[0].parting
+        assert parting is not None
+        assert parting.at == 120
+    assert above in world.store.puts
+
+
 def test_a_restored_log_that_a_later_epoch_in_the_store_fences_is_waited_for(world: World) -> None:
     """Its end is below the stored one, so that it has nothing new; that the metadata were restored is proved later."""
     partition = world.disk.partition().fill(0, end=100)
