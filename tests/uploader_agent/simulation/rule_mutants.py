@@ -55,7 +55,7 @@ def _lineage_ends_at_the_next_offset() -> Patches:
 
 def _line_1_stays() -> Patches:
     """A claim that cuts below line 1 leaves it where it is."""
-    yield patch.object(stored_log, "_last_base_below", lambda _store, _keys, _offset: 0)
+    yield patch.object(stored_log, "last_base_below", lambda _store, _keys, _offset: 0)
     yield patch.object(watermark, "last_base", lambda bases, _next, fallback: max([*bases, fallback]))
 
 
