@@ -239,6 +239,13 @@ AGENT: Final = (
         (f"{_WATERMARK}::test_conditional_writes",),
     ),
     Mutant(
+        "line 1 of offset.wm names a segment below the next offset",
+        "uploader_agent/stored/watermark.py",
+        "(base for base in bases if base < next_offset)",
+        "(base for base in bases)",
+        (f"{_WATERMARK}::test_line_1_is_the_last_segment_below_the_hole",),
+    ),
+    Mutant(
         "offset.wm stops at a gap that nobody has acknowledged",
         "uploader_agent/stored/watermark.py",
         "contiguous = (view.present | passed).contiguous_from(view.start)",
