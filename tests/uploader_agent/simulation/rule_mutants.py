@@ -36,7 +36,7 @@ from uploader_agent.packs import reading, tail
 from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload import eligibility, segment_upload
@@ -55,8 +55,12 @@ def _lineage_ends_at_the_next_offset() -> Patches:
 
 def _line_1_stays() -> Patches:
     """A claim that cuts below line 1 leaves it where it is."""
-    yield patch.object(stored_log, "last_base_below", lambda _store, _keys, _offset: 0)
-    yield patch.object(watermark, "last_base", lambda bases, _next, fallback: max([*bases, fallback]))
+    write = watermark.write
+
+    def staying(store: Store, keys: PartitionKeys, base: int, new: Watermark, before: Any) -> StoredWatermark:
+        return write(store, keys, max(base, getattr(before, "base_offset", 0)), new, before)
+
+    yield patch.object(watermark, "write", staying)
 
 
 def _replace_without_condition(store: Store, keys: PartitionKeys, base: int, new: Watermark, _etag: Any) -> Any:
