@@ -239,6 +239,13 @@ AGENT: Final = (
         (f"{_WATERMARK}::test_conditional_writes",),
     ),
     Mutant(
+        "line 1 of offset.wm names a segment below the next offset",
+        "uploader_agent/stored/watermark.py",
+        "(base for base in bases if base < next_offset)",
+        "(base for base in bases)",
+        (f"{_WATERMARK}::test_line_1_is_the_last_segment_below_the_hole",),
+    ),
+    Mutant(
         "offset.wm stops at a gap that nobody has acknowledged",
         "uploader_agent/stored/watermark.py",
         "contiguous = (view.present | passed).contiguous_from(view.start)",
@@ -324,6 +331,20 @@ AGENT: Final = (
         (f"{_PACKER}::test_a_batch_of_an_epoch_that_has_ended_before_it_is_not_packed",),
     ),
     Mutant(
+        "a leader claims before it seals or packs",
+        "uploader_agent/partitions/led_partition.py",
+        "        if not self.uploader.claimed:\n            return [SURVEY]\n",
+        "",
+        (f"{_LEADERS}::test_a_leader_that_cannot_claim_knows_that_nothing_is_packed",),
+    ),
+    Mutant(
+        "a head is replaced only if it is the one that was read",
+        "uploader_agent/packs/broker_head.py",
+        "crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)",
+        "crc32c=crc32c(body))",
+        (f"{_PACKER}::test_a_head_that_another_process_wrote_is_read_again",),
+    ),
+    Mutant(
         "a leader packs only once offset.wm lists it",
         "uploader_agent/partitions/partition_uploader.py",
         "self.claimed and written is not None and self._own_pair in written.tails",
@@ -374,6 +395,20 @@ AGENT: Final = (
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
     ),
     Mutant(
+        "heads of former leaders are read again before a compacted log is sealed",
+        "uploader_agent/partitions/partition_uploader.py",
+        "if self._packed.joined is None or seen.may_compact else",
+        "if self._packed.joined is None else",
+        (f"{_LATE}::test_what_a_deposed_leader_packs_after_its_head_was_read_is_sealed",),
+    ),
+    Mutant(
+        "a stored .log that lacks what packs hold is not adopted",
+        "uploader_agent/upload/segment_upload.py",
+        "if self._lacks_packed(log, facts.next_offset):",
+        "if False:",
+        (f"{_LEADERS}::test_a_stored_log_that_lacks_what_packs_hold_is_not_adopted",),
+    ),
+    Mutant(
         "a compacted log is sealed once no earlier PUT of the own head can take effect",
         "uploader_agent/packing/buckets.py",
         "if head.settled:",
@@ -400,6 +435,13 @@ AGENT: Final = (
         "        self._seal_lost(entries, lineage)\n",
         "",
         (f"{_LEADERS}::test_bytes_that_the_log_no_longer_has_come_from_the_packs_and_not_into_a_gap",),
+    ),
+    Mutant(
+        "the heads of all replicas are read before a gap, whatever offset.wm lists",
+        "uploader_agent/partitions/partition_uploader.py",
+        "{self._context.broker, *self.local.replicas, *self._tail_brokers}",
+        "{self._context.broker, *self._tail_brokers}",
+        (f"{_LEADERS}::test_a_log_that_returns_to_a_branch_finds_what_was_packed_there",),
     ),
     Mutant(
         "it is never assumed that no transaction is open where a run from packs begins",

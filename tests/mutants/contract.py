@@ -147,6 +147,20 @@ CONTRACT: Final = (
         (f"{_PLANNING}::test_an_unclean_election_below_the_ledger_holds",),
     ),
     Mutant(
+        "a cut takes back what a marker above it had decided",
+        "include/tidemark/planning/partition_plan.py",
+        "divergence(state.history, state.verdicts_end)",
+        "divergence(state.history, state.next_offset)",
+        ("tests.spark.run.test_truncation::test_a_marker_above_what_has_landed_is_cut_off",),
+    ),
+    Mutant(
+        "a hole above offset.wm is not lost",
+        "include/tidemark/planning/partition_plan.py",
+        "return Interval(hole.start, min(hole.end, sealed)) if hole and hole.start < sealed else None",
+        "return hole",
+        ("tests.spark.run.test_live_end::test_no_hole_above_the_watermark_is_lost",),
+    ),
+    Mutant(
         "what a task found missing holds until another copy comes",
         "include/tidemark/planning/partition_plan.py",
         "if (found := _found_before(known, pieces)) is not None:",

@@ -1,7 +1,7 @@
 """A power loss takes unflushed pages from the only replica: the log goes on elsewhere, under a later epoch.
 
-This is the rule ``epoch rises`` of tests/live_end/model.py, with real brokers. Kafka acknowledges records that are not
-on the disk yet. With one replica nobody else has them.
+The simulation breaks this rule of Kafka's by its mutant "epochs stay after a loss of power". Kafka acknowledges records
+that are not on the disk yet. With one replica nobody else has them.
 """
 
 from __future__ import annotations

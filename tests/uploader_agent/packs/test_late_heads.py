@@ -13,7 +13,7 @@ import pytest
 
 from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.packs.packing import FRESHNESS, append, entries, look_after_heads, pack_once, tick
-from tests.uploader_agent.packs.test_leaders import ALL, sealed_batches
+from tests.uploader_agent.packs.test_leaders import ALL, new_leader, sealed_batches
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.errors import PreconditionFailed, UnknownOutcome
 from uploader_agent.broker.admin import Led
@@ -116,6 +116,27 @@ def test_it_fails_once_the_process_that_sent_it_seals_under_another_epoch(
         no_errors(agent)
     assert late.arrived is False
     assert sealed_batches(world) == [*ALL[:2], ALL[4]]
+
+
+def test_what_a_deposed_leader_packs_after_its_head_was_read_is_sealed(world: World) -> None:
+    """It has claimed before, and packs until it notices."""
+    former = world.disk.partition().segment(0, records(0, 30))
+    world.metadata.policy, world.metadata.default_high = "compact", 30
+    second, partition = new_leader(world, 50)
+    partition.segment(0, records(0, 50))
+    second.metadata.default_high = 30
+    with world.agent(freshness=FRESHNESS) as deposed, second.agent(freshness=FRESHNESS) as leader:
+        tick(deposed)
+        tick(leader)
+        append(former, 0, records(30, 50))
+        world.metadata.default_high = 50
+        tick(deposed)
+        assert named(world) == 50
+        partition.segment(0, records(0, 30) + records(40, 50)).segment(50, records(50, 60, epoch=4)).roll(60)
+        second.metadata.default_high = 60
+        leader.upload_once()
+        no_errors(leader)
+    assert sealed_batches(world) == [*ALL, (50, 10)]
 
 
 def test_a_log_that_is_not_compacted_is_sealed_without_another_put(world: World) -> None:

@@ -12,8 +12,9 @@ reach a broker late. A table lies in memory: its ledger, and the batches that ha
 simulation must see. Three parties judge:
 
 * ``oracle``, at each write: an index says nothing untrue, a head names stored batches that were committed,
-  ``offset.wm`` never goes back, a pack goes only if seals hold its batches. At the end: all that is committed is
-  stored, or in a gap that retention on a broker made, and is told in time.
+  ``offset.wm`` never goes back and has no gap that retention on a broker did not make, segments and packs are written
+  once, a pack goes only if seals hold its batches. At the end: all that is committed is stored or in such a gap, and is
+  told in time. No head, and no pack after another round of retention, is left of what is sealed.
 * ``table_oracle``, at each plan and commit: no offset is LOST that was stored, what is planned is there and whole, only
   committed batches of the planned lineage have landed. At the end: the table is the true log as far as that is
   decided, and seals have all that has landed.

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.uploader_agent.simulation.broker import BROKERS, Cluster, Moment, Partition, Replica, split
 from tests.uploader_agent.simulation.clock import START, Scheduler
-from tests.uploader_agent.simulation.store import SimulatedStore
+from tests.uploader_agent.simulation.store import ONCE, SimulatedStore
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
@@ -79,6 +79,8 @@ class Oracle:
             self._read_head(HEADS[key], Head.from_bytes(body, key))
         if key.endswith("/offset.wm"):
             self._read_watermark(key, body)
+        if self.store is not None and key in self.store.objects and any(kind in key for kind in ONCE):
+            self.lie(f"{key} is written twice")
         if key not in INDEXES:
             return
         broker, index = INDEXES[key], WatermarkIndex.from_bytes(body, key)
@@ -94,6 +96,11 @@ class Oracle:
         base, new = parse(body, key)
         if new is not None and base >= new.next_offset > new.start_offset:
             self.lie(f"{key}: line 1 is {base}, and the next offset {new.next_offset}")
+        if new is not None and new.gaps:
+            [life] = [one for one in self._cluster.lives if (keys := _keys(one, self.store)) and keys.watermark == key]
+            wrong = Intervals.of(new.gaps) - Intervals(life.retired)
+            if wrong:
+                self.lie(f"{key}: the gaps {wrong} are more than retention took: {life.retired}")
         found = self.store.objects.get(key)
         old = parse(found.body, key)[1] if found else None
         if old is not None and new is not None:
@@ -118,8 +125,13 @@ class Oracle:
         entry = tails.get(EntryKey(partition.kafka_id, partition.at.partition, partition.leader_epoch))
         return entry.tail_end if entry is not None else 0
 
-    def kept(self) -> Iterator[str]:
-        """Entries of heads that stay although all of them is sealed."""
+    def kept(self, *, sealed: bool) -> Iterator[str]:
+        """Entries of heads that stay although all of them is sealed; ``sealed`` says that all is that was packed."""
+        for tails in [] if self.was_damaged else self.tails.values():  # what is made again is looked at later
+            for tail in tails.values():
+                [life] = [one for one in self._cluster.lives if _is_of(one, tail)]
+                if life.gone or (sealed and tail.epoch != life.leader_epoch):
+                    yield f"{life.at}: a head keeps what {'is deleted' if life.gone else 'was sealed'}: {tail}"
         for partition in self._partitions():
             entry = self.entries[self.agent_of(partition)].get(partition.at)
             end = self.packed(partition)
@@ -135,6 +147,22 @@ class Oracle:
             for id_, batch in split(read_range_bytes(self.packs, packed)).items():
                 if batch not in held:
                     self.lie(f"{partition.at}: the only copy of the batch at {id_} (offset, epoch) goes with {key}")
+
+    def packs_left(self) -> Iterator[str]:
+        """Packs that stay although seals have all of their ranges, after retention has looked at all of them."""
+        assert self.store is not None
+        for key in [key for key in self.store.objects if key.endswith(".pack")]:
+            ranges = [packed.range for packed in read_footer(self.packs, key, len(self.store.objects[key].body))]
+            lives = [next(life for life in self._cluster.lives if _is_of(life, range_)) for range_ in ranges]
+            if all(self._is_sealed(life, range_) for life, range_ in zip(lives, ranges, strict=True)):
+                yield f"{key} stays, although all is sealed of {', '.join(map(str, ranges))}"
+
+    def _is_sealed(self, life: Partition, range_: Range) -> bool:
+        """True if a range is as a whole on the lineage of ``offset.wm``, and below its end."""
+        watermark = self.watermark(life)
+        if watermark is None or range_.next > watermark.next_offset:
+            return False
+        return live_part(range_, Lineage(watermark.lineage)).covers(range_.first, range_.next)
 
     def watermark(self, partition: Partition) -> Watermark | None:
         """A partition's ``offset.wm``."""
@@ -359,9 +387,6 @@ class Oracle:
     def _differing(self, partition: Partition, store: SimulatedStore) -> Iterator[str]:
         watermark, keys = _watermark(partition, store), _keys(partition, store)
         sealed: dict[tuple[int, int], bytes] = {}
-        for key in store.replaced:
-            if keys is not None and key.startswith(keys.folder):
-                yield f"{partition.at}: {key} was written twice"
         for manifest in _manifests(partition, store):
             start, end = manifest.base_offset, manifest.next_offset
             assert keys is not None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 from unittest.mock import patch
 
 from tests.uploader_agent.simulation.clock import Scheduler
@@ -47,16 +46,24 @@ class PackRetention:
             self.counts["packs deleted"] += report.removed
             self.counts["packs needed"] += report.needed
 
+    def visit_old(self) -> None:
+        """Delete the packs that may ever go, as if everything was old."""
+        with _ages(timedelta(0), timedelta(0)):
+            self.visit()
+
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The ages and the store of the simulation."""
-        values: list[tuple[Any, str, Any]] = [
-            (packs, "open_store", lambda _url, _options: self._store),
-            (packs, "SETTLED", SETTLED),
-            (packs, "COMPARED", COMPARED),
-            (pack_proof, "SETTLED", SETTLED),
-        ]
-        with ExitStack() as stack:
-            for module, name, value in values:
-                stack.enter_context(patch.object(module, name, value))
+        with patch.object(packs, "open_store", lambda _url, _options: self._store), _ages(SETTLED, COMPARED):
             yield
+
+
+@contextmanager
+def _ages(settled: timedelta, compared: timedelta) -> Iterator[None]:
+    """Let retention wait for as long."""
+    with (
+        patch.object(packs, "SETTLED", settled),
+        patch.object(pack_proof, "SETTLED", settled),
+        patch.object(packs, "COMPARED", compared),
+    ):
+        yield

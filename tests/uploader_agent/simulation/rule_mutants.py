@@ -11,12 +11,15 @@ from unittest.mock import patch
 
 from tests.uploader_agent.simulation import schedule
 from tests.uploader_agent.simulation.actions import ClusterActions
+from tests.uploader_agent.simulation.broker import Cluster, Partition
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tests.uploader_agent.simulation.process import AgentProcess
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.world import World
+from tidemark.errors import StoreError
 from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.head import HeadEntry
+from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
@@ -28,14 +31,15 @@ from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.packs import live_end
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import Segment
-from tidemark.store import Store
+from tidemark.store import ObjectInfo, Store
 from uploader_agent.packs import reading, tail
 from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.head_entries import HeadEntries
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import manifests, watermark
+from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
-from uploader_agent.upload import segment_upload
+from uploader_agent.upload import eligibility, segment_upload
 from uploader_agent.upload.packed_parts import PartsOfRun
 
 
@@ -51,8 +55,12 @@ def _lineage_ends_at_the_next_offset() -> Patches:
 
 def _line_1_stays() -> Patches:
     """A claim that cuts below line 1 leaves it where it is."""
-    yield patch.object(stored_log, "_last_base_below", lambda _store, _keys, _offset: 0)
-    yield patch.object(watermark, "last_base", lambda bases, _next, fallback: max([*bases, fallback]))
+    write = watermark.write
+
+    def staying(store: Store, keys: PartitionKeys, base: int, new: Watermark, before: Any) -> StoredWatermark:
+        return write(store, keys, max(base, getattr(before, "base_offset", 0)), new, before)
+
+    yield patch.object(watermark, "write", staying)
 
 
 def _replace_without_condition(store: Store, keys: PartitionKeys, base: int, new: Watermark, _etag: Any) -> Any:
@@ -217,6 +225,72 @@ def _a_tail_reaches_to_its_own_lineage() -> Patches:
     yield patch.dict(schedule._UNCLEAN, {"diverge": 60})
 
 
+def _epochs_stay_after_a_loss_of_power() -> Patches:
+    """Kafka's part: a broker that leads again goes on under its epoch, without the end of its log."""
+    lead = Cluster._lead
+
+    def stay(self: Cluster, partition: Partition, leader: int) -> None:
+        if leader == partition.leader:
+            self._learn_soon(partition, leader)
+        else:
+            lead(self, partition, leader)
+
+    yield patch.object(Cluster, "_lead", stay)
+
+
+def _rotated_segments_are_sealed_above_the_high_watermark() -> Patches:
+    runs = eligibility.rotated_runs
+    yield patch.object(eligibility, "rotated_runs", lambda segments, final, _: runs(segments, final, 1 << 62))
+
+
+def _a_log_that_failed_counts_as_stored() -> Patches:
+    """Its manifest is written without it."""
+
+    def careless(store: Store, key: str, ours: Summed, **options: Any) -> ObjectSum | ObjectInfo:
+        try:
+            return create(store, key, ours, **options)
+        except StoreError:
+            return _sum_of(ours, '"0"')
+
+    yield patch.object(segment_upload, "create", careless)
+
+
+def _logs_are_replaced() -> Patches:
+    """Whatever is stored under their names."""
+
+    def replacing(store: Store, key: str, ours: Summed, **_: Any) -> ObjectSum:
+        return _sum_of(ours, store.put(key, ours.content.body(), size=ours.content.size, crc32c=ours.crc32c))
+
+    yield patch.object(segment_upload, "create", replacing)
+
+
+def _other_stored_bytes_count_as_ours() -> Patches:
+    """The manifest describes other bytes than those that are stored."""
+
+    def taken(store: Store, key: str, ours: Summed, **options: Any) -> ObjectSum:
+        return _sum_of(ours, create(store, key, ours, **options).etag)
+
+    yield patch.object(segment_upload, "create", taken)
+
+
+def _sum_of(ours: Summed, etag: str) -> ObjectSum:
+    return ObjectSum(size=ours.content.size, crc32c=f"{ours.crc32c:08x}", etag=etag)
+
+
+def _other_entries_stay_in_heads() -> Patches:
+    """Those of former leaderships and of deleted topics, although all of them is sealed."""
+    is_sealed = Abandoned.is_sealed
+
+    def never(self: Abandoned, head: BrokerHead, entry: HeadEntry) -> bool:
+        return is_sealed(self, head, entry) and False
+
+    yield patch.object(Abandoned, "is_sealed", never)
+
+
+def _sealed_packs_stay() -> Patches:
+    yield patch.object(SealsOfPartition, "why_needed", lambda *_, **__: "somebody might like it")
+
+
 RULES = {
     "lineage ends at the next offset": Mutant(_lineage_ends_at_the_next_offset, replicated=True, unclean=True),
     "line 1 stays": Mutant(_line_1_stays, replicated=True, unclean=True),
@@ -241,4 +315,13 @@ RULES = {
     "dead tails are dropped": Mutant(_dead_tails_are_dropped, replicated=False, unclean=True),
     "a tail reaches to its own lineage": Mutant(_a_tail_reaches_to_its_own_lineage, replicated=True, unclean=True),
     "manifests are listed before heads": Mutant(_manifests_are_listed_before_heads),
+    "epochs stay after a loss of power": Mutant(_epochs_stay_after_a_loss_of_power, replicated=False, unclean=True),
+    "rotated segments are sealed above the high watermark": Mutant(
+        _rotated_segments_are_sealed_above_the_high_watermark, replicated=True
+    ),
+    "a log that failed counts as stored": Mutant(_a_log_that_failed_counts_as_stored),
+    "logs are replaced": Mutant(_logs_are_replaced),
+    "other stored bytes count as ours": Mutant(_other_stored_bytes_count_as_ours),
+    "other entries stay in heads": Mutant(_other_entries_stay_in_heads, replicated=True),
+    "sealed packs stay": Mutant(_sealed_packs_stay),
 }

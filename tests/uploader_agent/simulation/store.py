@@ -17,7 +17,8 @@ from tidemark.store import Body, check_size
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark.store.body import FileBody
 
-_SEGMENT = (".pack", ".log", ".index", ".timeindex", ".txnindex", ".manifest.json")
+ONCE = (".pack", ".log", ".index", ".timeindex", ".txnindex", ".manifest")
+"""What the keys have of objects that are written once."""
 
 
 class _Object(NamedTuple):
@@ -46,8 +47,6 @@ class SimulatedStore:
 
     def __init__(self, scheduler: Scheduler, faults: Faults, written: Callable[[str, bytes], None]) -> None:
         self.objects: dict[str, _Object] = {}
-        self.replaced: list[str] = []
-        """The keys of segments' objects that were there already when they were put."""
         self.deleted: set[str] = set()
         """The keys of packs that retention has deleted."""
         self._scheduler = scheduler
@@ -86,8 +85,6 @@ class SimulatedStore:
             raise PreconditionFailed(key, "exists already")
         if if_match is not None and (there is None or there.etag != if_match):
             raise PreconditionFailed(key, "is another version now")
-        if there is not None and key.endswith(_SEGMENT):
-            self.replaced.append(key)
         self._versions += 1
         etag = f'"{self._versions}"'
         self._written(key, content)

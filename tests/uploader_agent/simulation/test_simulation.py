@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.uploader_agent.simulation.mutants import FAULTS, LOSSES
+from tests.uploader_agent.simulation.mutants import FAULTS, LOSSES, planted
 
 ROOT = Path(__file__).parents[3]
 SHARE = 250
@@ -80,6 +80,12 @@ def test_what_is_packed_is_sealed_in_ten_thousand_schedules_of_compacted_topics(
 ) -> None:
     check("--first", (seed + 41 + share) * SHARE, "--count", SHARE, "--compacted")
     tried("schedules of the simulation", SHARE)
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *LOSSES])
+def test_a_fault_can_be_planted(name: str) -> None:
+    with planted(name) as mutant:
+        assert mutant is not None
 
 
 def test_planted_faults_are_seen_and_losses_do_no_harm(rng: random.Random, full: bool) -> None:

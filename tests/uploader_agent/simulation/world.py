@@ -332,7 +332,8 @@ class World:
                 5.0, self._part
             )  # the spool of a deleted topic waits for a minute, and is sealed
             return
-        self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *self._oracle.kept()]
+        self._missing = [*self._oracle.missing(self._store, self._schedule.quiet)]
+        self._missing += self._oracle.kept(sealed=self._seals)
         if self._seals:
             self._missing += self._oracle.unsealed(self._store)
         for process in self._agents.values():
@@ -351,6 +352,9 @@ class World:
         while self._landings.land():
             pass
         self._missing += self._tables.end(self._landings.tables)
+        self._retention.visit_old()
+        if not self._schedule.compacted:
+            self._missing += self._oracle.packs_left()
         self._scheduler.stop()
 
     def _act(self, action: Action) -> None:
