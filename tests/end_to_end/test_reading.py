@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
-import duckdb_extension_avro
-import duckdb_extension_aws
-import duckdb_extension_delta
-import duckdb_extension_httpfs
-import duckdb_extension_iceberg
 import pytest
 from confluent_kafka import Producer
 
@@ -48,13 +41,6 @@ SECTIONS: dict[str, str] = dict(
 VARIABLES = set(re.findall(r"^export (\w+)=", PAGE, re.MULTILINE))
 SERVER = "http://127.0.0.1:8333"
 """What the page says in the place of a server of one's own."""
-EXTENSIONS = (
-    duckdb_extension_avro,
-    duckdb_extension_aws,
-    duckdb_extension_delta,
-    duckdb_extension_httpfs,
-    duckdb_extension_iceberg,
-)
 SPARK = [name for name in SECTIONS if name.startswith("Spark, ")]
 STATE, NEWER = ", the state", ", the state and newer records"
 """How the names of sections end that read the state table, and it with what has landed since."""
@@ -154,12 +140,9 @@ def env(landed: Landed) -> Mapping[str, str]:
 
 
 def install_extensions(home: Path) -> None:
-    """Put DuckDB's extensions, which come as wheels, where DuckDB puts those that it fetches."""
-    [[platform]] = duckdb.sql("PRAGMA platform").fetchall()
-    folder = home / ".duckdb" / "extensions" / f"v{duckdb.__version__}" / platform
-    for package in EXTENSIONS:
-        [wheel] = package.__path__
-        shutil.copytree(f"{wheel}/extensions/v{duckdb.__version__}", folder, dirs_exist_ok=True)
+    """Put DuckDB's extensions, which come as wheels, where DuckDB looks for them, as the page says."""
+    [code] = re.findall(r"^python - <<'END'\n(.*?)^END$", PAGE, re.DOTALL | re.MULTILINE)
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "HOME": str(home)}, check=True)
 
 
 def program(name: str) -> str:
