@@ -96,7 +96,7 @@ class TableOracle(LandingOracle):
         if not state.gaps and not self._cluster.compacted and state.next_offset < decided:
             yield f"{life.at}: is landed to {state.next_offset}, and decided to {decided}"
         true = {batch.base: batch for batch in _rows(log) if batch.end <= state.next_offset}
-        if state.next_offset > at_most and not life.gone:
+        if state.next_offset > max(at_most, state.start_offset) and not life.gone:
             yield f"{life.at}: is landed to {state.next_offset}, and decided to {at_most} only"
         for base in sorted({*true, *landed}):
             there, should = landed.get(base), true.get(base)

@@ -45,6 +45,9 @@ from uploader_agent.settings import AgentSettings
 _REPLICA = 200.0
 """Seconds after which a slot follows its partitions again: it notices that a topic is gone after a minute."""
 
+_LOOKED_AT = 120.0
+"""Seconds after which an agent has looked at the entry of a deleted topic once more, however often it has in vain."""
+
 _REQUESTS = 10.0
 """Seconds in which all requests that are needed are answered when nothing goes wrong any more."""
 
@@ -332,8 +335,11 @@ class World:
                 5.0, self._part
             )  # the spool of a deleted topic waits for a minute, and is sealed
             return
-        self._missing = [*self._oracle.missing(self._store, self._schedule.quiet)]
-        self._missing += self._oracle.kept(sealed=self._seals)
+        kept = [*self._oracle.kept(sealed=self._seals)]
+        if kept and calm < self._promised + self._tidied + _LOOKED_AT:
+            self._scheduler.call_later(5.0, self._part)
+            return
+        self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *kept]
         if self._seals:
             self._missing += self._oracle.unsealed(self._store)
         for process in self._agents.values():
