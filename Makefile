@@ -40,15 +40,16 @@ SOURCES := pure-sasl pyspark pyspark-client
 # $(call step,title,command): run a command and show how long it took.
 step = @echo "== $(1)"; TIMEFORMAT="   %Rs  $(1)"; time { $(2); }
 
-.PHONY: help env $(ENVS:%=env-%) demo-env kernels java browser kafka-jars jars class-data dist image-wheels release-check surface version requirements lint style types house format check test test-servers test-all test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
+.PHONY: help env $(ENVS:%=env-%) env-docs demo-env kernels java browser kafka-jars jars class-data docs dist image-wheels release-check surface version requirements lint style types house format check test test-servers test-all test-containers test-kubernetes test-full mutants screenshots golden bench soak demo down clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-env: $(ENVS:%=env-%) kernels ## Build all environments: agent, spark, airflow, dev
+env: $(ENVS:%=env-%) env-docs kernels ## Build all environments: agent, spark, airflow, dev, docs
 env-agent: $(DONE)/agent ## Environment of a broker host
 env-spark: $(DONE)/spark ## Environment of Spark's driver and workers
 env-airflow: $(DONE)/airflow ## Environment of Airflow, with pytest
+env-docs: $(DONE)/docs ## Environment that builds the documentation's site
 env-dev: $(DONE)/dev ## Environment of tests, lint, demo and benchmarks
 
 $(DONE)/build: requirements/build.txt
@@ -139,6 +140,16 @@ jars: env-dev env-spark java ## Fetch Kafka's and Spark's jars into the cache
 # Each archive lies beside the jars that it holds for.
 class-data: jars env-spark
 	$(call step,class data,$(DEV) -m tests.support.class_data)
+
+# The site's generator reads the code, and imports none of it: it needs no other environment.
+$(DONE)/docs: requirements/docs.txt requirements/mermaid.txt $(DONE)/build
+	$(call step,environment docs,\
+		test -x $(ENV)/docs/bin/python || $(UV) venv --quiet --python $(BUILD)/bin/python $(ENV)/docs; \
+		$(UV) pip sync --quiet --require-hashes --python $(ENV)/docs/bin/python requirements/docs.txt requirements/mermaid.txt)
+	@touch $@
+
+docs: env-docs ## Build the site of the documentation below .tidemark/site; it needs no network, nor do its pages
+	$(call step,site,NO_MKDOCS_2_WARNING=1 $(ENV)/docs/bin/python -m mkdocs build --strict; echo "   $(STATE)/site/index.html")
 
 # The wheel is made from the source distribution, which must therefore be complete. Pins are named after their environments.
 dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the pinned requirements beside them

@@ -13,6 +13,8 @@ compile dev pyproject.toml --extra agent --extra lineage --extra onboarding --ex
 compile demo pyproject.toml --extra agent --extra consumer --extra table --group demo --constraint requirements/dev.txt
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
+compile docs --group docs
+compile mermaid --group mermaid --no-deps
 compile java --group java
 compile release --group release --constraint requirements/dev.txt
 compile spark-4.1 --group spark-4.1

@@ -30,7 +30,7 @@ COMMANDS = {"tidemark": typer.main.get_command(app), "tidemark-agent": typer.mai
 TOLD = ("include/tidemark/monitoring", "uploader_agent", "plugins")
 """Where messages name commands. (A Spark application is named tidemark as well.)"""
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def fields(model: type[BaseModel], prefix: str = "") -> list[str]:

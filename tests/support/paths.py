@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-EnvName = Literal["build", "agent", "spark", "airflow", "dev", "java"]
+EnvName = Literal["build", "agent", "spark", "airflow", "dev", "java", "docs"]
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / ".tidemark"

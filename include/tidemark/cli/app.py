@@ -24,6 +24,7 @@ from tidemark.cli.restore import restore
 from tidemark.cli.schema import schema_app
 from tidemark.cli.state import state_app
 from tidemark.cli.topics import topics_app
+from tidemark.cli.try_topic import try_topic
 from tidemark.monitoring.judgement import exit_code
 from tidemark.terminal import Output, columns
 
@@ -129,6 +130,7 @@ app.command(
     "--from 2026-11-20 --to 2026-11-21 --verify"
 )(restore)
 
+app.command("try", epilog="Example: tidemark try orders --bootstrap broker-1:9092 --to s3://bucket/tidemark")(try_topic)
 app.command("verify-copy", epilog="Example: tidemark verify-copy --topics restored.yaml --renew")(verify_copy)
 
 
