@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from tests.support.tiers import KINDS, check
 if TYPE_CHECKING:
     from tests.golden.answers import ObservedAnswers
     from tests.support.kafka import KafkaCluster
-    from tests.support.s3 import S3Server
+    from tests.support.s3 import OwnBuckets, S3Server
     from tests.support.spark import SparkStandalone
 
 SEED = int(os.environ.get("TIDEMARK_SEED") or random.SystemRandom().randrange(2**32))
@@ -162,6 +162,14 @@ def s3_server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def own_buckets(s3_server: S3Server) -> Callable[..., OwnBuckets]:
+    """``own_buckets(versioned=…, locked=…, users=…)`` gives buckets and users of one's own on :func:`s3_server`."""
+    from tests.support.s3 import OwnBuckets
+
+    return partial(OwnBuckets, s3_server)
 
 
 @pytest.fixture
