@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ from tests.support.journal import TRIED
 from tests.support.tiers import KINDS, check
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tests.golden.answers import ObservedAnswers
     from tests.support.kafka import KafkaCluster
     from tests.support.s3 import OwnBuckets, S3Server
@@ -64,6 +66,23 @@ def models_read_once() -> Iterator[None]:
         for reader in (JSONFileLoader, _Undocumented):
             patch.setattr(reader, "load_file", staticmethod(cache(reader().load_file)))
         patch.setattr(Loader, "list_available_services", lambda _, type_name: services(type_name))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def evidence_parsed_once() -> Iterator[None]:
+    """Keep what was parsed of small objects of evidence, which each look at a table reads: equal bytes, equal rows."""
+    from tidemark.table import evidence, evidence_reader
+
+    parse = evidence.parse_evidence
+    kept = lru_cache(maxsize=500)(parse)
+
+    def parse_once(body: bytes, key: str) -> pa.Table:
+        return (kept if len(body) < 20_000 else parse)(body, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evidence, evidence_reader):
+            patch.setattr(module, "parse_evidence", parse_once)
         yield
 
 

@@ -45,8 +45,7 @@ def deployed(server: OwnBuckets, root: Path, settings: str, raw: str, lake: str)
     return World(root, settings, raw=f"s3://{server.raw}/{raw}", lake=f"s3://{server.lake}/{lake}", store=store)
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("kind", ["server", "locked"])
+@pytest.mark.parametrize("kind", [pytest.param("server", marks=pytest.mark.essential), "locked"])
 def test_it_works_under_its_own_role(
     starts_s3: None, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
