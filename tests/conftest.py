@@ -19,6 +19,7 @@ from tests.support.fixtures import (
     FULL,
     SEED,
     answers_are_listed,
+    commands_built_once,
     evidence_parsed_once,
     full,
     inner_sessions_apart,
@@ -52,6 +53,7 @@ from tests.support.tiers import COLLECTED, KINDS, TIERS, guard, mark, of_tiers, 
 
 __all__ = [
     "answers_are_listed",
+    "commands_built_once",
     "evidence_parsed_once",
     "full",
     "inner_sessions_apart",

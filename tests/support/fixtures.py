@@ -86,6 +86,18 @@ def evidence_parsed_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def commands_built_once() -> Iterator[None]:
+    """Keep what typer makes of a command's functions: each call would build all commands of the program again."""
+    from typer import main, testing
+
+    build = cache(main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "get_command", build)
+        patch.setattr(testing, "_get_command", build)
+        yield
+
+
 @pytest.fixture(scope="session")
 def observed_answers() -> Iterator[ObservedAnswers]:
     """The commands' answers of this session, beside the list of them."""
