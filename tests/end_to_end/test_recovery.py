@@ -19,7 +19,7 @@ from tests.end_to_end.rows import consumed, landed
 from tests.end_to_end.test_whole_path import SMALL, plain, transactional
 from tests.spark.test_copies import in_a_part
 from tests.support.paths import ROOT
-from tests.support.s3 import Credentials, S3Server, allow
+from tests.support.s3 import S3Server, allow
 from tests.support.spark import spark_submit
 from tidemark.cli.app import app
 from tidemark.formats.raw.hashsum import combine
@@ -213,8 +213,7 @@ def test_a_running_agent_takes_the_keys_that_its_credentials_file_has_now(
         plain(small.kafka.bootstrap, topic, "zstd", rng)
         with credentials(server), own.running_agent({"AWS_SHARED_CREDENTIALS_FILE": str(file)}) as agent:
             agent.wait_until(lambda: stored(own, topic) == 6_000, what="packs")
-            server.credentials["agent"] = Credentials()
-            server.add_user("agent", everything)
+            server.rotate("agent")
             plain(small.kafka.bootstrap, topic, "zstd", rng)
             write_keys()
             agent.wait_until(lambda: stored(own, topic) == 12_000, what="packs under the new key")

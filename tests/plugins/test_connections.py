@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from boto3.session import Session
 from botocore.credentials import RefreshableCredentials
 
 from tests.support.glue import GlueServer
-from tests.support.s3 import Credentials, S3Server, allow
+from tests.support.s3 import OwnBuckets, allow
 from tests.support.waiting import wait_until
 from tidemark.connections import NamedConnection
 from tidemark.errors import AccessDenied, ConfigError
@@ -110,26 +110,25 @@ def test_what_the_connection_says_later_counts_a_minute_later(monkeypatch: pytes
 
 @pytest.mark.full
 def test_keys_are_rotated_while_the_triggerer_runs(
-    starts_s3: None, starts_airflow: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_buckets: Callable[..., OwnBuckets], starts_airflow: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a real server, which refuses the old key before the connection has the new one."""
     everything = [allow(["s3:*"], ["arn:aws:s3:::*"])]
     monkeypatch.setattr(connections, "_LOOK_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(s3_clients, "_RENEWAL_SECONDS", 0.0)
-    with S3Server(tmp_path / "s3", users={"airflow": everything}) as server:
-        monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
-        s3_credentials.use(AwsConnection("lake"))
-        store = open_store("s3://lake", StoreOptions(path_style=True))
-        assert [*store.list("")] == []
-        server.credentials["airflow"] = Credentials()
-        server.add_user("airflow", everything)
-        with pytest.raises(AccessDenied):
-            [*store.list("")]
-        monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
-        with pytest.raises(AccessDenied):
-            [*store.list("")]
-        assert [*store.list("")] == [], "the look after a refusal has the connection's new keys"
-        assert delta_credentials()["AWS_SECRET_ACCESS_KEY"] == server.credentials["airflow"].secret_key
+    server = own_buckets(users={"airflow": everything})
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
+    s3_credentials.use(AwsConnection("lake"))
+    store = open_store(f"s3://{server.lake}", StoreOptions(path_style=True))
+    assert [*store.list("")] == []
+    server.rotate("airflow")
+    with pytest.raises(AccessDenied):
+        [*store.list("")]
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", server.connection("airflow"))
+    with pytest.raises(AccessDenied):
+        [*store.list("")]
+    assert [*store.list("")] == [], "the look after a refusal has the connection's new keys"
+    assert delta_credentials()["AWS_SECRET_ACCESS_KEY"] == server.credentials("airflow").secret_key
 
 
 def test_a_role_is_assumed_by_the_provider(aws: GlueServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.spark.retention.test_s3 import deployed
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.support.erased import erase, index_key
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.erasure.requests import ErasureFolder, ends_of
@@ -37,18 +37,17 @@ ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-re
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    users = {name: statements(name, cluster="east") for name in ROLES}
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
-        server.lock_nothing("raw")
-        yield server
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
+    server = own_buckets(locked=("raw",), users={name: statements(name, cluster="east") for name in ROLES})
+    server.lock_nothing()
+    return server
 
 
 Act = Callable[[str], World]
 
 
 @pytest.fixture
-def act(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
+def act(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Act]:
     """The deployment as a role has it, while an administrator stands for the agents."""
 
     def as_user(user: str) -> None:
@@ -57,7 +56,7 @@ def act(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
             monkeypatch.setenv(name, value)
 
     as_user("admin")
-    agents = open_store("s3://raw", StoreOptions(endpoint_url=server.endpoint, path_style=True))
+    agents = open_store(f"s3://{server.raw}", StoreOptions(endpoint_url=server.endpoint, path_style=True))
     first: list[World] = []
 
     def acting(role: str) -> World:
@@ -89,7 +88,7 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     vacuum(world.table)
     assert len(world.rows()) == 9
     with pytest.raises(AccessDenied):
-        open_store("s3://raw", world.table.deployment.store).put(world.raw.keys().watermark, b"x")
+        open_store(world.raw.store.url, world.table.deployment.store).put(world.raw.keys().watermark, b"x")
 
     known = world.raw.partition()
     known.gaps, known.next_offset, known.end = [world.raw.gap(9, 12)], 9, 12
@@ -101,7 +100,7 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
         assert word.written_as.startswith("key ")
         assert f" by {word.written_as.partition(' by ')[2]}" in word.written_as
     reader = act("reader")
-    topics = RemoteTopics(Storage.at(f"s3://raw/{PREFIX}", "east", options=reader.table.deployment.store))
+    topics = RemoteTopics(Storage.at(f"{reader.raw.store.url}/{PREFIX}", "east", options=reader.table.deployment.store))
     part = topics.partition("orders", 0)
     assert part is not None
     assert part.end(committed=False) == 9
@@ -110,14 +109,14 @@ def test_landing_upkeep_and_words_each_under_its_role(act: Act) -> None:
     assert (at.start, at.end) == (11, 12), "what nobody gave up"
 
 
-def test_a_pass_of_erasure_under_its_role(act: Act, server: S3Server) -> None:
+def test_a_pass_of_erasure_under_its_role(act: Act, server: OwnBuckets) -> None:
     world = act("pipeline")
     for base in (0, 3, 6):
         world.raw.segment(simple(base))
     world.land()
     erase(world.raw, [1, 4])
     admin, until = server.client(), datetime(2099, 1, 1, tzinfo=UTC)
-    locked: Any = {"Bucket": "raw", "Key": world.raw.keys().segment(SegmentName(3), "log")}
+    locked: Any = {"Bucket": server.raw, "Key": world.raw.keys().segment(SegmentName(3), "log")}
     admin.put_object_retention(**locked, Retention={"Mode": "COMPLIANCE", "RetainUntilDate": until})
     [landed] = world.seen()._live
     world = act("erasure")
@@ -127,16 +126,20 @@ def test_a_pass_of_erasure_under_its_role(act: Act, server: S3Server) -> None:
     assert [(item.key, item.until) for item in report.remaining] == [(locked["Key"], until)]
     for base, left in ((0, []), (3, [locked["Key"]])):
         prefix = world.raw.keys().segment(SegmentName(base), "")
-        found = admin.list_object_versions(Bucket="raw", Prefix=prefix)["Versions"]
+        found = admin.list_object_versions(Bucket=server.raw, Prefix=prefix)["Versions"]
         assert [version["Key"] for version in found if not version["IsLatest"]] == left
     with as_of(world, timedelta(days=1)):
         removed = [one.key for one in vacuum(world.table).removed]  # others are what the test before has left
     assert [key for key in removed if key.endswith(landed.path)] == [f"tables/orders/{landed.path}"]
     assert world.ledger.kind == "fold", "evidence lost its sums"
     assert [row["kafka_offset"] for row in world.rows()] == [0, 2, 3, 5, 6, 7, 8]
-    keys, raw = world.raw.keys(), open_store("s3://raw", world.table.deployment.store)
+    keys, raw = world.raw.keys(), open_store(world.raw.store.url, world.table.deployment.store)
     for kept in (keys.watermark, index_key(world.raw)):
-        there: Any = {"Bucket": "raw", "Key": kept, "VersionId": admin.head_object(Bucket="raw", Key=kept)["VersionId"]}
+        there: Any = {
+            "Bucket": "raw",
+            "Key": kept,
+            "VersionId": admin.head_object(Bucket=server.raw, Key=kept)["VersionId"],
+        }
         assert refused(server.client("erasure").delete_object, **there)
     for key in (keys.watermark, keys.segment(SegmentName(9), "log"), keys.segment(SegmentName(6), "log")):
         with pytest.raises(AccessDenied):

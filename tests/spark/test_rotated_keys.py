@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.spark.retention.test_s3 import STATIC, deployed
-from tests.support.s3 import Credentials, S3Server, allow
+from tests.support.s3 import OwnBuckets, allow
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import AccessDenied
 from tidemark.store.s3 import clients
@@ -18,29 +18,31 @@ EVERYTHING = [allow(["s3:*"], ["arn:aws:s3:::*"])]
 
 
 @pytest.fixture
-def server(starts_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+def server(
+    own_buckets: Callable[..., OwnBuckets], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OwnBuckets]:
     """One whose user ``jobs`` has its keys in a file that this process's variables name."""
-    with S3Server(tmp_path / "s3", users={"jobs": EVERYTHING}) as server:
-        for name, value in server.env("jobs").items():
-            if name not in STATIC:
-                monkeypatch.setenv(name, value)
-        for name in STATIC:
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-        forget_clients()
-        yield server
-        forget_clients()
+    server = own_buckets(users={"jobs": EVERYTHING})
+    for name, value in server.env("jobs").items():
+        if name not in STATIC:
+            monkeypatch.setenv(name, value)
+    for name in STATIC:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    forget_clients()
+    yield server
+    forget_clients()
 
 
-def write_keys(server: S3Server, folder: Path) -> None:
-    keys = server.credentials["jobs"]
+def write_keys(server: OwnBuckets, folder: Path) -> None:
+    keys = server.credentials("jobs")
     lines = [f"aws_access_key_id = {keys.access_key}", f"aws_secret_access_key = {keys.secret_key}"]
     (folder / "credentials").write_text("\n".join(["[default]", *lines, ""]))
 
 
 @pytest.mark.essential
 def test_a_process_takes_the_keys_that_its_credentials_file_has_now(
-    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a Spark Connect server and its workers do: driver and tasks are in this process."""
     monkeypatch.setattr(clients, "_RENEWAL_SECONDS", 0.0)
@@ -49,8 +51,7 @@ def test_a_process_takes_the_keys_that_its_credentials_file_has_now(
     world.raw.segment(simple(0))
     assert world.land().status == "landed"
 
-    server.credentials["jobs"] = Credentials()
-    server.add_user("jobs", EVERYTHING)
+    server.rotate("jobs")
     with pytest.raises(AccessDenied):
         world.land()
     write_keys(server, tmp_path)

@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +19,11 @@ from tests.support.journal import TRIED
 from tests.support.tiers import KINDS, check
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tests.golden.answers import ObservedAnswers
     from tests.support.kafka import KafkaCluster
-    from tests.support.s3 import S3Server
+    from tests.support.s3 import OwnBuckets, S3Server
     from tests.support.spark import SparkStandalone
 
 SEED = int(os.environ.get("TIDEMARK_SEED") or random.SystemRandom().randrange(2**32))
@@ -64,6 +66,35 @@ def models_read_once() -> Iterator[None]:
         for reader in (JSONFileLoader, _Undocumented):
             patch.setattr(reader, "load_file", staticmethod(cache(reader().load_file)))
         patch.setattr(Loader, "list_available_services", lambda _, type_name: services(type_name))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def evidence_parsed_once() -> Iterator[None]:
+    """Keep what was parsed of small objects of evidence, which each look at a table reads: equal bytes, equal rows."""
+    from tidemark.table import evidence, evidence_reader
+
+    parse = evidence.parse_evidence
+    kept = lru_cache(maxsize=500)(parse)
+
+    def parse_once(body: bytes, key: str) -> pa.Table:
+        return (kept if len(body) < 20_000 else parse)(body, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (evidence, evidence_reader):
+            patch.setattr(module, "parse_evidence", parse_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_built_once() -> Iterator[None]:
+    """Keep what typer makes of a command's functions: each call would build all commands of the program again."""
+    from typer import main, testing
+
+    build = cache(main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(main, "get_command", build)
+        patch.setattr(testing, "_get_command", build)
         yield
 
 
@@ -162,6 +193,14 @@ def s3_server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
     with S3Server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def own_buckets(s3_server: S3Server) -> Callable[..., OwnBuckets]:
+    """``own_buckets(versioned=…, locked=…, users=…)`` gives buckets and users of one's own on :func:`s3_server`."""
+    from tests.support.s3 import OwnBuckets
+
+    return partial(OwnBuckets, s3_server)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """An S3 server on this machine: SeaweedFS, which is durable, checks checksums and does conditional writes properly.
 
 Ready means that a put and a get succeed, not that something listens. Every server has credentials of its own and
-an administrator that creates its buckets; further users get exactly the policy that is named for them.
+an administrator that creates its buckets; further users get exactly the policy that is named for them. Tests that
+need users, or buckets of a kind, have them as :class:`OwnBuckets` on the server of their process.
 
 Its listings are not S3's: it descends into ``orders/`` before ``orders-dlq/``, so ``StartAfter`` across prefixes
 skips keys, and a prefix emptied by deletes still shows as a common prefix. Its sockets lie in the system's
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +42,7 @@ _FLAGS = (
     "-s3.port.lance=0",
     "-s3.allowDeleteBucketNotEmpty=false",
     "-s3.autoCreateBucket=false",
+    "-s3.iam.readOnly=false",
     "-master.telemetry=false",
     "-volume.preStopSeconds=0",
     # Each bucket takes a volume of its own. Without this their number follows from the free space of the disk.
@@ -84,10 +87,9 @@ class S3Server:
         certificate; each start reads them.
         """
         self._root = root.resolve()
-        self._buckets, self._locked = list(buckets), frozenset(locked)
-        self._versioned = self._locked | frozenset(versioned)
-        self._policies = {name: list(statements) for name, statements in (users or {}).items()}
-        self.credentials = {name: Credentials() for name in (ADMIN, *self._policies)}
+        self._buckets, self._locked, self._versioned = list(buckets), frozenset(locked), frozenset(versioned)
+        self._users = dict(users or {})
+        self.credentials = {ADMIN: Credentials()}
         self._served = False
         http, grpc = free_ports(len(_PORTS)), free_ports(len(_PORTS))
         ports = [f"-{name}={port}" for name, port in zip(_PORTS, http, strict=True)]
@@ -112,6 +114,8 @@ class S3Server:
         self.process.start()
         try:
             self.process.wait_until(self._works)
+            for name in self._users.keys() - self.credentials.keys():
+                self.add_user(name, self._users[name])
         except BaseException:
             self.stop()
             raise
@@ -135,11 +139,35 @@ class S3Server:
         return self.process.record()
 
     def add_user(self, name: str, statements: Sequence[Mapping[str, object]]) -> Credentials:
-        """Add a user, or replace its policy; the server restarts, which takes a second or two."""
-        self._policies[name] = list(statements)
-        found = self.credentials.setdefault(name, Credentials())
-        self.restart()
-        return found
+        """Add a user whose policy has these statements; it may act at once."""
+        iam = self._iam()
+        iam.create_user(UserName=name)
+        policy = json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+        made = iam.create_policy(PolicyName=name, PolicyDocument=policy)["Policy"]
+        iam.attach_user_policy(UserName=name, PolicyArn=made["Arn"])
+        return self._give_key(iam, name)
+
+    def rotate(self, name: str) -> Credentials:
+        """Revoke the key of a user that was added, and give it another one."""
+        iam = self._iam()
+        iam.delete_access_key(UserName=name, AccessKeyId=self.credentials[name].access_key)
+        return self._give_key(iam, name)
+
+    def _give_key(self, iam: Any, name: str) -> Credentials:
+        key = iam.create_access_key(UserName=name)["AccessKey"]
+        self.credentials[name] = Credentials(key["AccessKeyId"], key["SecretAccessKey"])
+        return self.credentials[name]
+
+    def _iam(self) -> Any:
+        found = self.credentials[ADMIN]
+        return boto3.client(
+            "iam",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=found.access_key,
+            aws_secret_access_key=found.secret_key,
+            verify=str(self._authorities) if self._authorities else None,
+        )
 
     def client(self, user: str = ADMIN) -> S3Client:
         """A boto3 client of a user; it gives up within seconds when the server is down."""
@@ -176,6 +204,17 @@ class S3Server:
         keys = {"login": found.access_key, "password": found.secret_key}
         return json.dumps({"conn_type": "aws", **keys, "extra": extra})
 
+    def create_bucket(self, bucket: str, *, versioned: bool = False, locked: bool = False) -> None:
+        """Create an empty bucket. If it is ``locked``, it is versioned, too."""
+        client = self.client()
+        client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=locked)
+        if versioned or locked:
+            client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        if locked:
+            rule: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+            lock: Any = {"ObjectLockEnabled": "Enabled", "Rule": rule}
+            client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
+
     def lock_nothing(self, bucket: str) -> None:
         """Have a ``locked`` bucket lock only what it is asked to lock."""
         lock: Any = {"ObjectLockEnabled": "Enabled"}
@@ -186,23 +225,13 @@ class S3Server:
         return self._root / "s3.json"
 
     def _write_config(self) -> None:
-        def identity(name: str, **rights: object) -> dict[str, object]:
-            found = self.credentials[name]
-            keys = [{"accessKey": found.access_key, "secretKey": found.secret_key}]
-            return {"name": name, "credentials": keys, **rights}
-
-        document = {
-            "identities": [
-                identity(ADMIN, actions=["Admin", "Read", "Write", "List", "Tagging"]),
-                *(identity(name, policyNames=[name]) for name in self._policies),
-            ],
-            "policies": [
-                {"name": name, "content": json.dumps({"Version": "2012-10-17", "Statement": statements})}
-                for name, statements in self._policies.items()
-            ],
-        }
+        admin = self.credentials[ADMIN]
+        keys = [{"accessKey": admin.access_key, "secretKey": admin.secret_key}]
+        actions = ["Admin", "Read", "Write", "List", "Tagging"]
         self._config_path.touch(mode=0o600)
-        self._config_path.write_text(json.dumps(document))
+        self._config_path.write_text(
+            json.dumps({"identities": [{"name": ADMIN, "credentials": keys, "actions": actions}]})
+        )
 
     def _works(self) -> bool:
         """Whether objects can be written and read, also those from before a restart; creates missing buckets."""
@@ -211,7 +240,7 @@ class S3Server:
             existing = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
             for bucket in (_READY, *self._buckets):
                 if bucket not in existing:
-                    self._create(client, bucket)
+                    self.create_bucket(bucket, versioned=bucket in self._versioned, locked=bucket in self._locked)
             if self._served:
                 client.get_object(Bucket=_READY, Key="ready")
             client.put_object(Bucket=_READY, Key="ready", Body=body)
@@ -220,17 +249,64 @@ class S3Server:
             return False  # still starting; the log's tail is shown if it never comes up
         return self._served
 
-    def _create(self, client: S3Client, bucket: str) -> None:
-        client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=bucket in self._locked)
-        if bucket in self._versioned:
-            client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-        if bucket in self._locked:
-            rule: Any = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
-            lock: Any = {"ObjectLockEnabled": "Enabled", "Rule": rule}
-            client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
-
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.kill()  # what it keeps is nobody's any more
+
+
+class OwnBuckets:
+    """Two buckets, and users, of one's own on a server that others use as well."""
+
+    def __init__(
+        self,
+        server: S3Server,
+        *,
+        versioned: Sequence[str] = (),
+        locked: Sequence[str] = (),
+        users: Mapping[str, Sequence[Mapping[str, object]]] | None = None,
+    ) -> None:
+        """Create them. Statements of ``users``, ``versioned`` and ``locked`` call the buckets ``raw`` and ``lake``."""
+        mark = secrets.token_hex(5)
+        self._server, self._mark = server, mark
+        self.raw, self.lake = f"raw-{mark}", f"lake-{mark}"
+        self._locked = [f"{name}-{mark}" for name in locked]
+        for name in ("raw", "lake"):
+            server.create_bucket(f"{name}-{mark}", versioned=name in versioned, locked=name in locked)
+        for name, statements in (users or {}).items():
+            own = re.sub(r"(arn:aws:s3:::(raw|lake))(?=[/\"])", rf"\1-{mark}", json.dumps(list(statements)))
+            server.add_user(self._name(name), json.loads(own))
+
+    @property
+    def endpoint(self) -> str:
+        """The server's URL."""
+        return self._server.endpoint
+
+    def credentials(self, user: str) -> Credentials:
+        """The key that a user has now."""
+        return self._server.credentials[self._name(user)]
+
+    def rotate(self, user: str) -> Credentials:
+        """See :meth:`S3Server.rotate`."""
+        return self._server.rotate(self._name(user))
+
+    def client(self, user: str = ADMIN) -> S3Client:
+        """See :meth:`S3Server.client`."""
+        return self._server.client(self._name(user))
+
+    def env(self, user: str = ADMIN) -> dict[str, str]:
+        """See :meth:`S3Server.env`."""
+        return self._server.env(self._name(user))
+
+    def connection(self, user: str = ADMIN) -> str:
+        """See :meth:`S3Server.connection`."""
+        return self._server.connection(self._name(user))
+
+    def lock_nothing(self) -> None:
+        """Have its ``locked`` buckets lock only what they are asked to lock."""
+        for bucket in self._locked:
+            self._server.lock_nothing(bucket)
+
+    def _name(self, user: str) -> str:
+        return user if user == ADMIN else f"{user}-{self._mark}"

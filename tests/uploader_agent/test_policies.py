@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.uploader_agent.fakes import CLUSTER, records
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated import Operated
@@ -134,22 +134,20 @@ def statements(name: str, *, cluster: str = CLUSTER, broker: int | str = 1) -> l
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     agents = {"agent-11": statements("agent", broker=11), "slots": statements("agent", broker="2000000???")}
-    users = {name: statements(name) for name in ROLES} | agents
-    with S3Server(tmp_path_factory.mktemp("s3"), users=users) as server:
-        yield server
+    return own_buckets(users={name: statements(name) for name in ROLES} | agents)
 
 
 @pytest.fixture(scope="module")
-def administrator(server: S3Server) -> S3Client:
+def administrator(server: OwnBuckets) -> S3Client:
     return server.client()
 
 
 @pytest.fixture
-def stored(administrator: S3Client) -> None:
+def stored(server: OwnBuckets, administrator: S3Client) -> None:
     """Objects that an administrator has put where policies allow and where they do not."""
-    for bucket, key in [("raw", LOG), *(("raw", key) for key in KEPT), ("raw", "elsewhere/a"), ("lake", LOG)]:
+    for bucket, key in [*((server.raw, key) for key in [LOG, *KEPT, "elsewhere/a"]), (server.lake, LOG)]:
         administrator.put_object(Bucket=bucket, Key=key, Body=b"x")
 
 
@@ -165,11 +163,11 @@ def refused(call: Callable[..., object], **arguments: Any) -> bool:
 
 
 @pytest.mark.essential
-def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> None:
+def test_the_agent_works_under_its_policy(server: OwnBuckets, tmp_path: Path) -> None:
     """It creates by If-None-Match, replaces ``offset.wm`` by If-Match, and lists."""
     operated = Operated(
         tmp_path,
-        raw={"url": f"s3://raw/{PREFIX}"},
+        raw={"url": f"s3://{server.raw}/{PREFIX}"},
         store={"endpoint_url": server.endpoint, "path_style": True},
         tail_after="0s",
     )
@@ -179,14 +177,14 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
 
     def once() -> set[str]:
         assert operated.once(environment) == 0, operated.log()
-        pages = server.client().list_objects_v2(Bucket="raw", Prefix=f"{PREFIX}/")
+        pages = server.client().list_objects_v2(Bucket=server.raw, Prefix=f"{PREFIX}/")
         return {one["Key"].removeprefix(f"{FOLDER}/") for one in pages["Contents"]}
 
     assert f"{100:020d}.manifest.json" in once(), "a quiet tail"
     disk.segment(100, records(100, 200))
     disk.roll(200)
     assert f"{150:020d}.manifest.json" in once(), "the rest of its segment"
-    body = server.client().get_object(Bucket="raw", Key=WATERMARK)["Body"].read()
+    body = server.client().get_object(Bucket=server.raw, Key=WATERMARK)["Body"].read()
     assert json.loads(body.splitlines()[1])["next_offset"] == 200
     disk.lineage([(3, 0), (4, 100)])
     disk.segment(100, records(100, 200, epoch=4, value="other"))
@@ -194,38 +192,40 @@ def test_the_agent_works_under_its_policy(server: S3Server, tmp_path: Path) -> N
     assert "AccessDenied" not in operated.log()
 
 
-def test_the_agent_cannot_delete_nor_reach_elsewhere(server: S3Server, stored: None) -> None:
+def test_the_agent_cannot_delete_nor_reach_elsewhere(server: OwnBuckets, stored: None) -> None:
     agent = server.client("agent")
-    assert refused(agent.delete_object, Bucket="raw", Key=LOG)
-    several = agent.delete_objects(Bucket="raw", Delete={"Objects": [{"Key": LOG}, {"Key": KEPT[1]}]})
+    assert refused(agent.delete_object, Bucket=server.raw, Key=LOG)
+    several = agent.delete_objects(Bucket=server.raw, Delete={"Objects": [{"Key": LOG}, {"Key": KEPT[1]}]})
     assert [one["Code"] for one in several["Errors"]] == ["AccessDenied"] * 2
-    for bucket, key in [("raw", "elsewhere/a"), ("raw", "prod-2/a"), ("lake", LOG)]:
+    for bucket, key in [(server.raw, "elsewhere/a"), (server.raw, "prod-2/a"), (server.lake, LOG)]:
         assert refused(agent.put_object, Bucket=bucket, Key=key, Body=b"y")
         assert refused(agent.get_object, Bucket=bucket, Key=key)
-    assert refused(agent.list_objects_v2, Bucket="lake")
-    assert refused(agent.delete_bucket, Bucket="raw")
-    assert server.client().get_object(Bucket="raw", Key=LOG)["Body"].read() == b"x"
+    assert refused(agent.list_objects_v2, Bucket=server.lake)
+    assert refused(agent.delete_bucket, Bucket=server.raw)
+    assert server.client().get_object(Bucket=server.raw, Key=LOG)["Body"].read() == b"x"
 
 
 @pytest.mark.essential
-def test_conditions_and_multipart_work_under_the_agents_policy(server: S3Server, stored: None) -> None:
+def test_conditions_and_multipart_work_under_the_agents_policy(server: OwnBuckets, stored: None) -> None:
     agent = server.client("agent")
     with pytest.raises(ClientError, match="PreconditionFailed"):
-        agent.put_object(Bucket="raw", Key=LOG, Body=b"y", IfNoneMatch="*")
+        agent.put_object(Bucket=server.raw, Key=LOG, Body=b"y", IfNoneMatch="*")
     with pytest.raises(ClientError, match="PreconditionFailed"):
-        agent.put_object(Bucket="raw", Key=LOG, Body=b"y", IfMatch='"00000000000000000000000000000000"')
+        agent.put_object(Bucket=server.raw, Key=LOG, Body=b"y", IfMatch='"00000000000000000000000000000000"')
     with pytest.raises(ClientError, match="404"):
-        agent.head_object(Bucket="raw", Key=f"{FOLDER}/missing")
-    upload = agent.create_multipart_upload(Bucket="raw", Key=f"{FOLDER}/big.log")["UploadId"]
-    agent.upload_part(Bucket="raw", Key=f"{FOLDER}/big.log", UploadId=upload, PartNumber=1, Body=b"y")
-    agent.abort_multipart_upload(Bucket="raw", Key=f"{FOLDER}/big.log", UploadId=upload)
+        agent.head_object(Bucket=server.raw, Key=f"{FOLDER}/missing")
+    upload = agent.create_multipart_upload(Bucket=server.raw, Key=f"{FOLDER}/big.log")["UploadId"]
+    agent.upload_part(Bucket=server.raw, Key=f"{FOLDER}/big.log", UploadId=upload, PartNumber=1, Body=b"y")
+    agent.abort_multipart_upload(Bucket=server.raw, Key=f"{FOLDER}/big.log", UploadId=upload)
 
 
-def test_an_agent_keeps_aside_what_lies_under_its_heads_key(server: S3Server, administrator: S3Client) -> None:
+def test_an_agent_keeps_aside_what_lies_under_its_heads_key(server: OwnBuckets, administrator: S3Client) -> None:
     agent, [head, kept] = server.client("agent"), [key for key in OWN if "/_heads/" in key or "/_damaged/" in key]
-    etag = administrator.put_object(Bucket="raw", Key=head, Body=b"garbage")["ETag"]
-    agent.copy_object(Bucket="raw", Key=kept, CopySource={"Bucket": "raw", "Key": head}, CopySourceIfMatch=etag)
-    assert administrator.get_object(Bucket="raw", Key=kept)["Body"].read() == b"garbage"
+    etag = administrator.put_object(Bucket=server.raw, Key=head, Body=b"garbage")["ETag"]
+    agent.copy_object(
+        Bucket=server.raw, Key=kept, CopySource={"Bucket": server.raw, "Key": head}, CopySourceIfMatch=etag
+    )
+    assert administrator.get_object(Bucket=server.raw, Key=kept)["Body"].read() == b"garbage"
 
 
 def test_every_policy_of_a_bucket_is_a_role_that_is_tried() -> None:
@@ -246,10 +246,10 @@ def test_two_roles_alone_destroy_versions() -> None:
 @pytest.mark.parametrize(
     "role", [pytest.param(role, marks=pytest.mark.essential if role in ESSENTIAL else ()) for role in ROLES]
 )
-def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administrator: S3Client, role: str) -> None:
+def test_a_role_may_do_what_it_needs_and_nothing_else(server: OwnBuckets, administrator: S3Client, role: str) -> None:
     """Each request of each role to each kind of object, as the server judges it."""
     client, rights, admin = server.client(role), ROLES[role], administrator
-    for bucket, keys, *allowed in zip(("raw", "lake"), (RAW_KEYS, LAKE_KEYS), *rights, strict=True):
+    for bucket, keys, *allowed in zip((server.raw, server.lake), (RAW_KEYS, LAKE_KEYS), *rights, strict=True):
         for key in keys:
             admin.put_object(Bucket=bucket, Key=key, Body=b"x")
             there: dict[str, Any] = {"Bucket": bucket, "Key": key}
@@ -257,7 +257,7 @@ def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administ
             assert refused(client.get_object, **there) != may_get, f"get {bucket}/{key}"
             assert refused(client.put_object, **there, Body=b"y") != may_put, f"put {bucket}/{key}"
             if not may_put:
-                source = {"Bucket": bucket, "Key": {"raw": LOG, "lake": DATA}[bucket]}
+                source = {"Bucket": bucket, "Key": {server.raw: LOG, server.lake: DATA}[bucket]}
                 assert refused(client.copy_object, **there, CopySource=source), f"copy to {bucket}/{key}"
                 assert refused(client.create_multipart_upload, **there), f"put {bucket}/{key} in parts"
             assert refused(client.delete_object, **there) != may_delete, f"delete {bucket}/{key}"
@@ -265,30 +265,30 @@ def test_a_role_may_do_what_it_needs_and_nothing_else(server: S3Server, administ
             assert left in {None, b"y" if may_put else b"x"}, f"{bucket}/{key} is {left!r}"
 
 
-def test_the_agent_of_another_broker_writes_its_own_indexes_alone(server: S3Server) -> None:
+def test_the_agent_of_another_broker_writes_its_own_indexes_alone(server: OwnBuckets) -> None:
     """Of a broker whose number begins like another's as well; segments it writes as all of the cluster do."""
     other = server.client("agent-11")
     for key in [*OWN, *OTHERS]:
-        assert refused(other.put_object, Bucket="raw", Key=key, Body=b"y") is ("/11" not in key), key
-    assert not refused(other.put_object, Bucket="raw", Key=LOG, Body=b"y")
+        assert refused(other.put_object, Bucket=server.raw, Key=key, Body=b"y") is ("/11" not in key), key
+    assert not refused(other.put_object, Bucket=server.raw, Key=LOG, Body=b"y")
 
 
-def test_the_account_of_all_slots_writes_no_brokers_indexes(server: S3Server) -> None:
+def test_the_account_of_all_slots_writes_no_brokers_indexes(server: OwnBuckets) -> None:
     slots = server.client("slots")
     for key in [*OWN, *OTHERS]:
-        assert refused(slots.put_object, Bucket="raw", Key=key, Body=b"y"), key
+        assert refused(slots.put_object, Bucket=server.raw, Key=key, Body=b"y"), key
     for key in OWN:
-        slots.put_object(Bucket="raw", Key=re.sub(r"/1\b", "/2000000003", key), Body=b"y")
+        slots.put_object(Bucket=server.raw, Key=re.sub(r"/1\b", "/2000000003", key), Body=b"y")
 
 
-def test_a_slot_works_under_the_policy_of_all(server: S3Server, kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_slot_works_under_the_policy_of_all(server: OwnBuckets, kafka: KafkaCluster, tmp_path: Path) -> None:
     kafka.create_topic("slots", config=SMALL["4.3.1"])
     Load(kafka, "slots").send(100)
     settings = {
         "cluster": CLUSTER,
         "include": ["slots"],
         "fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 30_000},
-        "raw": {"url": f"s3://raw/{PREFIX}"},
+        "raw": {"url": f"s3://{server.raw}/{PREFIX}"},
         "store": {"endpoint_url": server.endpoint, "path_style": True},
         "state_dir": str(tmp_path / "state"),
         "tail_after": "0s",
@@ -296,8 +296,8 @@ def test_a_slot_works_under_the_policy_of_all(server: S3Server, kafka: KafkaClus
     (tmp_path / "agent.yaml").write_text(json.dumps(settings))
     log = tmp_path / "agent.log"
     # The disk agents of the other tests are of no real cluster.
-    server.client().delete_object(Bucket="raw", Key=f"{PREFIX}/_fetch/{CLUSTER}/cluster.json")
+    server.client().delete_object(Bucket=server.raw, Key=f"{PREFIX}/_fetch/{CLUSTER}/cluster.json")
     assert run_here(["upload-once", "-c", tmp_path / "agent.yaml"], log, server.env("slots")) == 0, log.read_text()
     assert "AccessDenied" not in log.read_text()
-    server.client().head_object(Bucket="raw", Key=f"{PREFIX}/{CLUSTER}/slots-0/offset.wm")
-    server.client().head_object(Bucket="raw", Key=f"{PREFIX}/_watermarks/{CLUSTER}/2000000000.json")
+    server.client().head_object(Bucket=server.raw, Key=f"{PREFIX}/{CLUSTER}/slots-0/offset.wm")
+    server.client().head_object(Bucket=server.raw, Key=f"{PREFIX}/_watermarks/{CLUSTER}/2000000000.json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import pytest
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.process import ProcessFailed
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
@@ -26,10 +26,8 @@ DT = "2026-02-02"
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    roles = {name: statements(name, cluster="east") for name in ("maintenance", "worker")}
-    with S3Server(tmp_path_factory.mktemp("s3"), users=roles) as running:
-        yield running
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
+    return own_buckets(users={name: statements(name, cluster="east") for name in ("maintenance", "worker")})
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +40,19 @@ def cluster(starts_spark: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-def world(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """A topic in a table of its own, of which the administrator has stored two segments."""
     forget_clients()
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     store = [f"endpoint_url: '{server.endpoint}'", "path_style: true"]
     prefix = f"{PREFIX}/{uuid.uuid4().hex}"
-    made = World(tmp_path, "compaction: {files: 2}", raw=f"s3://raw/{prefix}", lake="s3://lake/tables", store=store)
-    yield made
+    raw, lake = f"s3://{server.raw}/{prefix}", f"s3://{server.lake}/tables"
+    yield World(tmp_path, "compaction: {files: 2}", raw=raw, lake=lake, store=store)
     forget_clients()
 
 
-def profile(server: S3Server, role: str, folder: Path) -> dict[str, str]:
+def profile(server: OwnBuckets, role: str, folder: Path) -> dict[str, str]:
     """Variables that lead to the keys of ``role`` by a profile; they hold no key."""
     keys = server.env(role)
     path = folder / f"{role}-credentials"
@@ -83,7 +81,7 @@ class Submit(NamedTuple):
 
 
 def test_workers_convert_under_their_own_role_and_not_under_the_drivers(
-    world: World, cluster: SparkStandalone, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, cluster: SparkStandalone, server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for base in (0, 3):
         world.raw.segment(simple(base))

@@ -19,7 +19,7 @@ from tests.spark.retention.test_s3 import deployed
 from tests.spark.state.replay import advance
 from tests.spark.test_vacuum import OLDER, Died, as_of
 from tests.spark.world import in_process
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
@@ -43,21 +43,19 @@ NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     """Its buckets can lock versions, but do so to none by themselves."""
-    users, buckets = {"erasure": statements("erasure")}, ("raw", "lake")
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:
-        for bucket in buckets:
-            server.lock_nothing(bucket)
-        yield server
+    server = own_buckets(locked=("raw", "lake"), users={"erasure": statements("erasure")})
+    server.lock_nothing()
+    return server
 
 
 class Lake:
     """A deployment under a prefix of its own, and all versions in the lake."""
 
-    def __init__(self, server: S3Server, root: Path, *settings: str, raw: str = "", lake: str = "") -> None:
+    def __init__(self, server: OwnBuckets, root: Path, *settings: str, raw: str = "", lake: str = "") -> None:
         """Offsets 0 and 4 are Ada's, and 5 and 8 are refused; the files that a compaction replaced are deleted."""
-        self.prefix, self.admin = lake or f"{next(NUMBERS)}", server.client()
+        self.prefix, self.admin, self.name = lake or f"{next(NUMBERS)}", server.client(), server.lake
         (root / self.prefix).mkdir()
         lines = "\n    ".join(["compaction: {files: 2}", "retention: {erased: 0s}", *settings])
         self.world = deployed(server, root / self.prefix, lines, raw or self.prefix, self.prefix)
@@ -85,10 +83,10 @@ class Lake:
 
     def versions(self) -> Iterator[tuple[str, bytes]]:
         """The key and the bytes of each version of a Parquet file."""
-        pages = self.admin.get_paginator("list_object_versions").paginate(Bucket="lake", Prefix=f"{self.prefix}/")
+        pages = self.admin.get_paginator("list_object_versions").paginate(Bucket=self.name, Prefix=f"{self.prefix}/")
         for version in (version for page in pages for version in page.get("Versions", [])):
             if version["Key"].endswith(".parquet"):
-                there: Any = {"Bucket": "lake", "Key": version["Key"], "VersionId": version["VersionId"]}
+                there: Any = {"Bucket": self.name, "Key": version["Key"], "VersionId": version["VersionId"]}
                 yield version["Key"], self.admin.get_object(**there)["Body"].read()
 
     def holders(self) -> set[str]:
@@ -107,7 +105,7 @@ class Lake:
 
     def former(self) -> set[str]:
         """The keys below the table, quarantine and evidence that have versions or markers without an object."""
-        found = self.admin.list_object_versions(Bucket="lake", Prefix=f"{self.prefix}/")
+        found = self.admin.list_object_versions(Bucket=self.name, Prefix=f"{self.prefix}/")
         stored = {version["Key"] for version in found.get("Versions", []) if version["IsLatest"]}
         every = {entry["Key"] for entry in [*found.get("Versions", []), *found.get("DeleteMarkers", [])]}
         return {key for key in every - stored if key.endswith(".parquet")}
@@ -122,15 +120,16 @@ class Lake:
     def lock(self, key: str, until: datetime) -> str:
         """Lock the first version of ``key``, and return its id."""
         version = next(
-            version["VersionId"] for version in self.admin.list_object_versions(Bucket="lake", Prefix=key)["Versions"]
+            version["VersionId"]
+            for version in self.admin.list_object_versions(Bucket=self.name, Prefix=key)["Versions"]
         )
-        there: Any = {"Bucket": "lake", "Key": key, "VersionId": version}
+        there: Any = {"Bucket": self.name, "Key": key, "VersionId": version}
         self.admin.put_object_retention(**there, Retention={"Mode": "COMPLIANCE", "RetainUntilDate": until})
         return str(version)
 
 
 @pytest.fixture
-def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lake]]:
+def made(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lake]]:
     """Make deployments as an administrator."""
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
@@ -162,8 +161,8 @@ def test_versions_of_deleted_files_with_records_that_no_search_has_seen_are_name
 
     assert named(Unseen({(0, 0): Intervals([(4, 5)]), (0, 1): Intervals([(0, 9)])}, ())) == [key]
     assert (named(Unseen({}, {key})), named(Unseen({(0, 0): Intervals([(9, 12)])}, ()))) == ([key], [])
-    for version in lake.admin.list_object_versions(Bucket="lake", Prefix=key)["Versions"]:
-        lake.admin.delete_object(Bucket="lake", Key=key, VersionId=version["VersionId"])
+    for version in lake.admin.list_object_versions(Bucket=lake.name, Prefix=key)["Versions"]:
+        lake.admin.delete_object(Bucket=lake.name, Key=key, VersionId=version["VersionId"])
     assert named(Unseen({}, {key})) == []
 
 
@@ -220,7 +219,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
 
 
 def test_a_pass_works_under_its_own_role(
-    made: Callable[..., Lake], server: S3Server, monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., Lake], server: OwnBuckets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = made(raw=PREFIX, lake="tables")
     lake.world.raw.segment([simple(9)])
@@ -237,8 +236,8 @@ def test_a_pass_works_under_its_own_role(
     lake.settled()
     role, keys, raw = server.client("erasure"), lake.world.table.keys, lake.world.raw
     state = [keys.ledger(ledger.n, ledger.attempt) for ledger in [lake.world.ledger]]
-    kept = [("lake", key) for key in (*state, f"{keys.root}/_delta_log/{0:020d}.json")]
-    kept += [("raw", key) for key in (raw.keys().watermark, ControlKeys(PREFIX, "east").incarnations("orders"))]
+    kept = [(server.lake, key) for key in (*state, f"{keys.root}/_delta_log/{0:020d}.json")]
+    kept += [(server.raw, key) for key in (raw.keys().watermark, ControlKeys(PREFIX, "east").incarnations("orders"))]
     for bucket, key in kept:
         version = lake.admin.head_object(Bucket=bucket, Key=key)["VersionId"]
         assert refused(role.delete_object, Bucket=bucket, Key=key, VersionId=version), key
@@ -249,7 +248,7 @@ def test_a_live_file_that_somebody_deleted_can_be_restored(made: Callable[..., L
     lake.erase()
     keys = lake.world.table.keys
     [live] = [file.path for file in lake.world.seen()._live]
-    lake.admin.delete_object(Bucket="lake", Key=f"{keys.root}/{live}")
+    lake.admin.delete_object(Bucket=lake.name, Key=f"{keys.root}/{live}")
     vacuum(lake.world.table, versions=True)
     assert f"{keys.root}/{live}" in {key for key, _ in lake.versions()}
 

@@ -157,7 +157,7 @@ def test_a_pass_that_dies_at_any_write_is_completed_by_the_next(
     tmp_path: Path, carried_out: bool, rng: random.Random, full: bool
 ) -> None:
     died = 0
-    for after in range(24) if full else sorted(rng.sample(range(22), 2)):
+    for after in range(24) if full else [rng.randrange(22)]:
         world = World(tmp_path / str(after))
         landed(world, 4)
         before, rows = records(world), masked(world)

@@ -16,7 +16,7 @@ from tests.spark.retention.test_raw import NOW, OPTED_IN, reported
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.test_vacuum import Died
 from tests.support.erased import erase as mask
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tests.tidemark.remote.live import Packing, Range
@@ -35,19 +35,19 @@ NUMBERS = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     """Its raw bucket can lock versions, but does so to none by itself."""
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",)) as server:
-        server.lock_nothing("raw")
-        yield server
+    server = own_buckets(locked=("raw",))
+    server.lock_nothing()
+    return server
 
 
 class Bucket:
     """A deployment under a prefix of its own, and all versions in raw."""
 
-    def __init__(self, server: S3Server, root: Path, masked: Sequence[int] = (0, 4, 6)) -> None:
+    def __init__(self, server: OwnBuckets, root: Path, masked: Sequence[int] = (0, 4, 6)) -> None:
         """Ada's records are offsets 0, 4 and 6 of three segments, in batches of three codecs; a fourth follows."""
-        self.prefix, self.admin = f"{next(NUMBERS)}", server.client()
+        self.prefix, self.admin, self.name = f"{next(NUMBERS)}", server.client(), server.raw
         (root / self.prefix).mkdir()
         self.world = deployed(server, root / self.prefix, OPTED_IN, self.prefix, self.prefix)
         for base, codec in ((0, "gzip"), (3, "zstd"), (6, "none")):
@@ -70,14 +70,14 @@ class Bucket:
     def versions(self, prefix: str = "") -> list[dict[str, Any]]:
         """All versions of objects in raw, without delete markers."""
         pages = self.admin.get_paginator("list_object_versions")
-        found = pages.paginate(Bucket="raw", Prefix=f"{self.prefix}/{prefix}")
+        found = pages.paginate(Bucket=self.name, Prefix=f"{self.prefix}/{prefix}")
         return [dict(version) for page in found for version in page.get("Versions", [])]
 
     def holders(self) -> list[str]:
         """The names of the files of which a version has one of Ada's records, decompressed."""
         found = []
         for version in self.versions():
-            there = {"Bucket": "raw", "Key": version["Key"], "VersionId": version["VersionId"]}
+            there = {"Bucket": self.name, "Key": version["Key"], "VersionId": version["VersionId"]}
             body, name = self.admin.get_object(**there)["Body"].read(), version["Key"].rpartition("/")[2]
             segment = SegmentName.parse(name)
             decoded = b""
@@ -92,7 +92,7 @@ class Bucket:
     def former(self) -> list[str]:
         """The names of the files in the partition's folder that have former versions, or delete markers."""
         folder = self.world.raw.keys().folder
-        found = self.admin.list_object_versions(Bucket="raw", Prefix=folder)
+        found = self.admin.list_object_versions(Bucket=self.name, Prefix=folder)
         listed = [*found.get("Versions", []), *found.get("DeleteMarkers", [])]
         names = {entry["Key"].rpartition("/")[2] for entry in listed if not entry["IsLatest"] or "ETag" not in entry}
         return sorted(names - {"offset.wm"})
@@ -100,14 +100,14 @@ class Bucket:
     def lock(self, file: str, mode: Any, until: datetime) -> str:
         """Lock the latest version of a file of the partition, and return its id."""
         key = self.world.raw.keys().file(file)
-        version = self.admin.head_object(Bucket="raw", Key=key)["VersionId"]
+        version = self.admin.head_object(Bucket=self.name, Key=key)["VersionId"]
         retention: Any = {"Mode": mode, "RetainUntilDate": until}
-        self.admin.put_object_retention(Bucket="raw", Key=key, VersionId=version, Retention=retention)
+        self.admin.put_object_retention(Bucket=self.name, Key=key, VersionId=version, Retention=retention)
         return version
 
 
 @pytest.fixture
-def made(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bucket]]:
+def made(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bucket]]:
     """Make deployments as an administrator."""
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
@@ -156,7 +156,7 @@ def test_every_kind_of_lock_is_named_each_time(made: Callable[..., Bucket]) -> N
     keys = bucket.world.raw.keys()
     bucket.lock(log(0), "COMPLIANCE", until)
     bucket.lock(SegmentName(3).file("manifest.json"), "GOVERNANCE", until)
-    held: Any = {"Bucket": "raw", "Key": keys.file(log(6))}
+    held: Any = {"Bucket": bucket.name, "Key": keys.file(log(6))}
     held["VersionId"] = bucket.admin.head_object(**held)["VersionId"]
     bucket.admin.put_object_legal_hold(**held, LegalHold={"Status": "ON"})
     for attempt in (7, 8):
@@ -198,7 +198,7 @@ def test_versions_of_what_retention_deleted_are_named_where_no_search_has_seen_t
     assert [item.key for item in bucket.step(9, Unseen({}, {key})).remaining] == [key]
     for version in bucket.versions():
         if SegmentName(6).file("") in version["Key"]:
-            bucket.admin.delete_object(Bucket="raw", Key=version["Key"], VersionId=version["VersionId"])
+            bucket.admin.delete_object(Bucket=bucket.name, Key=version["Key"], VersionId=version["VersionId"])
     assert bucket.step(10, Unseen({}, {key})) == RawReport()
 
 
@@ -285,7 +285,7 @@ def test_a_version_that_no_list_names_is_told(made: Callable[..., Bucket]) -> No
         (key, "is another version than the deleted one")
     ]
     [spoilt] = [version for version in bucket.versions() if version["Key"] == key]
-    bucket.admin.delete_object(Bucket="raw", Key=key, VersionId=spoilt["VersionId"])
+    bucket.admin.delete_object(Bucket=bucket.name, Key=key, VersionId=spoilt["VersionId"])
     assert (bucket.step(8), bucket.former()) == (RawReport(), [])
 
 

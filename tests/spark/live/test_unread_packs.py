@@ -89,6 +89,7 @@ def unread(live: LiveWorld, topic: str) -> list[str]:
     return UnreadStatus.load(table.store, table.keys.deployment.unread(topic)).objects
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("served", [0, 2], ids=["the plan cannot read it", "the tasks cannot"])
 def test_a_pack_that_is_not_given_stops_its_partitions_alone(

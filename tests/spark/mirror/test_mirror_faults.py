@@ -84,7 +84,7 @@ def history(tmp_path: Path) -> World:
     return world
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_mirror_killed_at_any_write_is_completed_by_the_next(
     tmp_path: Path, kind: str, after: bool, full: bool, rng: random.Random

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from tests.spark.retention.test_raw import bases, buried, reported
 from tests.spark.world import World
 from tests.support.paths import ROOT
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.formats.keys import ControlKeys, PackName, SegmentName
@@ -29,32 +29,28 @@ STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with S3Server(tmp_path_factory.mktemp("s3"), users={"retention": statements("retention")}) as server:
-        yield server
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
+    return own_buckets(users={"retention": statements("retention")})
 
 
 @pytest.fixture(scope="module")
-def locked(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """One whose buckets keep versions, each locked."""
-    users, buckets = {"retention": statements("retention")}, ("raw", "lake")
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=buckets, users=users) as server:
-        yield server
+def locked(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
+    """Buckets that keep versions, each locked."""
+    return own_buckets(locked=("raw", "lake"), users={"retention": statements("retention")})
 
 
-def deployed(server: S3Server, root: Path, settings: str, raw: str, lake: str) -> World:
-    """A deployment on ``server``, whoever else has clients of another one in this process."""
+def deployed(server: OwnBuckets, root: Path, settings: str, raw: str, lake: str) -> World:
+    """A deployment in buckets of ``server``, whoever else has clients of another one in this process."""
     store = [f"endpoint_url: '{server.endpoint}'", "path_style: true"]
-    return World(root, settings, raw=f"s3://raw/{raw}", lake=f"s3://lake/{lake}", store=store)
+    return World(root, settings, raw=f"s3://{server.raw}/{raw}", lake=f"s3://{server.lake}/{lake}", store=store)
 
 
-@pytest.mark.essential
-@pytest.mark.parametrize("kind", ["server", "locked"])
+@pytest.mark.parametrize("kind", [pytest.param("server", marks=pytest.mark.essential), "locked"])
 def test_it_works_under_its_own_role(
     starts_s3: None, kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Admin lands and reports; a day later the role removes, and can do nothing to the table."""
-    server: S3Server = request.getfixturevalue(kind)
+    server: OwnBuckets = request.getfixturevalue(kind)
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     world = deployed(server, tmp_path, "retention: {raw: 1d, apply: true}", PREFIX, "tables")
@@ -80,22 +76,22 @@ def test_it_works_under_its_own_role(
     world.check()
     assert len(world.rows()) == 18
     role, keys = server.client("retention"), world.table.keys
-    mine = {"Bucket": "lake", "Key": f"{keys.retention('raw')}x.json"}
+    mine = {"Bucket": server.lake, "Key": f"{keys.retention('raw')}x.json"}
     assert not refused(role.put_object, **mine)
     for key in (keys.attempt(1), f"{keys.root}/_delta_log/{9:020d}.json", f"{keys.retention('table')}x.json"):
-        assert refused(role.put_object, Bucket="lake", Key=key), key
+        assert refused(role.put_object, Bucket=server.lake, Key=key), key
     assert refused(role.delete_object, **mine)
     control = ControlKeys(PREFIX, "east")
-    assert not refused(role.delete_object, Bucket="raw", Key=control.pack(PackName(1, "0f" * 16)))
+    assert not refused(role.delete_object, Bucket=server.raw, Key=control.pack(PackName(1, "0f" * 16)))
     for key in (control.head(1), control.index(1), control.incarnations("orders"), world.raw.keys().watermark):
-        assert refused(role.delete_object, Bucket="raw", Key=key), key
+        assert refused(role.delete_object, Bucket=server.raw, Key=key), key
     if kind == "locked":  # what was removed is only hidden
         key = world.raw.keys().segment(SegmentName(0), "log")
-        found = server.client().list_object_versions(Bucket="raw", Prefix=key)
+        found = server.client().list_object_versions(Bucket=server.raw, Prefix=key)
         assert (len(found["Versions"]), [one["IsLatest"] for one in found["DeleteMarkers"]]) == (1, [True])
 
 
-def test_what_is_replaced_meanwhile_stays(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_replaced_meanwhile_stays(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
     world = deployed(server, tmp_path, "retention: {raw: 1d, apply: true}", "replaced", "replaced")

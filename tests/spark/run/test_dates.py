@@ -173,6 +173,7 @@ def test_what_is_overdue_closes_incomplete_and_is_final_when_it_has_landed(world
     assert (world.ledger.dates[DT].state, marked(world)) == ("final", True)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("point", ["_write_evidence", "take_away", "_written", "commit", "update_markers", "_put"])
 @pytest.mark.parametrize("again", [True, False], ids=["the same run", "another run"])
 def test_a_run_that_dies_while_it_closes_or_reopens_a_date_leaves_what_a_later_one_mends(

@@ -188,6 +188,7 @@ class MaxwellSchedule(StateSchedule):
 KINDS: Final = (StateSchedule, StateSchedule, OrderedSchedule, MaxwellSchedule)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(4))
 def test_every_schedule_leaves_what_a_replay_leaves(
     tmp_path: Path, rng: random.Random, full: bool, number: int

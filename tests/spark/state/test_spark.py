@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -14,19 +15,23 @@ from tests.spark.retention.test_s3 import deployed
 from tests.spark.state.replay import check, replayed
 from tests.spark.state.test_state import produce
 from tests.spark.world import World
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.run import StateResult
 
 
 @pytest.mark.essential
 def test_the_job_on_spark_and_a_server(
-    tmp_path: Path, s3_server: S3Server, on_spark: Programs, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    own_buckets: Callable[..., OwnBuckets],
+    on_spark: Programs,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, value in s3_server.env().items():
+    server = own_buckets()
+    for name, value in server.env().items():
         monkeypatch.setenv(name, value)
-    name = tmp_path.name
-    world: World = deployed(s3_server, tmp_path, "state: {leaf: 1KiB}", f"{name}-raw", f"{name}-lake")
+    world: World = deployed(server, tmp_path, "state: {leaf: 1KiB}", "raw", "lake")
     for kind in ("rebuild", "merge"):
         for _ in range(3):
             produce(world, rng, count=30, partitions=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.brokersets.assignment import reassignment, replica_assignment
@@ -74,7 +74,6 @@ def cases(draw: st.DrawFn) -> tuple[Brokerset, int, int]:
     return within, zones * each * draw(st.integers(1, 3)), draw(st.integers(1, zones))
 
 
-@settings(deadline=None)
 @given(cases())
 def test_each_stride_of_each_size_is_balanced(case: tuple[Brokerset, int, int]) -> None:
     within, partitions, factor = case

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
-from tests.support.s3 import S3Server, allow
+from tests.support.s3 import OwnBuckets, allow
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
 from tidemark.errors import ConfigError
@@ -36,20 +37,19 @@ ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id",
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     users = {"reader": [READS], "pipeline": [READS, allow(["s3:PutObject"], ["arn:aws:s3:::lake/*"])]}
-    with S3Server(tmp_path_factory.mktemp("checked"), users=users) as server:
-        yield server
+    return own_buckets(users=users)
 
 
-def become(user: str, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def become(user: str, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in server.env(user).items():
         monkeypatch.setenv(name, value)
     forget_clients()
 
 
 @pytest.fixture
-def place(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(tmp_path: Path, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     become("pipeline", server, monkeypatch)
     write(tmp_path, server)
     yield tmp_path
@@ -58,21 +58,25 @@ def place(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
 
 def write(
     place: Path,
-    server: S3Server,
+    server: OwnBuckets,
     *,
-    raw: str = "raw",
-    lake: str = "lake",
+    raw: str = "",
+    lake: str = "",
     parser: str = "{kind: bytes}",
     more: str = "",
 ) -> None:
-    text = TEXT.replace("RAW", raw).replace("LAKE", lake).replace("ENDPOINT", server.endpoint)
+    text = (
+        TEXT.replace("RAW", raw or server.raw).replace("LAKE", lake or server.lake).replace("ENDPOINT", server.endpoint)
+    )
     (place / "topics.yaml").write_text(text.replace("PARSER", parser) + more)
 
 
 def check(place: Path, *arguments: str) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, ["config", "check", "--topics", str(place / "topics.yaml"), *arguments])
     code = 2 if isinstance(done.exception, ConfigError) else done.exit_code  # as the program's main makes of it
-    return code, done.stdout, done.stderr or str(done.exception or "")
+    told = (done.stdout, done.stderr or str(done.exception or ""))
+    output, errors = (re.sub(r"s3://(raw|lake)-[0-9a-f]{10}", r"s3://\1", text) for text in told)
+    return code, output, errors
 
 
 def outcomes(place: Path, *arguments: str) -> tuple[int, dict[str, str]]:
@@ -82,7 +86,7 @@ def outcomes(place: Path, *arguments: str) -> tuple[int, dict[str, str]]:
     return code, {one["what"]: one["outcome"] for one in checks}
 
 
-def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3Server) -> None:
+def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: OwnBuckets) -> None:
     code, output, errors = check(place)
     assert (code, errors) == (0, "")
     tried = "tried with the credentials of this command"
@@ -99,14 +103,14 @@ def test_each_line_says_what_was_asked_and_what_was_not(place: Path, server: S3S
         "yes        this host's clock: it is the store's, to a minute",
         "not tried  agents: --agents reads their reports",
     ]
-    for bucket in ("raw", "lake"):
+    for bucket in (server.raw, server.lake):
         assert "Contents" not in server.client().list_objects_v2(Bucket=bucket), "nothing is left behind"
 
 
 @pytest.mark.essential
 @pytest.mark.parametrize(("wrong", "left"), [("raw", "lake"), ("lake", "raw")])
 def test_a_bucket_that_does_not_exist_fails(
-    place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, wrong: str, left: str
+    place: Path, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch, wrong: str, left: str
 ) -> None:
     become("admin", server, monkeypatch)  # S3 tells others nothing of a bucket that is not theirs
     write(place, server, **{wrong: "nowhere"})
@@ -121,7 +125,7 @@ def test_a_bucket_that_does_not_exist_fails(
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: S3Server) -> None:
+def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: OwnBuckets) -> None:
     text = (place / "topics.yaml").read_text()
     (place / "topics.yaml").write_text(text.replace(server.endpoint, f"http://{HOST}:{free_port()}"))
     code, found = outcomes(place, "--agents")
@@ -130,14 +134,14 @@ def test_a_store_that_does_not_answer_fails_at_once(place: Path, server: S3Serve
 
 
 @pytest.mark.essential
-def test_who_may_only_read_is_told_so(place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_only_read_is_told_so(place: Path, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> None:
     become("reader", server, monkeypatch)
     code, output, errors = check(place)
     assert (code, "no         put to s3://lake/tables" in output) == (0, True)
     assert errors.startswith("put to s3://lake/tables: ")
 
 
-def test_the_file_alone_is_checked_offline(place: Path, server: S3Server) -> None:
+def test_the_file_alone_is_checked_offline(place: Path, server: OwnBuckets) -> None:
     write(place, server, raw="nowhere")
     code, output, errors = check(place, "--offline")
     assert (code, errors) == (0, "")
@@ -146,7 +150,7 @@ def test_the_file_alone_is_checked_offline(place: Path, server: S3Server) -> Non
     assert check(place, "--offline", "--agents")[0] == 2
 
 
-def test_brokers_are_asked_where_the_file_names_them(place: Path, server: S3Server, kafka: KafkaCluster) -> None:
+def test_brokers_are_asked_where_the_file_names_them(place: Path, server: OwnBuckets, kafka: KafkaCluster) -> None:
     write(place, server, more=f"bootstrap: {{east: '{kafka.bootstrap.split(',')[0]}'}}\n")
     code, output, _ = check(place)
     assert (code, f"yes        brokers of east: {kafka.bootstrap.split(',')[0]} names 1" in output) == (0, True)
@@ -158,7 +162,7 @@ def test_brokers_are_asked_where_the_file_names_them(place: Path, server: S3Serv
         )  # fmt: skip
 
 
-def test_brokers_that_do_not_answer_fail(place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_that_do_not_answer_fail(place: Path, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KafkaAdminClient.DEFAULT_CONFIG, "bootstrap_timeout_ms", 300)
     write(place, server, more=f"bootstrap: {{east: '{HOST}:{free_port()}'}}\n")
     code, _, errors = check(place)
@@ -167,7 +171,7 @@ def test_brokers_that_do_not_answer_fail(place: Path, server: S3Server, monkeypa
     assert "--client-config" in errors
 
 
-def test_a_registry_is_asked_for_the_subject(place: Path, server: S3Server) -> None:
+def test_a_registry_is_asked_for_the_subject(place: Path, server: OwnBuckets) -> None:
     registry = Registry()
     registry.register("orders-value", 1, 1, ORDER)
     with serving(registry):
@@ -285,7 +289,7 @@ def test_other_mistakes_have_their_topic(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ignores", ["nothing", "small", "parts"])
 def test_a_store_that_replaces_what_was_created_once_fails(
-    place: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch, ignores: str
+    place: Path, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch, ignores: str
 ) -> None:
     """Some servers keep the condition of a put, and not that of a multipart upload."""
     become("admin", server, monkeypatch)
@@ -306,4 +310,4 @@ def test_a_store_that_replaces_what_was_created_once_fails(
     code, _, errors = check(place)
     way = {"nothing": "", "small": "in one request", "parts": "by a multipart upload"}[ignores]
     assert (code, f"was replaced {way}" in errors) == ((1, True) if way else (0, False)), errors
-    assert "Contents" not in server.client().list_objects_v2(Bucket="lake"), "nothing is left behind"
+    assert "Contents" not in server.client().list_objects_v2(Bucket=server.lake), "nothing is left behind"

@@ -358,6 +358,7 @@ def test_a_batch_beyond_the_bound_is_refused_and_the_others_are_read(codec: str)
     assert "bound of a batch" in reason
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_large_batch_takes_its_size_twice_while_it_is_decoded_and_once_thereafter(codec: str) -> None:
     size = 32 << 20

@@ -58,6 +58,7 @@ def test_all_kernels_are_compiled_at_installation() -> None:
     assert {".".join(path.relative_to(INCLUDE).with_suffix("").parts) for path in found} == set(kernel_cache.MODULES)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["bytes", *kernel_cache.PARSERS])
 def test_a_topic_needs_no_kernel_but_those_of_its_kind_of_parser(kind: str) -> None:
     parser = {"bytes": "base", "json": "json.batch"}.get(kind, f"{kind}.parser")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -110,7 +110,6 @@ def contents(draw: st.DrawFn) -> RangeContent:
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(contents(), st.binary(min_size=1, max_size=200)), min_size=1, max_size=200))
 def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) -> None:
     [built] = build(5, ranges)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.s3 import S3Server, allow
+from tests.support.s3 import OwnBuckets, allow
 from tidemark.config import parse
 from tidemark.onboarding.rights import rights
 from tidemark.store.s3.clients import forget_clients
@@ -22,39 +22,40 @@ USERS = {
 }
 TEXT = """
 cluster: east
-raw: {url: 's3://raw/PREFIX'}
-lake: s3://lake/PREFIX
+raw: {url: 's3://RAW/PREFIX'}
+lake: s3://LAKE/PREFIX
 store: {endpoint_url: 'ENDPOINT', region: us-east-1, path_style: true}
 topics: [{topic: orders}]
 """
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with S3Server(tmp_path_factory.mktemp("rights"), users=USERS) as server:
-        yield server
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
+    return own_buckets(users=USERS)
 
 
-def found(server: S3Server, user: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def found(server: OwnBuckets, user: str, prefix: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     for name, value in server.env(user).items():
         monkeypatch.setenv(name, value)
     forget_clients()
     try:
-        text = TEXT.replace("PREFIX", prefix).replace("ENDPOINT", server.endpoint)
+        text = TEXT.replace("RAW", server.raw).replace("LAKE", server.lake)
+        text = text.replace("PREFIX", prefix).replace("ENDPOINT", server.endpoint)
         deployment = parse(Deployment, text, "topics.yaml", {})
         answer: dict[str, str] = {
-            one.what.replace(f"/{prefix}", ""): one.outcome for one in rights(deployment, deployment.topics[0])
+            one.what.replace(f"/{prefix}", "").replace(server.raw, "raw").replace(server.lake, "lake"): one.outcome
+            for one in rights(deployment, deployment.topics[0])
         }
     finally:
         forget_clients()
-    for bucket in ("raw", "lake"):
+    for bucket in (server.raw, server.lake):
         assert "Contents" not in server.client().list_objects_v2(Bucket=bucket, Prefix=prefix), "nothing is left behind"
     return answer
 
 
 @pytest.mark.essential
 def test_each_role_is_told_what_it_may_do(
-    server: S3Server, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    server: OwnBuckets, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = f"rights-{rng.getrandbits(40):x}"
     reading = dict.fromkeys(("list s3://raw", "get from s3://raw", "list s3://lake", "get from s3://lake"), "yes")
@@ -66,7 +67,7 @@ def test_each_role_is_told_what_it_may_do(
     assert refused == {**dict.fromkeys(reading, "no"), "put to s3://lake/orders": "no", **others}
 
 
-def test_a_bucket_that_is_missing_is_no_right(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.tidemark.onboarding.test_rights.TEXT", TEXT.replace("s3://lake", "s3://none"))
+def test_a_bucket_that_is_missing_is_no_right(server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.tidemark.onboarding.test_rights.TEXT", TEXT.replace("LAKE", "none"))
     answer = found(server, "admin", "x", monkeypatch)
     assert (answer["list s3://none"], answer["put to s3://none/orders"]) == ("no", "no")

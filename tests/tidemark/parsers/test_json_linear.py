@@ -37,6 +37,7 @@ DOCUMENTS: dict[str, Callable[[int], bytes]] = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("parser", [PARSER, PARTS], ids=["values", "parts"])
 @pytest.mark.parametrize("document", DOCUMENTS.values(), ids=DOCUMENTS.keys())
 def test_time_grows_with_the_bytes_alone(document: Callable[[int], bytes], parser: JsonColumns) -> None:

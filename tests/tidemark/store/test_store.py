@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.support.ports import free_port
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets, S3Server
 from tidemark.errors import AccessDenied, FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Fetched, LocalStore, Store, StoreOptions, local, open_store, put_once
 
@@ -27,7 +27,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(f"s3://{bucket}", at(server))
 
 
-def at(server: S3Server) -> StoreOptions:
+def at(server: S3Server | OwnBuckets) -> StoreOptions:
     return StoreOptions(endpoint_url=server.endpoint, region="us-east-1", path_style=True)
 
 

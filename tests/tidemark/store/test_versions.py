@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.s3 import S3Server, allow
+from tests.support.s3 import OwnBuckets, S3Server, allow
 from tests.support.waiting import wait_until
 from tests.tidemark.store.test_store import at
 from tidemark.errors import AccessDenied, NotFound, UnknownOutcome
@@ -211,22 +211,22 @@ RIGHTS = {"s3:ListBucketVersions": ["s3:DeleteObjectVersion"], "s3:DeleteObjectV
 @pytest.mark.essential
 @pytest.mark.parametrize("missing", RIGHTS)
 def test_a_missing_right_is_named(
-    starts_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    own_buckets: Callable[..., OwnBuckets], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     everything = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*"]
     rights = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket", *RIGHTS[missing]]
     users = {"job": [allow(rights, everything)]}
-    with S3Server(tmp_path, versioned=("raw",), users=users) as server:
-        for name, value in server.env("job").items():
-            monkeypatch.setenv(name, value)
-        forget_clients()
-        store = open_store("s3://raw", at(server))
-        inner = versioned(store)
-        assert inner is not None
-        etag = store.put("k", b"1")
-        store.delete("k")
-        with pytest.raises(AccessDenied, match=missing):
-            delete_versions(inner, {"k": {etag}})
+    server = own_buckets(versioned=("raw",), users=users)
+    for name, value in server.env("job").items():
+        monkeypatch.setenv(name, value)
+    forget_clients()
+    store = open_store(f"s3://{server.raw}", at(server))
+    inner = versioned(store)
+    assert inner is not None
+    etag = store.put("k", b"1")
+    store.delete("k")
+    with pytest.raises(AccessDenied, match=missing):
+        delete_versions(inner, {"k": {etag}})
     forget_clients()
 
 

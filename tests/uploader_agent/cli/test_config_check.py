@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
 from tests.support.ports import HOST, free_port
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tidemark.store.s3.clients import forget_clients
 from uploader_agent import cli
 
@@ -29,18 +29,17 @@ def statements() -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     users = {"agent": statements(), "reader": [one for one in statements() if not one["Sid"].startswith("Write")]}
-    with S3Server(tmp_path_factory.mktemp("checked"), users=users) as server:
-        yield server
+    return own_buckets(users=users)
 
 
 @pytest.fixture
-def config(tmp_path: Path, server: S3Server, kafka: KafkaCluster) -> Path:
+def config(tmp_path: Path, server: OwnBuckets, kafka: KafkaCluster) -> Path:
     settings = {
         "cluster": "east",
         "broker": {"properties": str(kafka.brokers[0].properties_path), "bootstrap": kafka.brokers[0].bootstrap},
-        "raw": {"url": "s3://raw/prefix"},
+        "raw": {"url": f"s3://{server.raw}/prefix"},
         "store": {"endpoint_url": server.endpoint, "region": "us-east-1"},
         "state_dir": str(tmp_path / "state"),
     }
@@ -52,7 +51,7 @@ def change(config: Path, **settings: Any) -> None:
     config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | settings))
 
 
-def outcomes(config: Path, server: S3Server, *arguments: str, user: str = "agent") -> tuple[int, dict[str, str], str]:
+def outcomes(config: Path, server: OwnBuckets, *arguments: str, user: str = "agent") -> tuple[int, dict[str, str], str]:
     forget_clients()
     try:
         command = ["config", "check", "-c", str(config), "-o", "json", *arguments]
@@ -61,8 +60,11 @@ def outcomes(config: Path, server: S3Server, *arguments: str, user: str = "agent
         forget_clients()
     return (
         done.exit_code,
-        {one["what"].partition(" at ")[0]: one["outcome"] for one in json.loads(done.stdout)["checks"]},
-        done.stderr,
+        {
+            one["what"].partition(" at ")[0].replace(server.raw, "raw"): one["outcome"]
+            for one in json.loads(done.stdout)["checks"]
+        },
+        done.stderr.replace(server.raw, "raw"),
     )
 
 
@@ -78,19 +80,19 @@ ALL = {
 
 
 @pytest.mark.essential
-def test_the_agents_own_policy_lets_all_be_tried_and_nothing_is_left(config: Path, server: S3Server) -> None:
+def test_the_agents_own_policy_lets_all_be_tried_and_nothing_is_left(config: Path, server: OwnBuckets) -> None:
     assert outcomes(config, server) == (0, ALL, "")
-    assert "Contents" not in server.client().list_objects_v2(Bucket="raw")
+    assert "Contents" not in server.client().list_objects_v2(Bucket=server.raw)
 
 
-def test_an_agent_that_may_not_write_fails(config: Path, server: S3Server) -> None:
+def test_an_agent_that_may_not_write_fails(config: Path, server: OwnBuckets) -> None:
     code, found, errors = outcomes(config, server, user="reader")
     there = {what: outcome for what, outcome in ALL.items() if not what.startswith("create once")}
     assert (code, found) == (1, there | {"put to s3://raw/prefix/_tails/east/1": "no"})
     assert errors.startswith("put to s3://raw/prefix/_tails/east/1: ")
 
 
-def test_a_bucket_that_does_not_exist_fails(config: Path, server: S3Server) -> None:
+def test_a_bucket_that_does_not_exist_fails(config: Path, server: OwnBuckets) -> None:
     change(config, raw={"url": "s3://nowhere/prefix"})
     code, found, errors = outcomes(config, server, user="admin")
     assert (code, found) == (1, {"list s3://nowhere": "no", "broker": "yes"})
@@ -98,7 +100,7 @@ def test_a_bucket_that_does_not_exist_fails(config: Path, server: S3Server) -> N
     assert outcomes(config, server, "--offline") == (0, {}, "")
 
 
-def test_a_broker_that_does_not_answer_fails(config: Path, server: S3Server) -> None:
+def test_a_broker_that_does_not_answer_fails(config: Path, server: OwnBuckets) -> None:
     broker = yaml.safe_load(config.read_text())["broker"]
     client = {"bootstrap_timeout_ms": 500}
     change(config, broker={**broker, "bootstrap": f"{HOST}:{free_port()}", "client": client})

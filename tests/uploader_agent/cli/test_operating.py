@@ -171,6 +171,7 @@ SECRETS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_no_secret_is_logged(operated: Operated, form: str) -> None:
     """Neither by errors and tracebacks that quote it, nor by commands, nor by a file that is wrong."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.s3 import S3Server
+from tests.support.s3 import OwnBuckets
 from tests.uploader_agent.fakes import CLUSTER, ID, T, World, records
 from tests.uploader_agent.stored.test_foreign_epochs import FORGED, forge
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
@@ -22,48 +22,49 @@ from uploader_agent.verify import Severity
 
 
 @pytest.fixture(scope="module")
-def server(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(own_buckets: Callable[..., OwnBuckets]) -> OwnBuckets:
     users = {"agent": statements("agent"), "other": statements("agent", broker=2), "undo": statements("undo")}
-    with S3Server(tmp_path_factory.mktemp("s3"), locked=("raw",), users=users) as server:
-        yield server
+    return own_buckets(locked=("raw",), users=users)
 
 
 @pytest.fixture
-def stored(world: World, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def stored(world: World, server: OwnBuckets, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """[0, 200) in two segments and a quiet tail up to 250, uploaded by the agent under its own role."""
     for name, value in server.env("agent").items():
         monkeypatch.setenv(name, value)
     forget_clients()
-    world.store.inner = open_store("s3://raw", StoreOptions(endpoint_url=server.endpoint, path_style=True))
-    world.store.url = f"s3://raw/{PREFIX}"
-    world.endpoint, world.control = Endpoint("s3://raw", PREFIX), ControlKeys(PREFIX, CLUSTER)
+    world.store.inner = open_store(f"s3://{server.raw}", StoreOptions(endpoint_url=server.endpoint, path_style=True))
+    world.store.url = f"s3://{server.raw}/{PREFIX}"
+    world.endpoint, world.control = Endpoint(f"s3://{server.raw}", PREFIX), ControlKeys(PREFIX, CLUSTER)
     world.disk.partition().fill(0, 100, end=200).segment(200, records(200, 250))
     world.once(tail_after="0s")
     yield world
     forget_clients()
     admin = server.client()
     for one in versions(server, PREFIX, user="admin"):
-        admin.delete_object(Bucket="raw", Key=one["Key"], VersionId=one["VersionId"], BypassGovernanceRetention=True)
+        admin.delete_object(
+            Bucket=server.raw, Key=one["Key"], VersionId=one["VersionId"], BypassGovernanceRetention=True
+        )
 
 
-def versions(server: S3Server, prefix: str, user: str = "undo") -> list[dict[str, Any]]:
+def versions(server: OwnBuckets, prefix: str, user: str = "undo") -> list[dict[str, Any]]:
     """All versions below ``prefix``, markers of deletes among them, as ``list-object-versions`` shows them."""
-    pages = server.client(user).list_object_versions(Bucket="raw", Prefix=prefix)
+    pages = server.client(user).list_object_versions(Bucket=server.raw, Prefix=prefix)
     found: list[Any] = [*pages.get("Versions", []), *pages.get("DeleteMarkers", [])]
     return found
 
 
-def undo(server: S3Server, key: str) -> bytes:
+def undo(server: OwnBuckets, key: str) -> bytes:
     """The recipe of ``docs/security.md``: find the version, keep it, take it away; what was is current again."""
     client = server.client("undo")
     [bad] = [one["VersionId"] for one in versions(server, key) if one["IsLatest"]]
-    kept = client.get_object(Bucket="raw", Key=key, VersionId=bad)["Body"].read()
-    assert refused(client.delete_object, Bucket="raw", Key=key, VersionId=bad), "it is locked"
-    client.delete_object(Bucket="raw", Key=key, VersionId=bad, BypassGovernanceRetention=True)
+    kept = client.get_object(Bucket=server.raw, Key=key, VersionId=bad)["Body"].read()
+    assert refused(client.delete_object, Bucket=server.raw, Key=key, VersionId=bad), "it is locked"
+    client.delete_object(Bucket=server.raw, Key=key, VersionId=bad, BypassGovernanceRetention=True)
     return kept
 
 
-def test_the_agent_leaves_no_second_version(stored: World, server: S3Server) -> None:
+def test_the_agent_leaves_no_second_version(stored: World, server: OwnBuckets) -> None:
     assert stored.watermark()[1].next_offset == 250
     disk, key = stored.disk.partition(), stored.keys().segment(SegmentName(200), "log")
     disk.segment(200, records(200, 300))
@@ -79,20 +80,20 @@ def test_the_agent_leaves_no_second_version(stored: World, server: S3Server) -> 
     assert examine(stored, deep=True)[0] in {Severity.OK, Severity.TRUNCATED}
 
 
-def test_no_role_of_ours_takes_a_version_away(stored: World, server: S3Server) -> None:
+def test_no_role_of_ours_takes_a_version_away(stored: World, server: OwnBuckets) -> None:
     [one] = versions(server, stored.keys().segment(SegmentName(0), "log"))
     for user in ("agent", "other"):
-        where = {"Bucket": "raw", "Key": one["Key"], "VersionId": one["VersionId"]}
+        where = {"Bucket": server.raw, "Key": one["Key"], "VersionId": one["VersionId"]}
         assert refused(server.client(user).delete_object, **where)
         assert refused(server.client(user).delete_object, **where, BypassGovernanceRetention=True)
-        assert refused(server.client(user).list_object_versions, Bucket="raw", Prefix=PREFIX)
+        assert refused(server.client(user).list_object_versions, Bucket=server.raw, Prefix=PREFIX)
 
 
-def test_a_forged_watermark_is_undone(stored: World, server: S3Server) -> None:
+def test_a_forged_watermark_is_undone(stored: World, server: OwnBuckets) -> None:
     """What an agent of another broker may write, since its broker may come to lead."""
     before, key = stored.watermark(), stored.keys().watermark
     body = forge(stored)
-    server.client("other").put_object(Bucket="raw", Key=key, Body=stored.store.inner.get(key).body)
+    server.client("other").put_object(Bucket=server.raw, Key=key, Body=stored.store.inner.get(key).body)
     stored.disk.partition().segment(200, records(200, 300)).roll(300)
     stored.once()
     assert stored.watermark()[1].leader_epoch == body.watermark.leader_epoch == FORGED
@@ -103,10 +104,10 @@ def test_a_forged_watermark_is_undone(stored: World, server: S3Server) -> None:
     assert stored.watermark()[1].order == (0, 3, 300)
 
 
-def test_a_spoilt_segment_is_undone(stored: World, server: S3Server) -> None:
+def test_a_spoilt_segment_is_undone(stored: World, server: OwnBuckets) -> None:
     """Under the ETag that its manifest names."""
     key = stored.keys().segment(SegmentName(100), "log")
-    server.client("other").put_object(Bucket="raw", Key=key, Body=b"spoilt")
+    server.client("other").put_object(Bucket=server.raw, Key=key, Body=b"spoilt")
     assert examine(stored)[0] is not Severity.OK
     assert undo(server, key) == b"spoilt"
     assert stored.stored(100) == records(100, 200)
@@ -114,20 +115,20 @@ def test_a_spoilt_segment_is_undone(stored: World, server: S3Server) -> None:
 
 
 @pytest.mark.essential
-def test_a_deleted_segment_is_undone(stored: World, server: S3Server) -> None:
+def test_a_deleted_segment_is_undone(stored: World, server: OwnBuckets) -> None:
     key = stored.keys().segment(SegmentName(0), "log")
-    server.client().delete_object(Bucket="raw", Key=key)
+    server.client().delete_object(Bucket=server.raw, Key=key)
     assert examine(stored)[0] is Severity.GAP
     [marker] = [one["VersionId"] for one in versions(server, key) if one["IsLatest"]]
     client = server.client("undo")
-    client.delete_object(Bucket="raw", Key=key, VersionId=marker, BypassGovernanceRetention=True)
+    client.delete_object(Bucket=server.raw, Key=key, VersionId=marker, BypassGovernanceRetention=True)
     assert examine(stored, deep=True) == (Severity.OK, [])
 
 
-def test_the_lifecycle_rules_are_taken(server: S3Server) -> None:
+def test_the_lifecycle_rules_are_taken(server: OwnBuckets) -> None:
     """They, and nobody's role, free the space of former versions."""
     text = (ROOT / "deploy" / "lifecycle" / "raw.json").read_text(encoding="utf-8").replace("<prefix>", PREFIX)
     admin = server.client()
-    admin.put_bucket_lifecycle_configuration(Bucket="raw", LifecycleConfiguration=json.loads(text))
-    rules: list[Any] = admin.get_bucket_lifecycle_configuration(Bucket="raw")["Rules"]
+    admin.put_bucket_lifecycle_configuration(Bucket=server.raw, LifecycleConfiguration=json.loads(text))
+    rules: list[Any] = admin.get_bucket_lifecycle_configuration(Bucket=server.raw)["Rules"]
     assert {one["NoncurrentVersionExpiration"]["NoncurrentDays"] for one in rules} == {30, 1}
