@@ -23,6 +23,7 @@ from tidemark.formats.table.schema_state import SchemaState
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.inspection.data_flow import DataFlow, data_flow
 from tidemark.inspection.gap_acknowledgement import words_of
+from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
@@ -50,6 +51,9 @@ _HOURS_KEPT: Final = 2048
 """... and hours of a topic's samples."""
 
 _READERS: Final = 16
+
+_QUARANTINE_FILES: Final = 20
+"""The newest files of a topic's quarantine, of which the reasons are read."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -133,6 +137,7 @@ class Reader:
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = EvidenceReader()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
+        self._quarantines = Kept(self._read_quarantine, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
         """The topics file, read again once it has changed. Raises ConfigError."""
@@ -190,8 +195,11 @@ class Reader:
 
     def quarantined(self, now: TopicNow) -> dict[str, int]:
         """Quarantined rows by date, constant for a ledger; the key is empty for rows without a date."""
-        ledger = now.ledger
-        return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
+        return self._quarantined.get(_version(now))
+
+    def quarantine(self, topic: TopicSettings) -> Quarantine:
+        """The refused records and the reasons of the newest ones, without values; constant for a ledger."""
+        return self._quarantines.get(_version(self.topic(topic)))
 
     def standing(self, table: TopicTable) -> EffectiveEvidence:
         """The evidence in force. Raises StoreError, FormatError."""
@@ -263,11 +271,20 @@ class Reader:
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
         return self.standing(self.table(key[0], key[1])).rows_by_date("quarantined")
 
+    def _read_quarantine(self, key: tuple[str, str, int, int]) -> Quarantine:
+        table = self.table(key[0], key[1])
+        return quarantine_of(table, self.standing(table), most_files=_QUARANTINE_FILES, values=False)
+
 
 @cache
 def reader() -> Reader:
     """The reader that all requests of this process share."""
     return Reader()
+
+
+def _version(now: TopicNow) -> tuple[str, str, int, int]:
+    ledger = now.ledger
+    return ledger.cluster, ledger.topic, ledger.n, ledger.attempt
 
 
 def _followed(table: TopicTable) -> SchemaState | None:

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from typer.testing import CliRunner
 
 from tests.plugins.web.page_server import ANN, NOBODY, VIC, PageServer
-from tests.plugins.web.page_world import FILE, GAP, PageWorld
+from tests.plugins.web.page_world import FILE, GAP, REASONS, REFUSED, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.cli.app import app
@@ -321,6 +321,20 @@ def test_dates_have_their_states_and_refused_rows(ann: httpx.Client) -> None:
     assert by_date["2026-04-01"]["state"] == "final_incomplete"
     assert by_date["2026-03-24"]["late_rows"] == 77
     assert get(ann, f"{ORDERS}/dates", year=2025)["dates"] == []
+
+
+def test_refused_records_are_told_by_reason_without_their_values(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/quarantine")
+    assert (found["records"], found["dates"], found["lost"]) == (20, {"2026-01-01": 20}, [])
+    assert [(one["reason"], one["records"], len(one["examples"])) for one in found["reasons"]] == [
+        (REASONS[0], 13, 3),
+        (REASONS[1], 7, 3),
+    ]
+    example = {"incarnation": 0, "partition": 0, "start": 113, "end": 114, "timestamp_ms": 1_767_225_600_113}
+    assert found["reasons"][1]["examples"][0] == {**example, "value": None}
+    [file] = found["files"]
+    assert file.endswith(f"/lake/orders__quarantine/{REFUSED}")
+    assert get(ann, f"api/topics/{CLUSTER}/clicks/quarantine")["reasons"] == []
 
 
 def test_the_past_is_what_the_watch_sampled(ann: httpx.Client) -> None:
