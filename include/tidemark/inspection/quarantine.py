@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
@@ -21,6 +21,7 @@ from tidemark.schemas.adopted import read_state
 from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.words import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ class QuarantinedExample(Model):
     start of the value as text, with escapes for other bytes; None for a batch, a null value, or if it is not shown.
     """
 
+    kind: Literal["record", "batch"]
     incarnation: int
     partition: int
     start: int
@@ -69,7 +71,7 @@ class Quarantine(Model):
     """The quarantine of a topic at a ledger: ``records`` in all, by date (ISO, empty for none), by reason and schema.
 
     ``files`` are the URLs of the files that count, the newest first. Only the first ``files_read`` of them were read:
-    ``reasons``, the most frequent first, are of these. ``lost`` files are named by evidence, and are not in the store.
+    ``reasons``, the most frequent first, are of these. Evidence names the ``lost`` files, which are not in the store.
     """
 
     cluster: str
@@ -150,10 +152,10 @@ class _Found:
     def add(self, rows: pa.RecordBatch) -> None:
         """Count the rows of a file."""
         schemas = _schemas(rows) if self.framed else {}
-        columns = {name: rows.column(name) for name in (*_PLACE, "timestamp_ms", "kafka_value", "batch")}
-        for at, reason in enumerate(rows.column("reason").to_pylist()):
+        columns = {name: rows.column(name) for name in _COLUMNS}
+        for at in range(len(rows)):
             batch = columns["batch"][at].as_py()
-            kind = _Kind(reason, schemas.get(at))
+            kind = _Kind(columns["reason"][at].as_py(), schemas.get(at))
             start, end = columns["kafka_offset"][at].as_py(), columns["next_offset"][at].as_py()
             self._records[kind] += 1 if batch is None else _records(batch, start, end)
             examples = self._examples.setdefault(kind, [])
@@ -162,6 +164,7 @@ class _Found:
                 stamp, value = columns["timestamp_ms"][at].as_py(), columns["kafka_value"][at].as_py()
                 examples.append(
                     QuarantinedExample(
+                        kind="record" if batch is None else "batch",
                         incarnation=incarnation,
                         partition=partition,
                         start=start,
@@ -217,5 +220,4 @@ def _records(batch: bytes, start: int, end: int) -> int:
 
 def _text(value: bytes) -> str:
     text = value[: 4 * _VALUE].decode("utf-8", "backslashreplace")
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:_VALUE])
-    return f"{shown}…" if len(value) > 4 * _VALUE or len(text) > _VALUE else shown
+    return printable(text[:_VALUE]) + ("…" if len(value) > 4 * _VALUE or len(text) > _VALUE else "")

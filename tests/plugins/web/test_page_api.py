@@ -330,7 +330,14 @@ def test_refused_records_are_told_by_reason_without_their_values(ann: httpx.Clie
         (REASONS[0], 13, 3),
         (REASONS[1], 7, 3),
     ]
-    example = {"incarnation": 0, "partition": 0, "start": 113, "end": 114, "timestamp_ms": 1_767_225_600_113}
+    example = {
+        "kind": "record",
+        "incarnation": 0,
+        "partition": 0,
+        "start": 113,
+        "end": 114,
+        "timestamp_ms": 1_767_225_600_113,
+    }
     assert found["reasons"][1]["examples"][0] == {**example, "value": None}
     [file] = found["files"]
     assert file.endswith(f"/lake/orders__quarantine/{REFUSED}")
