@@ -10,10 +10,10 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.cli.read_models import opened
-from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, QuarantinedReason, quarantine_of
+from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, quarantine_of
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.terminal import Output
-from tidemark.words import plural, printable, utc_time
+from tidemark.words import plural, utc_time
 
 
 def quarantine(
@@ -56,15 +56,8 @@ def _lines(found: Quarantine) -> Iterator[str]:
     yield from (f"  {dt or 'no date'}: {records:,}" for dt, records in found.dates.items())
     yield from (f"  not in the store: {file}; its dates can be rebuilt from raw" for file in found.lost)
     for reason in found.reasons:
-        yield f"{plural(reason.records, 'record')}{_of_schema(reason)}: {printable(reason.reason)}"
+        yield reason.text()
         yield from (f"  {_example(found.topic, example)}" for example in reason.examples)
-
-
-def _of_schema(reason: QuarantinedReason) -> str:
-    if reason.schema_id is None:
-        return ""
-    version = f" (version {reason.schema_version})" if reason.schema_version is not None else ""
-    return f" of schema {reason.schema_id}{version}"
 
 
 def _example(topic: str, example: QuarantinedExample) -> str:

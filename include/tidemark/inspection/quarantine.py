@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import AwareDatetime
 
+from tidemark.backfill.preview import ReasonPreview
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.table.schema_state import SchemaState
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = 3
 """Examples of each reason and schema."""
+
+_MOST_REASONS: Final = 200
+"""Reasons told apart: a parser of one's own may give each record another one. The rest are ``other reasons``."""
 
 _VALUE: Final = 80
 """Characters shown of a value."""
@@ -53,17 +57,9 @@ class QuarantinedExample(Model):
     value: str | None
 
 
-class QuarantinedReason(Model):
-    """The refused records of a ``reason`` and a schema, and the first of them.
+class QuarantinedReason(ReasonPreview):
+    """Refused records, and the first of them."""
 
-    ``schema_id`` is the number or GUID that a record names as its schema, None if it names none. ``schema_version`` is
-    its version in the subject that the topic follows, as far as it was adopted or waits for a person.
-    """
-
-    reason: str
-    schema_id: str | None
-    schema_version: int | None
-    records: int
     examples: tuple[QuarantinedExample, ...]
 
 
@@ -156,6 +152,8 @@ class _Found:
         for at in range(len(rows)):
             batch = columns["batch"][at].as_py()
             kind = _Kind(columns["reason"][at].as_py(), schemas.get(at))
+            if len(self._records) >= _MOST_REASONS and kind not in self._records:
+                kind = _Kind("other reasons", None)
             start, end = columns["kafka_offset"][at].as_py(), columns["next_offset"][at].as_py()
             self._records[kind] += 1 if batch is None else _records(batch, start, end)
             examples = self._examples.setdefault(kind, [])
