@@ -37,6 +37,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def start_of(value: bytes | None, most: int) -> str:
+    """The first ``most`` characters of a record's bytes as a :func:`printable` text; ``…`` stands for more.
+
+    >>> start_of(b"seven", 3), start_of(None, 3)
+    ('sev…', 'null')
+    """
+    if value is None:
+        return "null"
+    text = value[: 4 * most].decode("utf-8", "backslashreplace")
+    return printable(text[:most]) + ("…" if len(value) > 4 * most or len(text) > most else "")
+
+
 def utc_time(milliseconds: int) -> str:
     """A time in milliseconds since 1970 as people read it; the number itself outside of the years 1 to 9999.
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tidemark.words import duration, plural, printable, utc_time
+from tidemark.words import duration, plural, printable, start_of, utc_time
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,5 @@ def test_times_of_kafka() -> None:
 
 def test_a_foreign_text_is_one_printable_line() -> None:
     assert printable("a\tb\x1b[0mé\n") == r"a\tb\x1b[0mé\n"
+    assert start_of("é\n".encode() * 3, 4) == r"é\né\n…"
+    assert (start_of(b"ab\xff", 6), start_of(b"", 1), start_of(None, 1)) == (r"ab\xff", "", "null")

@@ -22,7 +22,7 @@ from tidemark.schemas.adopted import read_state
 from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.words import printable
+from tidemark.words import start_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,7 +168,7 @@ class _Found:
                         start=start,
                         end=end,
                         timestamp_ms=stamp,
-                        value=None if value is None else _text(value),
+                        value=None if value is None else start_of(value, _VALUE),
                     )
                 )
 
@@ -214,8 +214,3 @@ def _records(batch: bytes, start: int, end: int) -> int:
     """The number of offsets that a batch accounts for, as its evidence counts them."""
     count = read_header(batch, 0, 0).record_count
     return count if count >= 0 else end - start
-
-
-def _text(value: bytes) -> str:
-    text = value[: 4 * _VALUE].decode("utf-8", "backslashreplace")
-    return printable(text[:_VALUE]) + ("…" if len(value) > 4 * _VALUE or len(text) > _VALUE else "")
