@@ -97,6 +97,12 @@ def quarantine(topic: Seen) -> Quarantine:
     return reader().quarantine(topic)
 
 
+@router.get("/topics/{cluster}/{topic}/columns")
+def columns(topic: Seen) -> models.ColumnsAnswer:
+    """The table's columns."""
+    return models.ColumnsAnswer(columns=reader().columns(topic))
+
+
 @router.get("/topics/{cluster}/{topic}/history")
 def history(topic: Seen, hours: Annotated[int, Query(ge=1, le=168)] = 24) -> models.HistoryAnswer:
     """The topic's delay in the last hours."""
