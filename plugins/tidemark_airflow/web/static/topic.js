@@ -43,7 +43,7 @@ export async function showTopic(view, at) {
     if (mode) return button(`Rebuild ${date} …`, () => openBackfill(date, date, mode));
     return kind === "gap" ? button("Show the gaps", ofPartitions.showGaps) : null;
   }
-  const draw = () => put(top, head(at, now, openBackfill), notes(now, act), glance(now, known), ofTable(now, known), facts(now));
+  const draw = () => put(top, head(at, now, openBackfill), glance(now, known), ofTable(now, known), incidents(now.incidents, act), facts(now));
 
   async function load() {
     const columns = api.columns(at).then((answer) => (known.columns = answer.columns));
@@ -64,7 +64,8 @@ export async function showTopic(view, at) {
 }
 
 function head(at, now, openBackfill) {
-  return el(
+  const old = el("p", {class: "note warn"}, `The watermark indexes cannot be read, so this may be old: ${now.failure}`);
+  const bar = el(
     "div",
     {class: "head"},
     el("h1", {}, el("span", {class: "soft"}, `${at.cluster}/`), at.topic, " ", badge(now.state)),
@@ -75,12 +76,8 @@ function head(at, now, openBackfill) {
       el("button", {type: "button", class: "main", onclick: () => openBackfill()}, "Backfill …"),
     ),
   );
+  return [bar, now.failure ? old : null];
 }
-
-const notes = (now, act) => [
-  now.failure ? el("p", {class: "note warn"}, `The watermark indexes cannot be read, so this may be old: ${now.failure}`) : null,
-  incidents(now.incidents, act),
-];
 
 const list = (name, rows) =>
   el("dl", {class: `${name} card`}, rows.map(([term, value, wide]) => el("div", {class: wide ? "wide" : null}, el("dt", {}, term), el("dd", {}, value))));
@@ -91,7 +88,7 @@ function glance(now, known) {
   const behind = now.lag ? [`${plural(now.lag, "offset")} behind`, now.behind_since ? [" ", lasting(now.behind_since)] : ""] : "nothing waits";
   const line = (text, state = null) => el("small", {class: state}, text);
   return list("glance", [
-    ["Right", [sentence(now.state), known.dates?.quarantined ? line(`${plural(known.dates.quarantined, "record")} in quarantine`, "attention") : null]],
+    ["Is it right?", [sentence(now.state), known.dates?.quarantined ? line(`${plural(known.dates.quarantined, "record")} in quarantine`, "attention") : null]],
     ["Newest commit", [now.committed_at ? time(now.committed_at) : "none", line(behind)]],
     [
       "Missing",
