@@ -47,6 +47,7 @@ export const api = {
   history: (at, values) => ask(`${of(at)}/history${query(values)}`),
   flow: (at) => ask(`${of(at)}/flow`),
   report: (at, run) => ask(`${of(at).replace("topics", "reports")}${query({run})}`),
+  quarantine: (at) => ask(`${of(at)}/quarantine`),
   readers: (at) => ask(`${of(at)}/readers`),
   lineage: (at, values) => ask(`${of(at)}/lineage${query(values)}`),
   acknowledge: (at, word) => send(`${of(at)}/acknowledgements`, word, {[REQUEST_HEADER]: "page"}),

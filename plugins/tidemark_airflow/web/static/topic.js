@@ -6,6 +6,7 @@ import {acknowledge, backfill, lineage} from "./dialogs.js";
 import {agentOf, clock, copyable, duration, el, hint, lasting, number, path, place, plural, put, range, say, short, time} from "./dom.js";
 import {flow} from "./flow.js";
 import {incidents} from "./incidents.js";
+import {quarantine} from "./quarantine.js";
 import {api} from "./server.js";
 import {badge, inWords, TOPIC} from "./states.js";
 import {legend, nameOf, strip, table} from "./strips.js";
@@ -32,14 +33,15 @@ export async function showTopic(view, at) {
     backfill({topics: [`${at.cluster}/${at.topic}`], from_date: from, to_date: to, mode});
   const ofPartitions = partitions(at, () => now);
   const ofDates = dates(at, openBackfill);
-  const sections = [ofPartitions, past(at), ofDates, flow(at)];
+  const sections = [ofPartitions, past(at), ofDates];
+  const refused = quarantine(at);
   const top = el("div", {});
 
   // What one click does for an incident: its backfill, or the gaps that it is about.
   function act({kind, mode, date}) {
-    const refused = known.dates?.dates.filter((one) => one.quarantined).map((one) => one.dt) ?? [];
+    const days = known.dates?.dates.filter((one) => one.quarantined).map((one) => one.dt) ?? [];
     const button = (label, onclick) => el("button", {type: "button", onclick}, label);
-    if (mode === "replay") return button("Replay the quarantine …", () => openBackfill(refused[0], refused.at(-1), mode));
+    if (mode === "replay") return button("Replay the quarantine …", () => openBackfill(days[0], days.at(-1), mode));
     if (mode) return button(`Rebuild ${date} …`, () => openBackfill(date, date, mode));
     return kind === "gap" ? button("Show the gaps", ofPartitions.showGaps) : null;
   }
@@ -49,10 +51,11 @@ export async function showTopic(view, at) {
     const columns = api.columns(at).then((answer) => (known.columns = answer.columns));
     await Promise.all([columns, ...sections.map((one) => one.load())]);
     known.dates = ofDates.answer();
+    refused.hidden = !known.dates.quarantined;
     draw();
   }
   draw();
-  put(view, top, sections.map(({node}) => node));
+  put(view, top, sections.map(({node}) => node), refused, flow(at));
   await load();
   const asked = address();
   const [from, to, mode] = ["from_date", "to_date", "mode"].map((name) => asked.get(name) ?? undefined);
