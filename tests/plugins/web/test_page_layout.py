@@ -23,7 +23,8 @@ ESSENTIAL = (1280, "light")
 _CHART = """
 const module = await import("./static/chart.js");
 const points = [[0, 0], [300000, arguments[1]]];
-const node = module.chart({title: "Lag", points, axis: [-3600000, 600000], format: String, steps: module[arguments[0]]});
+const [axis, steps] = [[-3600000, 600000], module[arguments[0]]];
+const node = module.chart({title: "Lag", points, axis, format: String, steps});
 const texts = [...node.querySelectorAll("svg text")].map((one) => one.textContent);
 return [texts, node.querySelector("figcaption").textContent];
 """
@@ -38,7 +39,8 @@ Date.now = () => now + 60000 * (1 + arguments[1]);
 document.dispatchEvent(new Event("visibilitychange"));
 """
 _SIDE_BY_SIDE = """
-const [month, detail] = [".month:has([aria-pressed])", ".detail"].map((css) => document.querySelector(css).getBoundingClientRect());
+const boxOf = (css) => document.querySelector(css).getBoundingClientRect();
+const [month, detail] = [".month:has([aria-pressed])", ".detail"].map(boxOf);
 return [detail.left - month.right, detail.top - month.top, detail.top - month.bottom].map(Math.round);
 """
 _COLUMNS = "return getComputedStyle(document.querySelector(arguments[0])).gridTemplateColumns.split(' ').length"
