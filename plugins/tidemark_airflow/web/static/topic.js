@@ -145,7 +145,7 @@ function ofTable(now, known) {
       "div",
       {},
       el("h2", {}, "Columns"),
-      known.columns?.length === 0 ? "Nothing has landed yet." : el("p", {class: "columns"}, columns.slice(0, COLUMNS).map(named)),
+      el("p", {class: "columns"}, columns.length ? columns.slice(0, COLUMNS).map(named) : known.columns ? "Nothing has landed yet." : "…"),
       rest.length ? el("details", {}, el("summary", {}, `${number(rest.length)} more`), el("p", {class: "columns"}, rest.map(named))) : null,
     ),
     el("div", {}, el("h2", {}, "Query"), Object.entries(queries).map(([engine, from]) => copyable(engine, `SELECT * FROM ${from}${where} LIMIT 10`))),
