@@ -55,7 +55,7 @@ def test_a_runs_report_is_found_by_its_run_with_the_tables_that_people_see(serve
         assert client.get(f"api/reports/{CLUSTER}/orders", params={"run": "another"}).status_code == 404
     assert (found["name"], found["state"], found["done"]) == (NAME, "landed", True)
     assert [part["title"] for part in found["parts"]] == ["Backfill", "What it does", "Dates as they are", "Result"]
-    assert ["Bytes read", "12 B"] in found["parts"][1]["rows"]
+    assert ["Segments read", "1"] in found["parts"][1]["rows"]
 
 
 def test_a_page_whose_run_goes_on_is_drawn_anew(server: PageServer) -> None:
