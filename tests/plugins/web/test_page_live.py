@@ -163,7 +163,7 @@ def test_red_is_for_loss_and_amber_for_attention(orders: Browser, server: PageSe
             id="quoted",
         ),
         pytest.param(
-            "on broker 3, see the log (systemd: journalctl -u tidemark-agent | grep head_; Kubernetes: kubectl logs POD)",
+            "on broker 3, see (systemd: journalctl -u tidemark-agent | grep head_; Kubernetes: kubectl logs POD)",
             None,
             ["journalctl -u tidemark-agent | grep head_", "kubectl logs POD"],
             id="of platforms",
