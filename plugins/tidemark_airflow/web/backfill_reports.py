@@ -41,9 +41,12 @@ def report_json(topic: Seen, name: Name) -> dict[str, Any]:
 
 @router.get("/api/reports/{cluster}/{topic}")
 def report_of_run(topic: Seen, run: Annotated[str, Query(max_length=250)]) -> ReportAnswer:
-    """The report of the run ``run`` of the backfill DAG so far, as the tables that people see."""
+    """The report of the run ``run`` of the backfill DAG so far, as the tables that people see: none before it begins."""
     name = report_name(run)
-    report = _found(topic, name)
+    try:
+        report = read_report(open_topic_table(reader().deployment(), topic), name)
+    except NotFound:
+        return ReportAnswer(name=name, state="", done=False, parts=[])
     parts = [ReportPart(**section._asdict()) for section in sections(report)]
     return ReportAnswer(name=name, state=report.state, done=report.done, parts=parts)
 

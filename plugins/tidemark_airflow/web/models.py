@@ -315,7 +315,7 @@ class ReportPart(BaseModel):
 
 
 class ReportAnswer(BaseModel):
-    """A run's report on a topic so far: its ``name``, the state in words, and its parts in order."""
+    """A run's report on a topic so far: its ``name``, the state in words (empty before it begins), and its parts."""
 
     name: str
     state: str

@@ -146,9 +146,9 @@ async function follow(opened, form, topics, {dag_run_id: id, state}) {
   }
   for (let now = state; node.isConnected; now = (await answered(airflow.run(BACKFILL, id)))?.state ?? now) {
     const found = await Promise.all(topics.map((topic) => answered(api.report(at(topic), id))));
-    const told = found.find((one) => one && !one.done)?.state;
+    const told = found.find((one) => one && !one.done)?.state; // empty until the run has begun its report
     put(status, "The run ", link, ` ${ENDS[now] ?? `is ${now}${told ? `: ${told}` : ""}`}.`);
-    put(reports, found.map((one, place) => one && report(topics[place], one)));
+    put(reports, found.map((one, place) => one?.state && report(topics[place], one)));
     if (now in ENDS) {
       status.classList.add(now === "success" ? "good" : "warn");
       return;
@@ -159,7 +159,7 @@ async function follow(opened, form, topics, {dag_run_id: id, state}) {
 
 const at = (label) => ({cluster: label.split("/")[0], topic: label.split("/")[1]});
 
-// Null while nothing answers, and until a run has begun to write its report: it is asked again.
+// Null while nothing answers: it is asked again.
 const answered = (asked) =>
   asked.catch((error) => {
     if (error instanceof Refused) return null;
