@@ -41,7 +41,7 @@ def report_json(topic: Seen, name: Name) -> dict[str, Any]:
 
 @router.get("/api/reports/{cluster}/{topic}")
 def report_of_run(topic: Seen, run: Annotated[str, Query(max_length=250)]) -> ReportAnswer:
-    """The report of the run ``run`` of the backfill DAG so far, as the tables that people see: none before it begins."""
+    """The report of the run ``run`` of the backfill DAG so far, as tables; without any before it begins."""
     name = report_name(run)
     try:
         report = read_report(open_topic_table(reader().deployment(), topic), name)
