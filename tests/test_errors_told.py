@@ -123,7 +123,7 @@ FAULTS = {
         text=(("s3://raw", "s3://raw/seen"), ("cluster: east", "cluster: west")),
     ),
     "an unknown key": Fault(
-        "topics.0.latenes: is not a known key; did you mean lateness?",
+        "topics.orders.latenes: is not a known key; did you mean lateness?",
         code=2,
         text=(("{topic:", "{latenes: 1h, topic:"),),
     ),
@@ -159,13 +159,13 @@ FAULTS = {
         text=(("orders}", "orders, sane_timestamps: {earliest: 2026-02-30}}"),),
     ),
     "a length of time without a unit": Fault(
-        "topics.0.lateness: must be a number with a unit",
+        "topics.orders.lateness: must be a number with a unit",
         code=2,
         of=FILES,
         text=(("orders}", "orders, lateness: 10}"),),
     ),
     "a size with another unit": Fault(
-        "topics.0.batch.size: must be bytes or a number with a unit",
+        "topics.orders.batch.size: must be bytes or a number with a unit",
         code=2,
         of=FILES,
         text=(("orders}", "orders, batch: {size: 1MB}}"),),

@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -213,30 +214,53 @@ def parse(
         return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
     except ValidationError as error:
         problems = [_problem(item, model) for item in error.errors()]
-        raise ConfigError(source, grouped(problems, value.get("defaults"))) from None
+        raise ConfigError(source, grouped(problems, value)) from None
 
 
-def defaults_of(path: Path) -> object:
-    """What the file ``path``, which was loaded, gives to each of its topics."""
-    value = _yaml(path.read_text(encoding="utf-8"), str(path), "")
-    return value.get("defaults") if isinstance(value, dict) else None
+def content_of(path: Path) -> object:
+    """The plain values of the file ``path``, which was loaded."""
+    return _yaml(path.read_text(encoding="utf-8"), str(path), "")
 
 
-def grouped(problems: Iterable[tuple[str, str]], defaults: object = None) -> list[tuple[str, str]]:
-    """``problems``, in which one that several topics have is one, with their number: a mistake in ``defaults``."""
+def grouped(problems: Iterable[tuple[str, str]], content: object) -> list[tuple[str, str]]:
+    """``problems`` of a file with this ``content``: topics are named, where pydantic counts them.
+
+    One that several topics have is one, with their number: a mistake in ``defaults``.
+    """
+    known = content if isinstance(content, Mapping) else {}
+    defaults, names = known.get("defaults"), _names(known)
     shared: dict[tuple[str, str], list[str]] = {}
     for field, rule in problems:
         match = _OF_TOPIC.fullmatch(field)
-        shared.setdefault((match[1] or "", rule) if match else (field, rule), []).append(field)
+        shared.setdefault((match[2] or "", rule) if match else (field, rule), []).append(field)
     found = []
     for (rest, rule), fields in shared.items():
-        known = isinstance(defaults, Mapping) and rest.partition(".")[0] in defaults
-        place = f"defaults.{rest}" if len(fields) > 1 and known else fields[0]
+        stated = isinstance(defaults, Mapping) and rest.partition(".")[0] in defaults
+        place = f"defaults.{rest}" if len(fields) > 1 and stated else _named(fields[0], names)
         found.append((place, f"{rule} (in {len(fields):,} topics)" if len(fields) > 1 else rule))
     return found
 
 
-_OF_TOPIC: Final = re.compile(r"topics\.\d+(?:\.(.+))?")
+_OF_TOPIC: Final = re.compile(r"topics\.(\d+)(?:\.(.+))?")
+
+
+def _names(content: Mapping[str, Any]) -> dict[str, str]:
+    """The names of a file's topics by their number: with the cluster, if another topic has the name as well."""
+    topics = content.get("topics")
+    items = {str(at): item for at, item in enumerate(topics)} if isinstance(topics, list) else {}
+    named = {at: item for at, item in items.items() if isinstance(item, dict) and isinstance(item.get("topic"), str)}
+    counts = Counter(item["topic"] for item in named.values())
+    return {
+        at: item["topic"]
+        if counts[item["topic"]] == 1
+        else f"{item.get('cluster', content.get('cluster'))}/{item['topic']}"
+        for at, item in named.items()
+    }
+
+
+def _named(field: str, names: Mapping[str, str]) -> str:
+    match = _OF_TOPIC.fullmatch(field)
+    return field if match is None else ".".join(["topics", names.get(match[1], match[1]), *filter(None, [match[2]])])
 
 
 def _yaml(text: str, source: str, field: str) -> Any:
@@ -278,8 +302,9 @@ def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     if item["type"] == "union_tag_not_found":
         return f"{field}.{_discriminator(item)}", "is required"
     rule = "must be a mapping of keys to values" if item["type"] in _NO_MAPPING else item["msg"]
-    rule = rule.removeprefix("Value error, ").replace("Input should be", "must be")
-    return field, f"{rule}{_quoted(field, item['input'])}"
+    rule = rule.removeprefix("Value error, ").replace("Input should be", "must be").replace("String should", "must")
+    told = isinstance(item["input"], str) and repr(item["input"]) in rule
+    return field, rule if told else f"{rule}{_quoted(field, item['input'])}"
 
 
 def _discriminator(item: ErrorDetails) -> str:

@@ -48,7 +48,7 @@ class TidemarkError(Exception):
 class ConfigError(TidemarkError):
     """A configuration file is wrong; command lines exit with code 2.
 
-    ``problems`` has one entry per broken rule: (field path such as ``topics.0.lateness``, the rule in words).
+    ``problems`` has one entry per broken rule: (field path such as ``topics.orders.lateness``, the rule in words).
     """
 
     def __init__(self, source: str, problems: list[tuple[str, str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
@@ -9,7 +10,15 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
 from tidemark.config import Duration, Settings, Share, Size, hint, load
@@ -33,9 +42,18 @@ Broker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d{1,5}$")]
 OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 """A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
 
+_TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
 
-TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
-"""The pattern of a table's name."""
+
+def _check_table_name(name: str) -> str:
+    if not re.search(_TABLE, name):
+        rule = "1 to 201 of a-z A-Z 0-9 . _ -, of which the first is a letter or a digit"
+        raise ValueError(f"{name!r} is not a valid table name: {rule}; give the topic another one under `table`")
+    return name
+
+
+TableName = Annotated[str, AfterValidator(_check_table_name), WithJsonSchema({"type": "string", "pattern": _TABLE})]
+"""The name of a table, as people wrote it."""
 
 
 def _listed(value: object) -> object:
@@ -108,7 +126,7 @@ class StateSettings(Settings):
     looked into keys that moved and deletions that may be missing, and get no incident.
     """
 
-    table: str | None = Field(default=None, pattern=TABLE)
+    table: TableName | None = None
     key: Columns = ("kafka_key",)
     framing: Literal["confluent"] | None = None
     envelope: Literal["none", "debezium", "maxwell"] = "none"
@@ -191,7 +209,7 @@ class TopicSettings(Settings):
 
     topic: TopicName
     cluster: ClusterName
-    table: str = Field(pattern=TABLE)
+    table: TableName
     owner: str = "tidemark"
     time_zone: str = "UTC"
     partition_by: PartitionBy = BY_DATE
@@ -416,8 +434,16 @@ def _with_defaults(item: object, shared: dict[str, object]) -> object:
         return item
     merged = shared | item
     if "topic" in merged:
-        merged.setdefault("table", merged["topic"])
+        merged.setdefault("table", merged["topic"] if _is_topic(merged["topic"]) else "unnamed")
     return merged
+
+
+def _is_topic(name: object) -> bool:
+    """False for what the topic's own rule refuses: its table need not be refused as well."""
+    try:
+        return isinstance(name, str) and bool(check_topic(name))
+    except ValueError:
+        return False
 
 
 def check_exists(path: Path) -> None:

@@ -17,13 +17,18 @@ class TidemarkPlugin(AirflowPlugin):
 
     name = "tidemark"
     external_views = [  # noqa: RUF012 - Airflow's interface: a list, which it edits
-        # Without a route of its own it opens as a page with an address that can be kept and sent.
-        {"name": "Continuity", "href": f"{base_path()}{PREFIX}/", "destination": "nav", "category": "browse"},
+        # With a route it opens in Airflow's frame, whose address has the page's: it can be kept and sent.
+        {
+            "name": "Continuity",
+            "href": f"{base_path()}{PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "continuity",
+        },
         {
             "name": "Continuity",
             "href": f"{base_path()}{PREFIX}/?dag_id={{DAG_ID}}",
             "destination": "dag",
-            # Airflow uses the name of a view without a route as its route: this one must differ.
             "url_route": "tidemark-continuity",
         },
     ]

@@ -391,9 +391,9 @@ def test_dags_survive_serialization_and_do_not_change_by_themselves(
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        pytest.param({"topic": "orders", "ownr": "me"}, "topics.0.ownr: is not a known key", id="typo"),
-        pytest.param({"topic": "no spaces"}, "topics.0.topic: ", id="topic name"),
-        pytest.param({"topic": "orders", "lateness": "soon"}, "topics.0.lateness: ", id="duration"),
+        pytest.param({"topic": "orders", "ownr": "me"}, "topics.orders.ownr: is not a known key", id="typo"),
+        pytest.param({"topic": "no spaces"}, "topics.no spaces.topic: ", id="topic name"),
+        pytest.param({"topic": "orders", "lateness": "soon"}, "topics.orders.lateness: ", id="duration"),
     ],
 )
 def test_a_mistake_in_the_topics_file_is_an_import_error_with_file_field_and_rule(

@@ -44,6 +44,8 @@ SERVER = "http://127.0.0.1:8333"
 SPARK = [name for name in SECTIONS if name.startswith("Spark, ")]
 STATE, NEWER = ", the state", ", the state and newer records"
 """How the names of sections end that read the state table, and it with what has landed since."""
+QUARANTINE = ", the quarantine"
+"""How the names of sections end that read refused records."""
 ELSEWHERE = ["Spark 4.1, by catalog"]
 """What ``tests/spark/mirror`` runs, which has that Spark."""
 _PRINT = """
@@ -61,15 +63,18 @@ os._exit(0)  # threads of an engine may abort the interpreter's own end
 
 
 class Landed(NamedTuple):
-    """The page's table, and the rows that its readers must find: of the last day, of the state, and of the view."""
+    """The page's table, and the rows that its readers find: of the last day, the state, the view, the quarantine."""
 
     small: SmallDeployment
     of_the_date: Rows
     state: Rows
     newer: Rows
+    refused: Rows
 
     def expected(self, section: str) -> Rows:
         """The rows that a section of the page finds."""
+        if section.endswith(QUARANTINE):
+            return self.refused
         if section.endswith(NEWER):
             return self.newer
         return self.state if section.endswith(STATE) else self.of_the_date
@@ -79,13 +84,14 @@ class Landed(NamedTuple):
 def landed(
     starts_spark: None, kafka: KafkaCluster, s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Landed]:
-    """300 records a day on three days, of 400 keys; the state table has the first two days'."""
+    """300 records a day on three days, of 400 keys, and three of 1970; the state table has the first two days'."""
     with credentials(s3_server):
         folder = tmp_path_factory.mktemp("reading")
         small = SmallDeployment(folder, kafka, s3_server, "tables", (TOPIC,), settings={TOPIC: {"state": {}}})
         kafka.create_topic(TOPIC, partitions=2)
         table = small.table(TOPIC)
         first = _sent(kafka, range(600))
+        refused = _sent(kafka, range(3), at=1000)
         small.upload()
         assert small.land(TOPIC).rows == 600
         assert run_state(StateTable.open(table), ROUNDS).rows == 400
@@ -96,11 +102,11 @@ def landed(
         catalog = open_catalog(table.deployment, settings)
         for listing in (ListedTable(table), ListedState(table)):
             mirror(listing, settings, MirroredTable(listing.table, settings, catalog))
-        yield Landed(small, sorted(last), _newest(first), _newest(first + last))
+        yield Landed(small, sorted(last), _newest(first), _newest(first + last), sorted(refused))
 
 
-def _sent(kafka: KafkaCluster, numbers: Iterable[int]) -> Rows:
-    """Records of the page's topic, as they are in Kafka."""
+def _sent(kafka: KafkaCluster, numbers: Iterable[int], at: int | None = None) -> Rows:
+    """Records of the page's topic, as they are in Kafka; all ``at`` a time, or 300 a day."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "compression.type": "zstd"})
     rows: Rows = []
 
@@ -109,8 +115,8 @@ def _sent(kafka: KafkaCluster, numbers: Iterable[int]) -> Rows:
         rows.append([message.partition(), message.offset(), message.key().decode(), message.value().decode()])
 
     for number in numbers:
-        at = NOON + number // 300 * DAY
-        producer.produce(TOPIC, b"value %d" % number, b"%d" % (number % 400), timestamp=at, on_delivery=delivered)
+        time = NOON + number // 300 * DAY if at is None else at
+        producer.produce(TOPIC, b"value %d" % number, b"%d" % (number % 400), timestamp=time, on_delivery=delivered)
     assert producer.flush(60) == 0
     return rows
 
@@ -147,7 +153,9 @@ def install_extensions(home: Path) -> None:
 
 def program(name: str) -> str:
     """The section's code, after the code of the one whose session it continues."""
-    assert name.endswith((STATE, NEWER)) or "2026-11-20" in SECTIONS[name] or "2026, 11, 20" in SECTIONS[name]
+    assert (
+        name.endswith((STATE, NEWER, QUARANTINE)) or "2026-11-20" in SECTIONS[name] or "2026, 11, 20" in SECTIONS[name]
+    )
     before = SECTIONS["DuckDB"] if name.startswith("DuckDB, ") else ""
     return before + SECTIONS[name]
 
@@ -180,7 +188,7 @@ def test_spark_reads_the_same_rows(landed: Landed, env: Mapping[str, str]) -> No
     )
     found = [json.loads(line.removeprefix("ROWS ")) for line in printed.splitlines() if line.startswith("ROWS ")]
     assert found == [landed.expected(name) for name in SPARK]
-    assert len(SPARK) == 4
+    assert len(SPARK) == 5
 
 
 def test_all_recipes_are_found() -> None:

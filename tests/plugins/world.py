@@ -160,13 +160,14 @@ class World:
         damaged_heads: Sequence[DamagedHead] = (),
         disk_faults: Sequence[DiskFault] = (),
         clock_skew: float = 0.0,
+        written_at: datetime | None = None,
     ) -> None:
-        """What the agent of ``broker`` knows."""
+        """What the agent of ``broker`` knows, at ``written_at`` or now."""
         index = WatermarkIndex(
             cluster=CLUSTER,
             broker=broker,
             agent_version="test",
-            written_at=utc_now(),
+            written_at=written_at or utc_now(),
             damaged_heads=tuple(damaged_heads),
             disk_faults=tuple(disk_faults),
             clock_skew=clock_skew,

@@ -54,7 +54,7 @@ def test_nothing_is_removed_unless_a_topic_says_so() -> None:
 
 @pytest.mark.parametrize("wrong", ["raw: 23h", "table: 0d", "raw: for ever", "apply: 1", "quarantine: 9d"])
 def test_a_wrong_policy_is_refused(wrong: str) -> None:
-    with pytest.raises(ConfigError, match=rf"topics\.1\.retention\.{wrong.partition(':')[0]}"):
+    with pytest.raises(ConfigError, match=rf"topics\.orders\.retention\.{wrong.partition(':')[0]}"):
         read(GOOD.replace("table: sales,", f"table: sales, retention: {{{wrong}}},"))
 
 
@@ -94,16 +94,20 @@ def test_a_resolver_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("lateness: 2d", "latenes: 2d", "topics.yaml: topics.1.latenes: is not a known key; did you mean lateness?"),
-        ("lateness: 2d", "lateness: 2", "topics.yaml: topics.1.lateness: .*number with a unit.*but it is 2"),
-        ("size: 1MiB", "size: 1MB", "topics.yaml: topics.1.batch.size: .*64MiB"),
-        ("cluster: demo\n", "", "topics.yaml: topics.0.cluster: is required"),
+        (
+            "lateness: 2d",
+            "latenes: 2d",
+            "topics.yaml: topics.orders.latenes: is not a known key; did you mean lateness?",
+        ),
+        ("lateness: 2d", "lateness: 2", "topics.yaml: topics.orders.lateness: .*number with a unit.*but it is 2"),
+        ("size: 1MiB", "size: 1MB", "topics.yaml: topics.orders.batch.size: .*64MiB"),
+        ("cluster: demo\n", "", "topics.yaml: topics.clicks.cluster: is required"),
         ("table: sales", "table: clicks", "table clicks appears twice"),
         ("topic: orders", "topic: clicks", "topic demo/clicks appears twice"),
-        ("topic: orders", "topic: a/b", "topics.yaml: topics.1.topic: .*not a valid topic name"),
-        ("table: sales", "time_zone: Mars/Olympus", "topics.1.time_zone: .*tz database"),
-        ("table: sales", "table: x__quarantine", "topics.1.table: .*__quarantine"),
-        ("table: sales", "table: x.final", "topics.1.table: .*[.]final"),
+        ("topic: orders", "topic: a/b", "topics.yaml: topics.a/b.topic: .*not a valid topic name"),
+        ("table: sales", "time_zone: Mars/Olympus", "topics.orders.time_zone: .*tz database"),
+        ("table: sales", "table: x__quarantine", "topics.orders.table: .*__quarantine"),
+        ("table: sales", "table: x.final", "topics.orders.table: .*[.]final"),
         ("s3://lake/tables", "lake", "topics.yaml: lake: .*s3://<bucket>"),
         ("url: s3://raw/tidemark", "url: raw", "topics.yaml: raw.url: .*s3://<bucket>"),
         ("entropy_bits: 4", "entropy_bits: 400", "topics.yaml: raw.entropy_bits: .*128"),
@@ -115,15 +119,19 @@ def test_a_resolver_of_ones_own() -> None:
         (GOOD, "[a]: 1", "topics.yaml: .*not valid YAML: line 1, column 1: a key must be a single word"),
         (GOOD, "[" * 5000, "topics.yaml: .*not valid YAML: it is nested too deeply"),
         ("lateness: 2d", "sane_timestamps: {earliest: 2026-02-30}", "line .*: this is not a valid timestamp"),
-        ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.1.lateness: must be at most 36500d"),
-        ("lateness: 2d", "lateness: 900000000d", "topics.1.lateness: must be at most 36500d"),
+        ("lateness: 2d", f"lateness: {'9' * 30}d", "topics.orders.lateness: must be at most 36500d"),
+        ("lateness: 2d", "lateness: 900000000d", "topics.orders.lateness: must be at most 36500d"),
         ("size: 1MiB", f"size: {'9' * 5000}", "not valid YAML: line .*: this is not a valid int"),
         ("- topic: clicks\n", "- clicks\n", "topics: each is a mapping of keys to values: write `- topic: clicks`"),
-        ("table: sales", "parser: {kind: jsn}", "topics.1.parser.kind: jsn is not known; did you mean json[?]"),
-        ("table: sales", "parser: {kind: xml}", "topics.1.parser.kind: xml is not known; there are avro, bytes, func"),
-        ("table: sales", "parser: {columns: []}", "topics.1.parser.kind: is required"),
-        ("table: sales", "parser: json", "topics.1.parser: must be a mapping of keys to values, but it is 'json'"),
-        ("table: sales", "parquet: 3", "topics.1.parquet: must be a mapping of keys to values, but it is 3"),
+        ("table: sales", "parser: {kind: jsn}", "topics.orders.parser.kind: jsn is not known; did you mean json[?]"),
+        (
+            "table: sales",
+            "parser: {kind: xml}",
+            "topics.orders.parser.kind: xml is not known; there are avro, bytes, func",
+        ),
+        ("table: sales", "parser: {columns: []}", "topics.orders.parser.kind: is required"),
+        ("table: sales", "parser: json", "topics.orders.parser: must be a mapping of keys to values, but it is 'json'"),
+        ("table: sales", "parquet: 3", "topics.orders.parquet: must be a mapping of keys to values, but it is 3"),
         (GOOD, "defaults: 3", "topics.yaml: .*defaults must be a mapping"),
         (GOOD, "store: {endpoint_url: 'http://[::1'}", "store.endpoint_url: must be a URL such as"),
         (GOOD, "store: {endpoint_url: 'http://store:99999'}", "store.endpoint_url: must be a URL such as"),
@@ -133,6 +141,28 @@ def test_every_error_names_file_field_and_rule(old: str, new: str, message: str)
     assert old in GOOD
     with pytest.raises(ConfigError, match=message):
         read(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize("name", ["pay ments", "a/b", "x" * 250])
+def test_a_name_that_is_none_is_one_plain_sentence(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(GOOD.replace("topic: clicks", f"topic: {name}"))
+    assert str(raised.value) == (
+        f"topics.yaml: topics.{name}.topic: {name!r} is not a valid topic name: 1 to 249 of a-z A-Z 0-9 . _ -, and "
+        "neither '.' nor '..'"
+    )
+    with pytest.raises(ConfigError) as raised:
+        read(GOOD.replace("topic: clicks", "topic: _clicks"))
+    assert str(raised.value) == (
+        "topics.yaml: topics._clicks.table: '_clicks' is not a valid table name: 1 to 201 of a-z A-Z 0-9 . _ -, of "
+        "which the first is a letter or a digit; give the topic another one under `table`"
+    )
+
+
+def test_topics_of_one_name_are_told_with_their_clusters() -> None:
+    both = GOOD.replace("topic: orders", "topic: clicks, cluster: west").replace("2d", "soon")
+    with pytest.raises(ConfigError, match=r"topics\.yaml: topics\.west/clicks\.lateness: must be a number"):
+        read(both)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +285,7 @@ def test_a_default_that_is_written_down_changes_no_digest() -> None:
     ],
 )
 def test_limits_by_which_nothing_could_be_converted_are_refused(wrong: str, rule: str) -> None:
-    with pytest.raises(ConfigError, match=rf"topics\.1\.limits.*{rule}"):
+    with pytest.raises(ConfigError, match=rf"topics\.orders\.limits.*{rule}"):
         read(GOOD.replace("lateness: 2d", f"limits: {wrong}"))
 
 
@@ -283,5 +313,5 @@ def test_a_freshness_is_a_promise_that_few_topics_make() -> None:
 
 
 def test_a_freshness_that_nothing_can_hold_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"topics\.1\.freshness"):
+    with pytest.raises(ConfigError, match=r"topics\.orders\.freshness"):
         read(GOOD.replace("table: sales,", "table: sales, freshness: 9s,"))

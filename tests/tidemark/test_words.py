@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tidemark.words import duration, plural
+from tidemark.words import duration, plural, printable, start_of, utc_time
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_counts() -> None:
         "2 offsets",
         "5,348 offsets",
     ]
+
+
+def test_times_of_kafka() -> None:
+    assert utc_time(1_795_860_732_120) == "2026-11-28 10:12:12.120 UTC"
+    assert utc_time(-1) == "1969-12-31 23:59:59.999 UTC"
+    assert utc_time(1 << 62) == "4611686018427387904 ms"
+
+
+def test_a_foreign_text_is_one_printable_line() -> None:
+    assert printable("a\tb\x1b[0mé\n") == r"a\tb\x1b[0mé\n"
+    assert start_of("é\n".encode() * 3, 4) == r"é\né\n…"
+    assert (start_of(b"ab\xff", 6), start_of(b"", 1), start_of(None, 1)) == (r"ab\xff", "", "null")

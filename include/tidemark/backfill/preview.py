@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
+from tidemark.words import plural, printable
 
 
 class DatePreview(Model):
@@ -53,10 +54,30 @@ class PartitionPreview(Model):
         return f"{place}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
 
 
+class ReasonPreview(Model):
+    """The ``records`` that were refused for a ``reason``, of those that name the same schema or none.
+
+    ``schema_id`` is the number or GUID that they name, ``schema_version`` its version in the subject that the topic
+    follows, as far as it was adopted or waits for a person.
+    """
+
+    reason: str
+    schema_id: str | None
+    schema_version: int | None
+    records: int
+
+    def text(self) -> str:
+        """One line for a person."""
+        schema = "" if self.schema_id is None else f" of schema {self.schema_id}"
+        version = "" if self.schema_version is None else f" (version {self.schema_version})"
+        return f"{plural(self.records, 'record')}{schema}{version}: {printable(self.reason)}"
+
+
 class Preview(StoredObject):
     """``reports/<name>/preview.json``: the dry run. ``added`` are dates beside the requested ones, which exchange rows.
 
-    A replay reads quarantined rows, so its ``segments`` are files of quarantine. In a rebuild, ``waiting`` counts the
+    A replay reads quarantined rows, so its ``segments`` are files of quarantine, and ``reasons`` say why the rows in
+    the newest ``reasons_of`` of these files were refused. In a rebuild, ``waiting`` counts the
     offsets that are uploaded and not landed; ingestion lands them. ``reads`` and ``writes`` are the requests of one
     pass, ``rate`` is in bytes a second. ``plan`` is the key of the plan of ``attempt``; empty if none was written.
     """
@@ -78,6 +99,8 @@ class Preview(StoredObject):
     bytes: int
     removes: tuple[str, ...]
     columns: tuple[str, ...]
+    reasons: tuple[ReasonPreview, ...] = ()
+    reasons_of: int = 0
     waiting: int = 0
     reads: int = 0
     writes: int = 0
@@ -96,6 +119,7 @@ class Preview(StoredObject):
         lines = [f"{head}: a {self.kind} would replace"]
         lines += [f"  {shown.text()}{', added' if shown.dt in self.added else ''}" for shown in self.dates]
         lines += [f"  column {column}" for column in self.columns]
+        lines += [f"  refused: {reason.text()}" for reason in self.reasons]
         lines += ["and read", *(f"  {partition.text()}" for partition in self.partitions)]
         lines.append(
             f"in all {len(self.dates)} dates, {len(self.removes)} files; {self.bytes} bytes of {self.segments} "

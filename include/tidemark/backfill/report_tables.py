@@ -41,6 +41,7 @@ def sections(report: BackfillReport) -> list[Section]:
     parts = [_asked(report)]
     if report.preview:
         parts += [_planned(report.request, report.preview), _dates(report.preview)]
+        parts += [_reasons(report.preview)] if report.preview.reasons else []
     if report.comparison:
         parts.append(_differences(report.comparison))
     if report.approval:
@@ -117,6 +118,19 @@ def _date(preview: Preview, shown: DatePreview) -> tuple[str, ...]:
     notes += [f"{shown.after:,} records afterwards"] if shown.after is not None else []
     numbers = (f"{n:,}" for n in (shown.rows, shown.quarantined, shown.filtered, shown.files))
     return (shown.dt or "none", shown.state, *numbers, gib(shown.bytes), f"{shown.other_settings:,}", "; ".join(notes))
+
+
+def _reasons(preview: Preview) -> Section:
+    rows = [
+        (f"{each.records:,}", each.schema_id or "none", _known(each.schema_version), each.reason)
+        for each in preview.reasons
+    ]
+    note = "" if preview.reasons_of == preview.segments else f"Of the newest {preview.reasons_of:,} files."
+    return Section("Why records were refused", ("Records", "Schema", "Version", "Reason"), tuple(rows), note)
+
+
+def _known(version: int | None) -> str:
+    return "" if version is None else f"{version:,}"
 
 
 def _differences(comparison: Comparison) -> Section:

@@ -112,53 +112,71 @@ def check_request(
     Raises:
         ConfigError: with each field, the rule that it breaks, and what to do.
     """
-    checked = _Form(deployment, {**DEFAULTS, **form}, approve_at_most)
-    checked.known_fields(form)
-    topics = checked.topics()
-    first, last = checked.dates(today)
-    numbers = {name: checked.number(name, least) for name, least in (("max_gib", 1), ("approve_above_gib", 0))}
-    extend, differences, dry_run = (checked.flag(name) for name in ("extend", "differences", "dry_run"))
-    mode, reason = checked.mode(), checked.reason()
-    version = checked.schema_version(topics)
+    checked = _Form(form, approve_at_most)
+    values = checked.values(today)
+    topics = checked.of_file(deployment)
     checked.settings(topics)
-    if checked.problems:
-        raise ConfigError("the backfill's form", checked.problems)
-    return [
-        BackfillRequest(
-            cluster=topic.cluster,
-            topic=topic.topic,
-            mode=mode,
-            first=first,
-            last=last,
-            extend=extend,
-            differences=differences,
-            dry_run=dry_run,
-            max_bytes=numbers["max_gib"] << 30,
-            approve_above=numbers["approve_above_gib"] << 30,
-            reason=reason,
-            by=by,
-            run=run,
-            schema_version=version,
-        )
-        for topic in topics
-    ]
+    checked.refuse()
+    return [BackfillRequest(cluster=topic.cluster, topic=topic.topic, by=by, run=run, **values) for topic in topics]
+
+
+def check_form(form: Mapping[str, Any], *, today: date) -> None:
+    """Check what ``form`` says by itself, before anybody asks who knows the topics file and the limit for approvals.
+
+    Raises:
+        ConfigError: with each field, the rule that it breaks, and what to do.
+    """
+    checked = _Form(form, None)
+    checked.values(today)
+    checked.refuse()
 
 
 class _Form:
     """A form under check. Notes each problem and continues; returned values count only if there is no problem."""
 
-    def __init__(self, deployment: Deployment, form: Mapping[str, Any], approve_at_most: int) -> None:
-        self._deployment, self._form, self._approve_at_most = deployment, form, approve_at_most
-        self.problems: list[tuple[str, str]] = []
+    def __init__(self, form: Mapping[str, Any], approve_at_most: int | None) -> None:
+        self._given, self._form, self._approve_at_most = form, {**DEFAULTS, **form}, approve_at_most
+        self._problems: list[tuple[str, str]] = []
+
+    def refuse(self) -> None:
+        """Raise ConfigError if there was a problem."""
+        if self._problems:
+            raise ConfigError("the backfill's form", self._problems)
+
+    def values(self, today: date) -> dict[str, Any]:
+        """The fields of a request beside its topic."""
+        self._known_fields()
+        labels = self._labels()
+        first, last = self._dates(today)
+        numbers = {name: self._number(name, least) for name, least in (("max_gib", 1), ("approve_above_gib", 0))}
+        return {
+            "first": first,
+            "last": last,
+            **{name: self._flag(name) for name in ("extend", "differences", "dry_run")},
+            "mode": self._mode(),
+            "reason": self._reason(),
+            "schema_version": self._schema_version(labels),
+            "max_bytes": numbers["max_gib"] << 30,
+            "approve_above": numbers["approve_above_gib"] << 30,
+        }
+
+    def of_file(self, deployment: Deployment) -> list[TopicSettings]:
+        """The topics of the form, as ``deployment`` has them."""
+        known = {f"{topic.cluster}/{topic.topic}": topic for topic in deployment.topics}
+        labels = self._form["topics"] if not any(field == "topics" for field, _ in self._problems) else []
+        for label in labels:
+            if label not in known:
+                self._wrong("topics", f"{label!r} is not in the topics file; {hint(label, known)}")
+        return [known[label] for label in dict.fromkeys(labels) if label in known]
 
     def _wrong(self, field: str, rule: str) -> None:
-        self.problems.append((field, rule))
+        self._problems.append((field, rule))
 
-    def known_fields(self, form: Mapping[str, Any]) -> None:
-        for name in sorted(form.keys() - set(FIELDS)):
+    def _known_fields(self) -> None:
+        for name in sorted(self._given.keys() - set(FIELDS)):
             self._wrong(name, f"is not a field of the form; {hint(name, FIELDS)}")
 
-    def topics(self) -> list[TopicSettings]:
+    def _labels(self) -> list[str]:
         named = self._form.get("topics")
         if not isinstance(named, list) or not named or not all(isinstance(label, str) for label in named):
             self._wrong("topics", "choose at least one, each as cluster/topic, such as kafka-1/orders")
@@ -166,18 +184,13 @@ class _Form:
         if len(named) > MOST_TOPICS:
             self._wrong("topics", f"{len(named)} are more than {MOST_TOPICS}; start several runs")
             return []
-        return [topic for label in dict.fromkeys(named) if (topic := self._topic(label)) is not None]
+        labels = list(dict.fromkeys(named))
+        for label in labels:
+            if not all(label.partition("/")):
+                self._wrong("topics", f"{label!r} must be cluster/topic, such as kafka-1/orders")
+        return labels
 
-    def _topic(self, label: str) -> TopicSettings | None:
-        cluster, _, name = label.partition("/")
-        try:
-            return self._deployment.topic(name, cluster)
-        except ConfigError:
-            known = [f"{topic.cluster}/{topic.topic}" for topic in self._deployment.topics]
-            self._wrong("topics", f"{label!r} is not in the topics file; {hint(label, known)}")
-            return None
-
-    def dates(self, today: date) -> tuple[date, date]:
+    def _dates(self, today: date) -> tuple[date, date]:
         first, last = (self._date(name) for name in ("from_date", "to_date"))
         if first is None or last is None:
             return today, today
@@ -198,55 +211,56 @@ class _Form:
             self._wrong(field, f"{given}; give one such as 2026-01-31")
             return None
 
-    def number(self, field: str, least: int) -> int:
+    def _number(self, field: str, least: int) -> int:
         value = self._form[field]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             self._wrong(field, f"{value!r} must be a whole number of GiB, {least} or more")
             return least
-        if field == "approve_above_gib" and value > self._approve_at_most:
-            self._wrong(field, f"{value} is too high: this deployment asks for approval above {self._approve_at_most}")
+        limit = self._approve_at_most if field == "approve_above_gib" else None
+        if limit is not None and value > limit:
+            self._wrong(field, f"{value} is too high: this deployment asks for approval above {limit}")
         return value
 
-    def flag(self, field: str) -> bool:
+    def _flag(self, field: str) -> bool:
         value = self._form[field]
         if not isinstance(value, bool):
             self._wrong(field, f"{value!r} must be true or false")
         return value is True
 
-    def mode(self) -> Mode:
+    def _mode(self) -> Mode:
         value = self._form["mode"]
         if value not in MODES:
             self._wrong("mode", f"{value!r} must be one of {', '.join(MODES)}")
             return "compare"
         if value in {"missing", "repair", "schema"} and self._form["extend"] is True:
-            rule = f"cannot be with mode {value}, which adds no date; untick it, or choose mode rebuild"
+            rule = f"cannot be with mode {value}, which adds no date; leave it out, or choose mode rebuild"
             self._wrong("extend", rule)
         mode: Mode = value
         return mode
 
-    def schema_version(self, topics: list[TopicSettings]) -> int | None:
+    def _schema_version(self, labels: list[str]) -> int | None:
         value = self._form["schema_version"]
         if self._form["mode"] != "schema":
             if value is not None:
-                self._wrong("schema_version", "is for mode schema alone; clear it, or choose that mode")
+                self._wrong("schema_version", "is for mode schema alone; leave it out, or choose that mode")
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self._wrong(
                 "schema_version", "is needed in mode schema: the version that `tidemark schema show` says waits"
             )
             return None
-        if len(topics) > 1:
+        if len(labels) > 1:
             self._wrong("topics", "must be one in mode schema, since each has versions of its own")
         return value
 
-    def reason(self) -> str:
+    def _reason(self) -> str:
         value = self._form["reason"] or ""
         text = value.strip() if isinstance(value, str) else ""
         needed = self._form["dry_run"] is False and self._form["mode"] != "compare"
         if not isinstance(value, str) or len(text) > LONGEST_REASON or not all(c.isprintable() for c in text):
             self._wrong("reason", f"must be one line of text, {LONGEST_REASON} characters at most")
         elif needed and not text:
-            self._wrong("reason", "is needed for what rewrites a table: say why, or tick dry_run")
+            self._wrong("reason", "is needed for what rewrites a table: say why, or make it a dry run")
         return text
 
     def settings(self, topics: list[TopicSettings]) -> None:

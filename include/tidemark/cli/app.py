@@ -18,6 +18,7 @@ from tidemark.cli.erase import erase_app
 from tidemark.cli.incidents import incidents
 from tidemark.cli.lineage import lineage
 from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, OnlyCluster, TopicName, Topics, iso_dates
+from tidemark.cli.quarantine import quarantine
 from tidemark.cli.raw import acknowledge_gap, verify_copy
 from tidemark.cli.read_models import files_of, landed_of, opened, status_of, versions_of
 from tidemark.cli.restore import restore
@@ -113,6 +114,7 @@ def paths(
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
 app.command(epilog="Example: tidemark incidents --output json")(incidents)
+app.command(epilog="Example: tidemark quarantine orders --from 2026-11-20 --output json")(quarantine)
 app.command(epilog="Example: tidemark lineage orders --producers --airflow https://airflow.example")(lineage)
 app.command(
     "acknowledge-gap",

@@ -13,10 +13,11 @@ import typer
 
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
-from tidemark.backfill.request import DEFAULTS, report_name
+from tidemark.backfill.request import DEFAULTS, check_form, report_name
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import As, writes
 from tidemark.terminal import Output
+from tidemark.timestamps import utc_now
 
 DAG: Final = "tidemark_backfill"
 
@@ -80,7 +81,9 @@ def backfill(
         "schema_version": schema_version,
         "approve_above_gib": approve_above_gib,
     }
-    started = server.start(DAG, conf | {name: value for name, value in given.items() if value is not None})
+    conf |= {name: value for name, value in given.items() if value is not None}
+    check_form(conf, today=utc_now().date())
+    started = server.start(DAG, conf)
     url = f"{server.url}/dags/{DAG}/runs/{started}"
     typer.echo(f"started {url}", err=True)
     state = _ended(server, started, time.monotonic() + 60 * timeout) if wait else "started"

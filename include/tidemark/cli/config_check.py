@@ -11,7 +11,7 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
 from tidemark.cli.read_models import agent_problems, summary_of
-from tidemark.config import defaults_of, grouped
+from tidemark.config import content_of, grouped
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, FormatError, StoreError
 from tidemark.inspection.reachability import reachability
@@ -107,7 +107,7 @@ def _of_tables(source: Path, deployment: Deployment, made: MadeParsers | None) -
 
 def _sound(source: Path, made: MadeParsers) -> MadeParsers:
     if made.problems:
-        raise ConfigError(str(source), grouped(made.problems, defaults_of(source)))
+        raise ConfigError(str(source), grouped(made.problems, content_of(source)))
     return made
 
 

@@ -40,6 +40,7 @@ class Format(StrEnum):
     """The form of the written records, see :mod:`tidemark.cli.record_writers`."""
 
     json = "json"
+    text = "text"
     raw = "raw"
     arrow = "arrow"
 

@@ -20,6 +20,7 @@ from tidemark.monitoring.judgement import sentence, state_of_partition
 from tidemark.monitoring.topic_now import OutsideTables, outside_tables, topic_now
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.topics import Deployment, load_topics
 
 
@@ -54,19 +55,23 @@ def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str,
 
 
 def status_of(table: TopicTable) -> dict[str, Any]:
-    """The progress of the topic in the committed ledger, and its judgement."""
-    return _status(table, outside_tables(table.deployment, table.topic.cluster))
+    """The progress of the topic in the committed ledger, its judgement, and the number of quarantined records."""
+    standing = EffectiveEvidence.of(table)
+    quarantined = sum(standing.rows_by_date("quarantined").values())
+    around = outside_tables(table.deployment, table.topic.cluster)
+    return _status(table, standing.ledger, around, quarantined) | {"quarantined": quarantined}
 
 
-def _status(table: TopicTable, around: OutsideTables) -> dict[str, Any]:
-    ledger = committed_ledger(table)
+def _status(table: TopicTable, ledger: Ledger, around: OutsideTables, quarantined: int = 0) -> dict[str, Any]:
     now = topic_now(table, ledger, around)
     state, health = now.state(), now.health
     return {
         **ledger.model_dump(mode="json", include={"cluster", "topic", "n", "rows", "committed_at"}),
         "table": table.url,
         "state": state,
-        "verdict": sentence(state, missing=health.missing, lag=health.lag, tiered=health.tiered),
+        "verdict": sentence(
+            state, missing=health.missing, lag=health.lag, tiered=health.tiered, quarantined=quarantined
+        ),
         "incidents": [incident.title for incident in now.incidents],
         "partitions": [_partition(partition, ledger) for partition in health.partitions],
         "dates": {dt: state.model_dump(mode="json", by_alias=True) for dt, state in sorted(ledger.dates.items())},
@@ -98,7 +103,7 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     deployment = load_topics(topics)
     around = {name: outside_tables(deployment, name) for name in chosen_clusters(topics, deployment, cluster)}
     tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
-    statuses = in_parallel(lambda table: _status(table, around[table.topic.cluster]), tables)
+    statuses = in_parallel(lambda table: _status(table, committed_ledger(table), around[table.topic.cluster]), tables)
     return [
         {**{name: status[name] for name in _OF_ALL}, "topic": f"{status['cluster']}/{status['topic']}"}
         for status in statuses

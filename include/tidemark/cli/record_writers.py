@@ -5,6 +5,9 @@
 ``value`` and ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that
 are UTF-8 are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
 
+``text``: a line per record for people, with its place, its time in UTC, key and value, cut after 400 characters. Other
+characters than a terminal prints are escaped.
+
 ``raw``: values alone, each followed by a delimiter, with null as an empty value; or each after its length as 4 bytes,
 big end first, -1 for null, which preserves every value.
 
@@ -24,8 +27,10 @@ from typing_extensions import override
 
 from tidemark.decode import SCHEMA, unrepresentable_timestamps
 from tidemark.errors import ConfigError
+from tidemark.words import start_of, utc_time
 
 _ESCAPES: Final = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+_LONGEST: Final = 400
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -42,12 +47,12 @@ class Writer(Protocol):
 
 
 def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter: str, prefixed: bool) -> Writer:
-    """The writer of ``json``, ``raw`` or ``arrow``. Raises ConfigError for an invalid delimiter."""
+    """The writer of ``json``, ``text``, ``raw`` or ``arrow``. Raises ConfigError for an invalid delimiter."""
     if form == "arrow":
         return ArrowWriter(sink, stream=stream)
     if form == "raw":
         return RawWriter(sink, None if prefixed else _unescaped(delimiter))
-    return JsonWriter(sink, topic)
+    return TextWriter(sink, topic) if form == "text" else JsonWriter(sink, topic)
 
 
 class JsonWriter(Writer):
@@ -59,19 +64,15 @@ class JsonWriter(Writer):
 
     @override
     def write(self, rows: pa.RecordBatch) -> None:
-        odd = dict(unrepresentable_timestamps(rows))
         names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
-        micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
         lines = []
-        for row, (partition, offset, kind, epoch, key, value, headers, micro) in enumerate(
-            zip(*columns, micros, strict=True)
-        ):
+        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, _milliseconds(rows), strict=True):
             record: dict[str, Any] = {
                 "topic": self._topic,
                 "partition": partition,
                 "offset": offset,
-                "timestamp": odd[row] if micro is None else micro // 1000,
+                "timestamp": at,
                 "timestamp_type": kind,
                 "leader_epoch": epoch,
                 "headers": [_header(header["key"], header["value"]) for header in headers],
@@ -79,6 +80,28 @@ class JsonWriter(Writer):
             record["key"], record["key_encoding"] = _text(key)
             record["value"], record["value_encoding"] = _text(value)
             lines.append(json.dumps(record, ensure_ascii=False))
+        self._sink.write("".join(f"{line}\n" for line in lines).encode())
+        self._sink.flush()
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class TextWriter(Writer):
+    """A writer of lines for people."""
+
+    def __init__(self, sink: BinaryIO, topic: str) -> None:
+        self._sink = sink
+        self._topic = topic
+
+    @override
+    def write(self, rows: pa.RecordBatch) -> None:
+        columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
+        lines = [
+            f"{self._topic}-{partition}-{offset}  {_time(at)}  {start_of(key, _LONGEST)}  {start_of(value, _LONGEST)}"
+            for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True)
+        ]
         self._sink.write("".join(f"{line}\n" for line in lines).encode())
         self._sink.flush()
 
@@ -125,6 +148,17 @@ class ArrowWriter(Writer):
     @override
     def close(self) -> None:
         self._writer.close()
+
+
+def _milliseconds(rows: pa.RecordBatch) -> list[int]:
+    """The records' times, as their producers or brokers have stated them; -1 for none."""
+    odd = dict(unrepresentable_timestamps(rows))
+    micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
+    return [odd[row] if micro is None else micro // 1000 for row, micro in enumerate(micros)]
+
+
+def _time(milliseconds: int) -> str:
+    return "no time" if milliseconds == -1 else utc_time(milliseconds)
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:

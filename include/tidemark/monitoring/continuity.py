@@ -42,7 +42,13 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     state = now.state(equal=accounts["balanced"])
     return accounts | {
         "state": state,
-        "verdict": sentence(state, missing=now.health.missing, lag=now.health.lag, tiered=now.health.tiered),
+        "verdict": sentence(
+            state,
+            missing=now.health.missing,
+            lag=now.health.lag,
+            tiered=now.health.tiered,
+            quarantined=sum(account["classes"]["quarantined"] for account in accounts["partitions"]),
+        ),
         "sound": exit_code(state) == 0,
         "lag": now.health.lag,
         "incidents": [

@@ -11,7 +11,7 @@ from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.kafka_log.same_batch import described
-from tidemark.monitoring.incidents import Condition, in_utc
+from tidemark.monitoring.incidents import Condition, agent_log, in_utc
 from tidemark.store import clock
 from tidemark.words import plural
 
@@ -61,7 +61,7 @@ def agents_gone(
             text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
             f"{plural(len(mine), 'partition')} of {', '.join(topics[:5])}{more}",
             likely="the agent is stopped, or cannot reach the store; or the broker is down and has no other replica",
-            mend=f"on {of_broker(index.broker)}: systemctl status tidemark-agent; journalctl -u tidemark-agent",
+            mend=f"on {of_broker(index.broker)}, start the agent if it does not run, and see {agent_log()}",
         )
 
 
@@ -113,7 +113,7 @@ def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime
             text="; ".join(map(_damage, heads)),
             likely="something else wrote or removed the object; or a newer agent wrote it, and an older one runs now",
             mend="find out who wrote it, by the store's access log; "
-            f"on {of_broker(index.broker)}: journalctl -u tidemark-agent -g head_",
+            f"on {of_broker(index.broker)}, see {agent_log('head_')}",
             fact="not made again" if waits else "made again",
         )
 
@@ -150,7 +150,7 @@ def disks_failing(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[C
             text="; ".join([*disks, *logs[:_NAMED], *more]) + "; nothing of them is stored until they can be read",
             likely="a disk has failed or is not mounted, or rights have changed; or the agent's file names another "
             "server.properties than the broker runs with",
-            mend=f"on {of_broker(index.broker)}: tidemark-agent status; journalctl -u tidemark-agent -g unreadable",
+            mend=f"on {of_broker(index.broker)}: tidemark-agent status; see {agent_log('unreadable')}",
             fact=", ".join(fault.path for fault in faults if fault.path is not None),
         )
 
@@ -256,7 +256,8 @@ def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Cond
         title=f"{cluster}: a watermark index cannot be read",
         text=f"nothing is known of what its broker leads: {reason}",
         likely="something else wrote the object, or a newer agent, or this role may not read it",
-        mend="have the broker's agent write it again: systemctl restart tidemark-agent; if there is no such broker, "
+        mend="have the broker's agent write it again by a restart (systemd: systemctl restart tidemark-agent; "
+        "containers: docker restart CONTAINER; Kubernetes: kubectl delete pod POD); if there is no such broker, "
         f"remove {key}",
         patience=PATIENCE,
     )

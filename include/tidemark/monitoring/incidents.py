@@ -56,6 +56,15 @@ def in_utc(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def agent_log(words: str = "") -> str:
+    """How people read an agent's log, on each platform; ``words`` to look for in it."""
+    search = f" | grep {words}" if words else ""
+    return (
+        f"the agent's log (systemd: journalctl -u tidemark-agent{search}; containers: docker logs CONTAINER{search}; "
+        f"Kubernetes: kubectl logs POD{search})"
+    )
+
+
 class IncidentDelivery(Model):
     """A notifier's last report of an incident: the revision, the key of the message, and whether it was closed."""
 

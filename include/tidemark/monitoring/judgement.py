@@ -86,11 +86,15 @@ def exit_code(state: TopicState) -> int:
     return int(WORDS[state].needs_person)
 
 
-def sentence(state: TopicState, *, missing: int, lag: int, tiered: int = 0) -> str:
-    """The state in a line of text, with the offsets that are missing, only in Kafka's own remote tier, or wait."""
+def sentence(state: TopicState, *, missing: int, lag: int, tiered: int = 0, quarantined: int = 0) -> str:
+    """The state in a line of text, with the offsets that are missing, only in Kafka's own remote tier, or wait.
+
+    Beside the state's name it tells of ``quarantined`` records, which the table lacks.
+    """
     words = WORDS[state]
     counts = [f"{plural(missing, 'offset')} missing"] if missing else []
     counts += [f"{plural(tiered, 'offset')} only in Kafka's remote tier"] if tiered else []
     counts += [f"{plural(lag, 'offset')} behind"] if lag else []
     name = words.name.upper() if words.needs_person else words.name
-    return "; ".join([f"{name}: {words.meaning}", *counts])
+    aside = f" ({quarantined:,} in quarantine)" if quarantined else ""
+    return "; ".join([f"{name}{aside}: {words.meaning}", *counts])

@@ -107,7 +107,7 @@ def look(deployment: Deployment, cluster: str, before: Sightings, now: datetime)
         lambda topic: look_at_topic(
             configured_table(deployment, topic),
             around(topic.topic),
-            before.topics.get(topic.topic, TopicSighting()),
+            before.topics.get(topic.topic, TopicSighting(first_at=now)),
             now,
         ),
         topics,

@@ -19,7 +19,7 @@ from tidemark.monitoring import promise_conditions, schema_conditions, state_con
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, Unknown
-from tidemark.monitoring.kinds import Source, found_by
+from tidemark.monitoring.kinds import IncidentKind, Source, found_by
 from tidemark.monitoring.observer_state import TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.quarantine_samples import samples_of
@@ -29,6 +29,11 @@ from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, committed_ledger
 
 _REREAD_AFTER: Final = timedelta(hours=1)
+
+_BEGINS: Final = timedelta(minutes=5)
+"""What a new topic has for its first rows: the agents and Airflow learn of it one after the other."""
+
+_OF_PROMISE: Final[frozenset[IncidentKind]] = frozenset({"late", "unstored", "unmeasured"})
 
 
 class Around(NamedTuple):
@@ -99,6 +104,9 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         if len(judged) < len(around.led):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic, known=judged))
         sighting = sighting.model_copy(update={"rotated": rotated})
+    if not around.committed and before.first_at is not None and now - before.first_at < _BEGINS:
+        conditions = [condition for condition in conditions if condition.kind not in _OF_PROMISE]
+        unknown.append(Unknown(_OF_PROMISE, table.topic.topic))
     return TopicLook(tuple(conditions), tuple(unknown), sighting)
 
 

@@ -39,7 +39,8 @@ class TopicSighting(Model):
     are unchanged, the ledger need not be read. ``read_at`` is when the ledger was last read. ``passed`` is the ETag of
     a verdict without a failure, ``all_read`` that of an unread status without a finding. ``failure`` is the error of
     the last run, which failed at ``failed_at``; empty if it did not fail. ``state`` is the status of the topic's state
-    table, ``state_etag`` its ETag. ``summary`` is the topic's state when its ledger was read.
+    table, ``state_etag`` its ETag. ``summary`` is the topic's state when its ledger was read. ``first_at`` is when the
+    topic was first observed, None if an earlier version did.
     """
 
     marks: tuple[WaitingSince, ...] = ()
@@ -56,6 +57,7 @@ class TopicSighting(Model):
     state: StateStatus | None = None
     state_etag: str = ""
     summary: TopicSummary | None = None
+    first_at: AwareDatetime | None = None
 
 
 def latest(samples: Iterable[ParseSample], since: datetime) -> tuple[ParseSample, ...]:

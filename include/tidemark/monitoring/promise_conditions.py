@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
-from tidemark.monitoring.incidents import Condition, in_utc
+from tidemark.monitoring.incidents import Condition, agent_log, in_utc
 from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural
 
@@ -69,7 +69,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         f"partition {oldest.partition} waits at {stored}",
         likely="an agent cannot reach the store or keep up, or does not pack the topic "
         f"(brokers {', '.join(map(str, brokers[:5]))})",
-        mend=f"on {of_broker(oldest.leader.broker)}: journalctl -u tidemark-agent; tidemark config check --agents",
+        mend=f"tidemark config check --agents; on {of_broker(oldest.leader.broker)}, see {agent_log()}",
     )
 
 

@@ -253,7 +253,8 @@ def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: dateti
         title=f"{topic.cluster}/{topic.topic}: {refused / parsed:.2%} of the records are refused",
         text=f"{refused:,} of {parsed:,} records of the last {duration(topic.quarantine.over)} went to quarantine, "
         f"more than {topic.quarantine.rate:.2%}",
-        likely="producers write what the parser does not expect; the quarantine's column of reasons says what",
+        likely="producers write what the parser does not expect: "
+        f"tidemark quarantine {topic.topic} --cluster {topic.cluster} shows the reasons",
         mend="correct the parser or the producer; then replay the quarantine by the backfill form (mode replay)",
     )
 

@@ -19,7 +19,7 @@ from tidemark.onboarding.event_time import Candidate, candidates, setting_of
 from tidemark.onboarding.expectations import Expectation, Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
 from tidemark.onboarding.patch import FileChange
-from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser, propose_state
+from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser, propose_state, with_times
 from tidemark.onboarding.sample import Sample, rows_of
 from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
 from tidemark.onboarding.trial import Trial, tried
@@ -50,7 +50,10 @@ class OnboardingRequest(NamedTuple):
 
 
 class Onboarding(NamedTuple):
-    """The findings, and the change. ``loads`` are bytes a second by leading broker, empty if not known."""
+    """The findings, and the change. ``loads`` are bytes a second by leading broker, empty if not known.
+
+    A broker of whose partitions none is measured yet has None.
+    """
 
     request: OnboardingRequest
     change: FileChange
@@ -62,7 +65,7 @@ class Onboarding(NamedTuple):
     trial: Trial
     candidates: tuple[Candidate, ...]
     rate: Rate | None
-    loads: Mapping[int, float]
+    loads: Mapping[int, float | None]
     costs: tuple[Line, ...]
     expected: Expectation
     notes: tuple[str, ...]
@@ -129,6 +132,11 @@ def onboard(
     trial = tried(_adopted(topic), rows, now)
     likely = _candidates(trial, rows)
     setting = _event_time(request, likely)
+    units = {each.field: each.unit for each in (*(candidate.setting for candidate in likely), setting) if each}
+    timed = with_times(proposal, units)
+    if timed != proposal and _fits_as_well(tried(_adopted(settled(timed.settings)[1]), rows, now), trial):
+        proposal = timed
+        setting = setting and EventTime(field=setting.field)
     parser = proposal.settings
     if setting is not None:
         if parser is None:
@@ -151,7 +159,7 @@ def onboard(
         trial=trial,
         candidates=tuple(likely),
         rate=rate,
-        loads=_loads(facts, loads, rate),
+        loads=loads_of_leaders(facts, loads, rate),
         costs=tuple(costs(topic, facts, rate, partitions)) if rate is not None else (),
         expected=expected_freshness(topic, facts, rate),
         notes=(*proposal.notes, *_notes(topic, trial)),
@@ -177,6 +185,10 @@ def _candidates(trial: Trial, rows: pa.RecordBatch) -> list[Candidate]:
     if not len(trial.landed):
         return []
     return candidates(trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed))
+
+
+def _fits_as_well(trial: Trial, before: Trial) -> bool:
+    return (trial.refused, sum(trial.misfits.values())) <= (before.refused, sum(before.misfits.values()))
 
 
 def _event_time(request: OnboardingRequest, likely: list[Candidate]) -> EventTime | None:
@@ -208,16 +220,21 @@ def _rate(request: OnboardingRequest, sample: Sample | None, loads: list[Partiti
     return sampled_rate(sample) if sample is not None and len(sample.rows) else None
 
 
-def _loads(facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | None) -> dict[int, float]:
+def loads_of_leaders(
+    facts: TopicFacts | None, loads: list[PartitionLoad], rate: Rate | None
+) -> dict[int, float | None]:
     """Bytes a second by broker, from the agents, else spread evenly over the preferred leaders."""
-    measured = rates_by_broker(loads)
-    if measured or facts is None or rate is None or not facts.partitions:
-        return measured
+    measured: dict[int, float | None] = {}
+    for load in loads:
+        known = measured.setdefault(load.leader, None)
+        if load.rate is not None:
+            measured[load.leader] = (known or 0.0) + load.rate
+    known_of_none = all(known is None for known in measured.values())
+    if not known_of_none or facts is None or rate is None or not facts.partitions:
+        return {} if known_of_none else measured
     each = rate.bytes_a_second / facts.partitions
-    return rates_by_broker(
-        PartitionLoad(facts.topic, number, replicas[0], each, replicas=replicas)
-        for number, replicas in enumerate(facts.replicas)
-    )
+    spread = [PartitionLoad(facts.topic, number, replicas[0], each) for number, replicas in enumerate(facts.replicas)]
+    return {**rates_by_broker(spread)}
 
 
 def _notes(topic: TopicSettings, trial: Trial) -> list[str]:

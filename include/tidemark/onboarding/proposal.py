@@ -75,6 +75,20 @@ def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints:
     return ParserProposal(None, notes=(note,))
 
 
+def with_times(proposal: ParserProposal, units: Mapping[str, str | None]) -> ParserProposal:
+    """``proposal`` with columns of whole numbers as times: ``units`` has those that count since 1970, by name."""
+    if proposal.settings is None or proposal.inferred is None:
+        return proposal
+    columns = tuple(
+        column._replace(kind=f"timestamp({units[column.name]})")
+        if column.kind == "int64" and units.get(column.name)
+        else column
+        for column in proposal.inferred.columns
+    )
+    settings = {**proposal.settings, "columns": [column.settings for column in columns]}
+    return proposal._replace(settings=settings, inferred=proposal.inferred._replace(columns=columns))
+
+
 def propose_state(
     topic: TopicSettings, facts: TopicFacts | None, sample: Sample | None, proposal: ParserProposal, columns: pa.Schema
 ) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
         "trial": found.trial.answer(),
         "event_time": {"chosen": _chosen(found), "candidates": [candidate.answer() for candidate in found.candidates]},
         "rate": found.rate._asdict() if found.rate is not None else None,
-        "load": {str(broker): rate for broker, rate in sorted(found.loads.items())},
+        "load": {str(broker): found.loads[broker] for broker in sorted(found.loads)},
         "costs": [{"what": line.what, "requests": line.requests, "dollars": line.dollars} for line in found.costs],
         "freshness": found.expected.answer(),
         "rights": [right._asdict() for right in rights],
@@ -107,7 +107,7 @@ def _expected(found: Onboarding) -> Iterator[str]:
         yield "rate: not known, so there is no estimate of costs; give --rate"
     else:
         yield f"rate: {found.rate.bytes_a_second / 1e6:,.3f} MB/s, by the {found.rate.source}"
-        load = ", ".join(f"broker {broker} {rate / 1e6:,.3f} MB/s" for broker, rate in sorted(found.loads.items()))
+        load = ", ".join(f"broker {broker} {_load(found.loads[broker])}" for broker in sorted(found.loads))
         yield f"load: {load or 'brokers are not known'}"
         total = sum(line.dollars for line in found.costs)
         yield f"cost: ${total:,.2f} a month at the list prices of S3 Standard, beside what agents cost anyway"
@@ -115,6 +115,10 @@ def _expected(found: Onboarding) -> Iterator[str]:
     if found.expected.freshness is not None:
         promised = found.expected.freshness.total_seconds()
         yield f"freshness: {promised:g} s are promised; the agents need the same setting"
+
+
+def _load(rate: float | None) -> str:
+    return "not measured yet" if rate is None else f"{rate / 1e6:,.3f} MB/s"
 
 
 def _chosen(found: Onboarding) -> str | None:

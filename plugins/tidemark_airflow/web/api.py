@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 from tidemark.inspection.data_flow import DataFlow
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.inspection.offset_lineage import derivation_of
+from tidemark.inspection.quarantine import Quarantine
 from tidemark.monitoring.health import Key
 from tidemark.monitoring.judgement import TopicState
 from tidemark.timestamps import utc_now
@@ -88,6 +89,18 @@ def dates(topic: Seen, year: Annotated[int | None, Query(ge=1970, le=9999)] = No
     """The table's dates of a year, by default the newest year."""
     now = reader().topic(topic)
     return responses.dates_answer(now.ledger.dates, reader().quarantined(now), year)
+
+
+@router.get("/topics/{cluster}/{topic}/quarantine")
+def quarantine(topic: Seen) -> Quarantine:
+    """The refused records by reason and schema, with the places of the first ones, but without their values."""
+    return reader().quarantine(topic)
+
+
+@router.get("/topics/{cluster}/{topic}/columns")
+def columns(topic: Seen) -> models.ColumnsAnswer:
+    """The table's columns."""
+    return models.ColumnsAnswer(columns=reader().columns(topic))
 
 
 @router.get("/topics/{cluster}/{topic}/history")

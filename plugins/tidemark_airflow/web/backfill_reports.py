@@ -6,16 +6,18 @@ from html import escape
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, HTTPException, Path, Request, status
+from fastapi import APIRouter, HTTPException, Path, Query, Request, status
 from fastapi.responses import HTMLResponse
 
 from tidemark.backfill.report import BackfillReport, read_report
 from tidemark.backfill.report_tables import Section, sections
+from tidemark.backfill.request import report_name
 from tidemark.errors import NotFound
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import TopicSettings
 from tidemark_airflow.links.urls import base_url
 from tidemark_airflow.web.auth import Seen
+from tidemark_airflow.web.models import ReportAnswer, ReportPart
 from tidemark_airflow.web.reader import reader
 
 REFRESH_SECONDS = 5
@@ -35,6 +37,18 @@ def report_page(request: Request, topic: Seen, name: Name) -> HTMLResponse:
 def report_json(topic: Seen, name: Name) -> dict[str, Any]:
     """All parts of the report so far, and its state."""
     return _found(topic, name).as_json()
+
+
+@router.get("/api/reports/{cluster}/{topic}")
+def report_of_run(topic: Seen, run: Annotated[str, Query(max_length=250)]) -> ReportAnswer:
+    """The report of the run ``run`` of the backfill DAG so far, as tables; without any before it begins."""
+    name = report_name(run)
+    try:
+        report = read_report(open_topic_table(reader().deployment(), topic), name)
+    except NotFound:
+        return ReportAnswer(name=name, state="", done=False, parts=[])
+    parts = [ReportPart(**section._asdict()) for section in sections(report)]
+    return ReportAnswer(name=name, state=report.state, done=report.done, parts=parts)
 
 
 def _found(topic: TopicSettings, name: str) -> BackfillReport:

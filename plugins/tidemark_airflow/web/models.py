@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.manifest import OpenTransaction
+from tidemark.inspection.data_flow import TableColumn
 from tidemark.inspection.offset_lineage import Derived, SegmentInfo
 from tidemark.monitoring.judgement import TopicState
 from tidemark.monitoring.overview import TopicSample
@@ -51,7 +52,11 @@ class TopicRow(BaseModel):
 
 
 class IncidentNow(BaseModel):
-    """An open incident reported by the watch DAG: its text, start, likely cause and repair."""
+    """An open incident reported by the watch DAG: its text, start, likely cause and repair.
+
+    ``mode`` is the mode of the backfill that repairs it, empty if no backfill does; ``date`` is that backfill's date,
+    empty if the incident is not of one date.
+    """
 
     kind: str
     title: str
@@ -59,6 +64,8 @@ class IncidentNow(BaseModel):
     likely: str
     mend: str
     since: AwareDatetime
+    mode: str
+    date: str
 
 
 class TopicsAnswer(BaseModel):
@@ -144,11 +151,24 @@ class StateTableNow(BaseModel):
     proved_at: AwareDatetime | None
 
 
+class AgentNow(BaseModel):
+    """The agent of a broker that leads partitions of the topic, as its watermark index tells.
+
+    ``alive`` is false once its last index is older than the age at which `agent_gone` opens.
+    """
+
+    broker: int
+    version: str
+    written_at: AwareDatetime
+    alive: bool
+
+
 class TopicAnswer(BaseModel):
     """A topic now. ``counts`` has partitions by filter; ``failure`` is the reason why watermark indexes cannot be read.
 
     ``promise`` is the topic's freshness in seconds, or None. ``unstored_since`` is the append time of the oldest byte
-    that is not in the store, as far as agents know; they do not know it for ``unmeasured`` partitions.
+    that is not in the store, as far as agents know; they do not know it for ``unmeasured`` partitions. ``agents`` are
+    those of the brokers that lead its partitions, by broker.
     """
 
     cluster: str
@@ -177,6 +197,7 @@ class TopicAnswer(BaseModel):
     may_acknowledge: bool
     followed: SchemaNow | None
     state_table: StateTableNow | None
+    agents: list[AgentNow]
     incidents: list[IncidentNow]
 
 
@@ -237,12 +258,19 @@ class DateRow(BaseModel):
 
 
 class DatesAnswer(BaseModel):
-    """The dates of a year. ``undated`` counts quarantined rows without a known date."""
+    """The dates of a year. ``quarantined`` counts quarantined rows of all years, ``undated`` those without a date."""
 
     years: list[int]
     year: int | None
     dates: list[DateRow]
     undated: int
+    quarantined: int
+
+
+class ColumnsAnswer(BaseModel):
+    """The table's columns with their Delta types, in its order; empty if nothing has landed yet."""
+
+    columns: list[TableColumn]
 
 
 class HistoryAnswer(BaseModel):
@@ -275,6 +303,24 @@ class ReadersAnswer(BaseModel):
     """The readers of a topic's table that Airflow knows and the user may see."""
 
     readers: list[TableReader]
+
+
+class ReportPart(BaseModel):
+    """A titled table of a report; ``note`` explains it, or why it is empty."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+class ReportAnswer(BaseModel):
+    """A run's report on a topic so far: its ``name``, the state in words (empty before it begins), and its parts."""
+
+    name: str
+    state: str
+    done: bool
+    parts: list[ReportPart]
 
 
 class GapAcknowledgement(BaseModel):

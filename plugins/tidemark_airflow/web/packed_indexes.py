@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 from tidemark.endpoints import resolver_of
@@ -32,11 +33,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Packed:
-    """An index: its listing, the topics that it names, its compressed bytes, and the error of parsing them."""
+    """An index: its listing, the topics that it names, its compressed bytes, and the error of parsing them.
+
+    ``agent`` is a watermark index without its entries: who wrote it, and when. A head has none.
+    """
 
     info: ObjectInfo
     topics: frozenset[str]
     body: bytes
+    agent: WatermarkIndex | None
     failure: str = ""
 
 
@@ -89,6 +94,13 @@ class PackedIndexes:
         heads = [head for packed in naming if (head := _unpack_head(packed, topic))]
         return {tp.partition: leader for tp, leader in with_heads(leaders(indexes), heads).items()}
 
+    def agents_of(self, topic: str, brokers: Collection[int]) -> list[WatermarkIndex]:
+        """The indexes of ``brokers`` that name ``topic``, by broker, without their entries."""
+        naming = (packed.agent for packed in self._indexes.kept.values() if topic in packed.topics)
+        return sorted(
+            (index for index in naming if index is not None and index.broker in brokers), key=attrgetter("broker")
+        )
+
     def leaders(self) -> Mapping[TopicPartition, LeaderEntry]:
         """The counting entries of all partitions of the cluster; every index is parsed for it."""
         return leaders([index for packed in self._indexes.kept.values() if (index := _unpack(packed))])
@@ -97,7 +109,9 @@ class PackedIndexes:
 def _pack(kind: type[StoredObject], body: bytes, info: ObjectInfo) -> _Packed:
     index = parse_json(body, info.key)
     kind.refuse_later(index, info.key)
-    return _Packed(info, _topics(index, info.key), zlib.compress(body, 1))
+    topics = _topics(index, info.key)
+    agent = parse_index(canonical({**index, "entries": []}), info) if kind is WatermarkIndex else None
+    return _Packed(info, topics, zlib.compress(body, 1), agent)
 
 
 def _unpack(packed: _Packed, topic: str | None = None) -> WatermarkIndex | None:

@@ -17,12 +17,13 @@ from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.formats.raw.gaps import Acknowledgement
-from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
 from tidemark.formats.table.state_status import StateStatus
-from tidemark.inspection.data_flow import DataFlow, data_flow
+from tidemark.inspection.data_flow import DataFlow, TableColumn, data_flow
 from tidemark.inspection.gap_acknowledgement import words_of
+from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
@@ -31,7 +32,7 @@ from tidemark.monitoring.overview import Overview, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence_reader import EvidenceReader
 from tidemark.table.state_table import state_status
@@ -50,6 +51,9 @@ _HOURS_KEPT: Final = 2048
 """... and hours of a topic's samples."""
 
 _READERS: Final = 16
+
+_QUARANTINE_FILES: Final = 20
+"""The newest files of a topic's quarantine, of which the reasons are read."""
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -95,7 +99,8 @@ class TopicNow(NamedTuple):
     """State of a topic in ledger and watermark indexes ``at`` one time; ``failure`` if the indexes cannot be read.
 
     ``followed`` is the state of the schema that it follows, if it follows and has adopted one; ``state_table`` the
-    status of its state table, if it has one.
+    status of its state table, if it has one; ``agents`` are the watermark indexes of the brokers that lead its
+    partitions, without their entries.
     """
 
     at: datetime
@@ -106,6 +111,7 @@ class TopicNow(NamedTuple):
     failure: str
     followed: SchemaState | None
     state_table: StateStatus | None = None
+    agents: Sequence[WatermarkIndex] = ()
 
 
 class BrokersetsNow(NamedTuple):
@@ -127,12 +133,14 @@ class Reader:
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)
         self._flows = Kept(self._read_flow, seconds=60.0)
+        self._columns = Kept(self._read_columns, seconds=60.0)
         # They need all indexes of a cluster parsed.
         self._brokersets = Kept(self._read_brokersets, seconds=60.0)
         # Samples of one topic, since a parsed hour of a thousand topics takes a megabyte.
         self._samples = Kept(self._read_samples, seconds=60.0, most=_HOURS_KEPT)
         self._evidence = EvidenceReader()
         self._quarantined = Kept(self._count_quarantined, seconds=float("inf"))
+        self._quarantines = Kept(self._read_quarantine, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
         """The topics file, read again once it has changed. Raises ConfigError."""
@@ -188,10 +196,17 @@ class Reader:
         """Stored amounts of ``topic``, its table and its catalogs, a minute old at most: it lists all partitions."""
         return self._flows.get((topic.cluster, topic.topic))
 
+    def columns(self, topic: TopicSettings) -> list[TableColumn]:
+        """The columns of the topic's table, a minute old at most: it reads the Delta log."""
+        return self._columns.get((topic.cluster, topic.topic))
+
     def quarantined(self, now: TopicNow) -> dict[str, int]:
         """Quarantined rows by date, constant for a ledger; the key is empty for rows without a date."""
-        ledger = now.ledger
-        return self._quarantined.get((ledger.cluster, ledger.topic, ledger.n, ledger.attempt))
+        return self._quarantined.get(_version(now))
+
+    def quarantine(self, topic: TopicSettings) -> Quarantine:
+        """The refused records and the reasons of the newest ones, without values; constant for a ledger."""
+        return self._quarantines.get(_version(self.topic(topic)))
 
     def standing(self, table: TopicTable) -> EffectiveEvidence:
         """The evidence in force. Raises StoreError, FormatError."""
@@ -204,6 +219,11 @@ class Reader:
 
     def _read_flow(self, key: tuple[str, str]) -> DataFlow:
         return data_flow(self.table(*key))
+
+    def _read_columns(self, key: tuple[str, str]) -> list[TableColumn]:
+        delta = open_delta(self.table(*key))
+        fields = delta.schema().fields if delta is not None else ()
+        return [TableColumn(name=field.name, kind=str(field.type.type)) for field in fields]
 
     def _load(self, _: tuple[int, int]) -> Deployment:
         return settings.deployment()
@@ -258,16 +278,26 @@ class Reader:
             indexes.failure_of(table.topic.topic),
             _followed(table),
             state_status(table),
+            indexes.agents_of(table.topic.topic, set(brokers.values())),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
         return self.standing(self.table(key[0], key[1])).rows_by_date("quarantined")
+
+    def _read_quarantine(self, key: tuple[str, str, int, int]) -> Quarantine:
+        table = self.table(key[0], key[1])
+        return quarantine_of(table, self.standing(table), most_files=_QUARANTINE_FILES, values=False)
 
 
 @cache
 def reader() -> Reader:
     """The reader that all requests of this process share."""
     return Reader()
+
+
+def _version(now: TopicNow) -> tuple[str, str, int, int]:
+    ledger = now.ledger
+    return ledger.cluster, ledger.topic, ledger.n, ledger.attempt
 
 
 def _followed(table: TopicTable) -> SchemaState | None:

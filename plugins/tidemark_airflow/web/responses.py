@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final
 
 from tidemark.brokersets.load import BrokersetLoad
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.ledger import DateState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
@@ -17,11 +19,13 @@ from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
+from tidemark.monitoring.kinds import page_of
 from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id
 from tidemark_airflow.web.models import (
     PARTITION_FILTERS,
+    AgentNow,
     BrokersetRow,
     ClusterBrokersetsView,
     ClusterNow,
@@ -105,11 +109,16 @@ def _names(text: str, hidden: Collection[str]) -> bool:
 
 
 def _open(incidents: Iterable[Incident]) -> list[IncidentNow]:
-    return [
-        IncidentNow(**incident.model_dump(include=set(IncidentNow.model_fields)))
-        for incident in incidents
-        if incident.open
-    ]
+    return [_incident(incident) for incident in incidents if incident.open]
+
+
+def _incident(incident: Incident) -> IncidentNow:
+    page, date = page_of(incident.kind), incident.key.rpartition("/")[2]
+    return IncidentNow(
+        **incident.model_dump(include=set(IncidentNow.model_fields)),
+        mode="" if page == "continuity" or (page == "rebuild" and not date) else page,
+        date=date if page == "rebuild" else "",
+    )
 
 
 def _topic_row(topic: TopicSettings, summary: TopicSummary | None, kinds: Sequence[str]) -> TopicRow:
@@ -161,6 +170,7 @@ def topic_answer(
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
         state_table=_state_table(now.state_table) if now.state_table else None,
+        agents=[_agent(index, now.at - now.table.deployment.watch.agent_gone) for index in now.agents],
         incidents=_open(still),
     )
 
@@ -205,6 +215,12 @@ def _state_table(status: StateStatus) -> StateTableNow:
         doubts=doubts(dict(status)),
         stopped=status.stopped.reason if status.stopped else "",
         proved_at=status.proved_at,
+    )
+
+
+def _agent(index: WatermarkIndex, gone: datetime) -> AgentNow:
+    return AgentNow(
+        broker=index.broker, version=index.agent_version, written_at=index.written_at, alive=index.written_at >= gone
     )
 
 
@@ -276,7 +292,13 @@ def dates_answer(dates: Mapping[str, DateState], quarantined: Mapping[str, int],
         for dt in known
         if wanted is not None and dt.startswith(f"{wanted:04d}-")
     ]
-    return DatesAnswer(years=years, year=wanted, dates=rows, undated=quarantined.get("", 0))
+    return DatesAnswer(
+        years=years,
+        year=wanted,
+        dates=rows,
+        undated=quarantined.get("", 0),
+        quarantined=sum(quarantined.values()),
+    )
 
 
 def lineage_answer(start: int, end: int, derivation: Derivation) -> LineageAnswer:

@@ -33,7 +33,8 @@ def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Re
     if not options.json:
         show("\n".join(told(plan)))
     if options.dry_run:
-        show(plan.to_bytes().decode())
+        if options.json or not plan.empty:
+            show(plan.to_bytes().decode())
         return 0
     result = run(table, plan, converting(executor))
     lineage.note(lambda: of_run(table, plan, result))
@@ -43,6 +44,9 @@ def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Re
 
 def told(plan: RunPlan) -> Iterator[str]:
     """Lines about the merges of ``plan``: one for each date, and the sum."""
+    if plan.empty:
+        yield "nothing to do: no files of these dates are worth merging"
+        return
     for dt in plan.dates:
         tasks = [task for task in plan.tasks if f"/dt={dt}/" in task.ranges[0].key]
         files, size = sum(len(task.ranges) for task in tasks), sum(task.size for task in tasks)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidemark.backfill.estimate import rate_of
-from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
+from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.topic_columns import check_columns, schema_change
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
 from tidemark_spark.rebuild.affected_dates import AffectedDates
+
+_REASONS_OF: Final = 100
+"""The newest files of quarantine, of which a dry run reads the reasons on the driver."""
+
+_REASONS: Final = 50
 
 _COMMIT_WRITES: Final = 4
 """Evidence, ledger, Delta commit, result."""
@@ -39,6 +45,7 @@ def preview(
     partitions = tuple(_partition(plan, part) for part in plan.partitions if part.end > part.start)
     standing = EffectiveEvidence.of(table)
     dates = tuple(_dates(standing, plan, moves, lost or {}))
+    refused = _refused(table, standing, plan) if plan.kind == "replay" else {}
     return Preview(
         cluster=plan.cluster,
         topic=plan.topic,
@@ -55,11 +62,19 @@ def preview(
         bytes=sum(task.size for task in plan.tasks),
         removes=plan.removes,
         columns=columns,
+        **refused,
         waiting=waiting_offsets(table, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
         reads=sum(_reads(task) for task in plan.tasks),
         writes=max(len(plan.tasks), sum(row.files for row in dates)) + len(dates) + _COMMIT_WRITES,
         rate=rate_of(table, standing.ledger),
     )
+
+
+def _refused(table: TopicTable, standing: EffectiveEvidence, plan: RunPlan) -> dict[str, Any]:
+    """The reasons of the rows that a replay parses again."""
+    found = quarantine_of(table, standing, plan.supersedes.__contains__, most_files=_REASONS_OF, values=False)
+    reasons = (ReasonPreview(**each.model_dump(exclude={"examples"})) for each in found.reasons[:_REASONS])
+    return {"reasons": tuple(reasons), "reasons_of": found.files_read}
 
 
 def _reads(task: ConversionTask) -> int:

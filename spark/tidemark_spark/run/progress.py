@@ -15,7 +15,7 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.model import Job
 
 SECONDS: Final = 5.0
-"""Seconds between two reports; a shorter run reports no progress."""
+"""Seconds between two reports; a shorter run reports no progress. The log has a line only if it moved."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float
 def _report(job: Job, total: int, finished: Callable[[], int], seconds: float, over: Event) -> None:
     store = open_store(job.lake_store, job.options)
     started = utc_now()
-    key = job.keys.progress(job.attempt)
+    key, told = job.keys.progress(job.attempt), 0
     while not over.wait(seconds):
         done = min(total, finished())
         progress = RunProgress(attempt=job.attempt, done=done, total=total, started_at=started, at=utc_now())
@@ -49,5 +49,7 @@ def _report(job: Job, total: int, finished: Callable[[], int], seconds: float, o
             store.put(key, progress.to_bytes())
         except StoreError as error:
             sys.stderr.write(f"progress: {error}\n")
-        sys.stderr.write(f"progress: {done} of {total} tasks, {100 * done // total} %\n")
-        sys.stderr.flush()
+        if done > told:
+            sys.stderr.write(f"progress: {done} of {total} tasks, {100 * done // total} %\n")
+            sys.stderr.flush()
+        told = done

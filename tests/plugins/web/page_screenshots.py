@@ -13,7 +13,12 @@ from tests.support.paths import ROOT
 
 IMAGES = ROOT / "docs" / "images"
 # The pictures are of a deployment, not of the folder that it lies in for them.
-_NAME_TABLE = "document.querySelector('.facts code').textContent = 's3://lake/tables/orders'"
+_NAME_TABLE = """
+for (const one of document.querySelectorAll(".facts code, .copyable code")) {
+  const scheme = one.closest(".copyable:last-child") ? "s3a" : "s3";
+  one.textContent = one.textContent.replace(/file:.*\\/lake\\/orders/, `${scheme}://lake/tables/orders`);
+}
+"""
 _CLOSE_INCIDENTS = "document.querySelector('.incidents').open = false"
 
 
@@ -32,6 +37,7 @@ def main() -> None:
                 browser.get(f"{server.url}?topic={CLUSTER}/orders&dt=2026-03-24")
                 browser.first(".calendar button")
                 browser.first("h3", text="2026-03-24")
+                browser.first(".columns", text="kafka_offset long")
                 browser.run(_NAME_TABLE)
                 browser.run(_CLOSE_INCIDENTS)
                 browser.picture(IMAGES / f"page-topic-{scheme}.png", whole=True)

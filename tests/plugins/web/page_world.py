@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # dev's environment has its stubs
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import yaml
 
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
@@ -22,6 +26,8 @@ TOPICS = ("orders", "clicks", "payments", "shipments", "sessions", "invoices")
 GAP = gap(120, 160)
 PACK = PackName(1, "0123456789abcdef" * 2)
 FILE = "dt=2026-01-01/part-0.parquet"
+REFUSED = "dt=2026-01-01/part-100.parquet"
+REASONS = ("id: is text, not a whole number", "is not valid JSON: the text ends too soon")
 _BROKERSETS = f"""\
 clusters:
   {CLUSTER}:
@@ -57,7 +63,8 @@ class PageWorld(World):
         pack = self.control.pack(PACK)
         self.raw.put(pack, b"bytes")
         packed = rows._replace(partition=1, first=390, next=400, rows=10, segment=pack, byte_start=0, byte_end=5)
-        refused = rows._replace(first=100, next=120, offset_class="quarantined", rows=20, file="refused.parquet")
+        refused = rows._replace(first=100, next=120, offset_class="quarantined", rows=20, file=REFUSED)
+        table.store.put(f"{table.keys.quarantine}/{REFUSED}", _refused())
         open_one = OpenTransaction(producer_id=4711, producer_epoch=0, first_offset=410)
         states: list[PartitionState] = [state(0, 120), state(1, 400), state(2, 400, held_by=[open_one])]
         states += [state(number, 390 + 7 * number) for number in range(3, 8)]
@@ -123,6 +130,27 @@ class PageWorld(World):
             ]
             found = found.with_sample(Overview(cluster=CLUSTER, at=at, topics=tuple(topics)))
         return found
+
+
+def _refused() -> bytes:
+    """A file of quarantine: 20 rows of partition 0, of which the first 13 have the first reason."""
+    rows: list[dict[str, Any]] = [
+        {
+            "kafka_incarnation": 0,
+            "kafka_partition": 0,
+            "kafka_offset": offset,
+            "next_offset": offset + 1,
+            "timestamp_ms": 1_767_225_600_000 + offset,
+            "kafka_value": b'{"id": "seven"}',
+            "kafka_headers": [],
+            "batch": None,
+            "reason": REASONS[offset >= 113],
+        }
+        for offset in range(100, 120)
+    ]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink)
+    return sink.getvalue()
 
 
 def _dates(count: int) -> dict[str, DateState]:

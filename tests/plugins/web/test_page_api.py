@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 from typer.testing import CliRunner
 
 from tests.plugins.web.page_server import ANN, NOBODY, VIC, PageServer
-from tests.plugins.web.page_world import FILE, GAP, PageWorld
+from tests.plugins.web.page_world import FILE, GAP, REASONS, REFUSED, PageWorld
 from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.cli.app import app
@@ -216,6 +216,31 @@ def test_a_topic_has_its_incidents_and_what_may_be_done(server: PageServer, ann:
         assert get(vic, ORDERS)["may_acknowledge"] is False
 
 
+def test_a_topic_has_the_agents_of_its_leaders_with_version_and_life(server: PageServer, ann: httpx.Client) -> None:
+    now = utc_now()
+    world, gone = server.world, server.world.deployment.watch.agent_gone
+    world.put_index(entry("shipments", 0, 2700, epoch=1), broker=31)
+    world.put_index(entry("shipments", 1, 5), broker=32, written_at=now - gone - timedelta(seconds=5))
+    world.put_index(entry("shipments", 1, 4), broker=33)
+    reader.cache_clear()
+    found = get(ann, f"api/topics/{CLUSTER}/shipments")["agents"]
+    assert [(one["broker"], one["version"], one["alive"]) for one in found] == [(31, "test", True), (32, "test", False)]
+    for broker in (31, 32, 33):
+        world.raw.delete(world.control.index(broker))
+
+
+def test_an_incident_names_the_backfill_that_repairs_it(ann: httpx.Client) -> None:
+    found = {one["kind"]: (one["mode"], one["date"]) for one in get(ann, ORDERS)["incidents"]}
+    assert found["quarantine"] == ("replay", "")
+    assert found["gap"] == ("", "")
+
+
+def test_a_tables_columns_have_names_and_types(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/columns")["columns"]
+    assert found == [{"name": "kafka_offset", "kind": "long"}, {"name": "dt", "kind": "date"}]
+    assert get(ann, f"api/topics/{CLUSTER}/quiet-0003/columns")["columns"] == []
+
+
 def test_a_promise_is_shown_with_what_keeps_it_from_being_held(server: PageServer, ann: httpx.Client) -> None:
     assert get(ann, ORDERS)["promise"] is None
     now = utc_now()
@@ -320,7 +345,29 @@ def test_dates_have_their_states_and_refused_rows(ann: httpx.Client) -> None:
     assert by_date["2026-01-01"]["quarantined"] == 20
     assert by_date["2026-04-01"]["state"] == "final_incomplete"
     assert by_date["2026-03-24"]["late_rows"] == 77
-    assert get(ann, f"{ORDERS}/dates", year=2025)["dates"] == []
+    other = get(ann, f"{ORDERS}/dates", year=2025)
+    assert (other["dates"], other["quarantined"]) == ([], 20)
+
+
+def test_refused_records_are_told_by_reason_without_their_values(ann: httpx.Client) -> None:
+    found = get(ann, f"{ORDERS}/quarantine")
+    assert (found["records"], found["dates"], found["lost"]) == (20, {"2026-01-01": 20}, [])
+    assert [(one["reason"], one["records"], len(one["examples"])) for one in found["reasons"]] == [
+        (REASONS[0], 13, 3),
+        (REASONS[1], 7, 3),
+    ]
+    example = {
+        "kind": "record",
+        "incarnation": 0,
+        "partition": 0,
+        "start": 113,
+        "end": 114,
+        "timestamp_ms": 1_767_225_600_113,
+    }
+    assert found["reasons"][1]["examples"][0] == {**example, "value": None}
+    [file] = found["files"]
+    assert file.endswith(f"/lake/orders__quarantine/{REFUSED}")
+    assert get(ann, f"api/topics/{CLUSTER}/clicks/quarantine")["reasons"] == []
 
 
 def test_the_past_is_what_the_watch_sampled(ann: httpx.Client) -> None:

@@ -155,7 +155,7 @@ def test_the_backfill_form_is_filled_in(stack: SharedStack, browser: Browser) ->
 
     browser.get(page(stack, f"{ORDERS}&backfill=1&from_date=2026-03-24&to_date=2026-03-25&mode=replay"))
     browser.click("dialog button", text="Start the run")
-    run = browser.first("dialog .good a").text
+    run = browser.first("dialog [role=status] a").text
     conf = stack.client.run("tidemark_backfill", run)["conf"]
     assert {name: conf[name] for name in ("topics", "from_date", "to_date", "mode", "dry_run")} == {
         "topics": [f"{CLUSTER}/orders"],
@@ -175,6 +175,19 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: SharedSt
     browser.click("a", text="Ingest DAG")
     browser.switch_to.default_content()
     browser.wait(lambda: browser.current_url.endswith(f"/dags/{INGEST}"), what="the DAG's own page")
+    browser.get(f"{stack.url}/plugin/continuity")
+    browser.switch_to.frame(browser.first("iframe"))
+    browser.click("th a", text="orders")
+    browser.first("h1", text="orders")
+    assert not browser.first(".brand").is_displayed()
+    assert browser.first("#asof").is_displayed()
+    browser.switch_to.default_content()
+    kept = f"/plugin/continuity/tidemark/{ORDERS}"
+    browser.wait(lambda: browser.current_url.endswith(kept), what="the frame's address in Airflow's")
+    browser.get(f"{stack.url}{kept}")
+    browser.switch_to.frame(browser.first("iframe"))
+    browser.first("h1", text="orders")
+    browser.switch_to.default_content()
     views = [view for plugin in stack.client.get("/plugins")["plugins"] for view in plugin["external_views"]]
     assert [(one["destination"], one["href"]) for one in views if one["name"] == "Continuity"] == [
         ("nav", "/tidemark/"),

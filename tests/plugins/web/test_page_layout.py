@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from fastapi import FastAPI, HTTPException
 from selenium.webdriver.common.keys import Keys
 
-from tests.plugins.web.page_server import ANN, PageServer
-from tests.plugins.web.page_world import PACK, PageWorld
+from tests.plugins.web.page_server import PageServer
+from tests.plugins.web.page_world import PACK
 from tests.plugins.world import CLUSTER
+from tests.support.accessibility import violations
 from tests.support.browser import Browser
 from tests.support.layout import broken_words, overflows
-from tidemark_airflow.dag_factories.backfill import DAG_ID, form
+from tidemark.monitoring.judgement import STATES
 
 ORDERS = f"?topic={CLUSTER}/orders"
 WIDTHS = (1280, 768, 390)
@@ -25,37 +23,33 @@ ESSENTIAL = (1280, "light")
 _CHART = """
 const module = await import("./static/chart.js");
 const points = [[0, 0], [300000, arguments[1]]];
-const node = module.chart({title: "Lag", points, format: String, steps: module[arguments[0]]});
+const [axis, steps] = [[-3600000, 600000], module[arguments[0]]];
+const node = module.chart({title: "Lag", points, axis, format: String, steps});
 const texts = [...node.querySelectorAll("svg text")].map((one) => one.textContent);
 return [texts, node.querySelector("figcaption").textContent];
 """
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageServer]:
-    """The page, and of Airflow's API what describes the form of backfills."""
-    home = tmp_path_factory.mktemp("page")
-    airflow = FastAPI()
-    world = PageWorld(home / "world")
-
-    @airflow.get(f"/api/v2/dags/{DAG_ID}/details")
-    def details() -> dict[str, Any]:
-        return {"is_paused": True, "params": {name: one.dump() for name, one in form(world.deployment).items()}}
-
-    @airflow.post(f"/api/v2/dags/{DAG_ID}/dagRuns")
-    def refused() -> None:
-        raise HTTPException(400, f"This cannot be: {'x' * 200}")
-
-    world.add_brokersets()
-    with PageServer(world, home, app=airflow) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(starts_browser: None, server: PageServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("browser")) as running:
-        running.set_cookie(server.url, "_token", server.token(ANN))
-        yield running
+_AS_IF = """
+const [fetched, now] = [window.fetch, Date.now()];
+window.fetch = async (path, options) => {
+  const answer = await fetched(path, options);
+  if (!path.endsWith("/orders")) return answer;
+  return new Response(JSON.stringify({...(await answer.json()), state: arguments[0]}), {status: answer.status});
+};
+Date.now = () => now + 60000 * (1 + arguments[1]);
+document.dispatchEvent(new Event("visibilitychange"));
+"""
+_SIDE_BY_SIDE = """
+const boxOf = (css) => document.querySelector(css).getBoundingClientRect();
+const [month, detail] = [".month:has([aria-pressed])", ".detail"].map(boxOf);
+return [detail.left - month.right, detail.top - month.top, detail.top - month.bottom].map(Math.round);
+"""
+_COLUMNS = "return getComputedStyle(document.querySelector(arguments[0])).gridTemplateColumns.split(' ').length"
+_SCROLLS = "return arguments[0].scrollWidth > arguments[0].clientWidth"
+_CELLS = ("td", "th")
+_IN_VIEW = """
+const at = document.querySelector("dialog button[type=submit]").getBoundingClientRect();
+return at.top >= 0 && at.bottom <= innerHeight && document.elementFromPoint(at.x + 9, at.y + 9).type === "submit";
+"""
 
 
 @pytest.fixture(
@@ -80,8 +74,23 @@ def test_pages_keep_what_they_show(shown: Browser, server: PageServer) -> None:
     shown.first("th a", text="orders")
     shown.first("[aria-labelledby=brokersets] td")
     assert overflows(shown, "html") == []
+    narrow = shown.run("return innerWidth") == min(WIDTHS)
+    if narrow:
+        assert not shown.run(_SCROLLS, shown.first("[aria-label='Topics by health']"))
+        told = [
+            one.text for one in shown.first("tbody tr").find_elements("css selector", "*") if one.tag_name in _CELLS
+        ]
+        state, name, behind, committed = filter(None, told)
+        assert (state, name) == ("✕\nGap\n3 incidents", f"{CLUSTER}/orders")
+        assert behind.startswith("490")
+        assert committed.endswith(" s ago")
     shown.get(f"{server.url}{ORDERS}&dt=2026-03-24")
     shown.first(".card h3", text="2026-03-24")
+    shown.first(".columns", text="kafka_offset long")
+    right, top, below = shown.run(_SIDE_BY_SIDE)
+    assert 0 < below < 20 if narrow else (0 < right < 20 and top < 20)
+    if narrow:
+        assert [shown.run(_COLUMNS, one) for one in (".glance", ".facts")] == [2, 2]
     assert broken_words(shown, "#crumbs, h1, .facts") == []
     shown.run("for (const one of document.querySelectorAll('details')) one.open = true")
     shown.first(".flow h3", text="Readers")
@@ -92,13 +101,26 @@ def test_pages_keep_what_they_show(shown: Browser, server: PageServer) -> None:
 
 
 @pytest.mark.sampled(2)
+def test_a_topic_in_each_state_keeps_what_it_shows(shown: Browser, server: PageServer) -> None:
+    for number, state in enumerate(STATES):
+        shown.get(f"{server.url}{ORDERS}")
+        shown.first(".columns", text="kafka_offset long")
+        shown.run(_AS_IF, state, number)
+        shown.first(f"h1 .badge.{state}")
+        assert overflows(shown, "html") == [], state
+    assert violations(shown) == []
+
+
+@pytest.mark.sampled(2)
 def test_dialogs_keep_what_they_show(shown: Browser, server: PageServer) -> None:
     shown.get(f"{server.url}{ORDERS}&backfill=1&from_date=2026-03-24")
     shown.first("dialog #field-approve_above_gib")
     assert overflows(shown, "dialog") == []
+    assert shown.run(_IN_VIEW)
     shown.click("dialog button", text="Start the run")
-    shown.first("dialog form .bad", text="This cannot be")
+    shown.first("dialog form [role=alert]", text="This cannot be")
     assert overflows(shown, "dialog") == []
+    assert shown.run(_IN_VIEW)
     shown.press(Keys.ESCAPE)
 
     shown.click("button", text="Acknowledge")
@@ -147,3 +169,4 @@ def test_a_chart_has_lines_at_round_values(
         assert str(int(middle)).rstrip("0") in {"1", "2", "5"} or steps == "SECONDS"
         assert 1.1 * most <= top <= max(2, 10 * most)
         assert caption == f"Lag {most} at 00:05 UTC"
+        assert texts[-2:] == ["23:00", "00:10 UTC"], "the axis is what was asked for, not what there are samples of"

@@ -49,6 +49,16 @@ def test_a_report_is_shown_as_text_and_without_scripts(server: PageServer) -> No
     assert data.json()["state"] == read_report(server.world.table(), NAME).state == "landed"
 
 
+def test_a_runs_report_is_found_by_its_run_with_the_tables_that_people_see(server: PageServer) -> None:
+    with server.client(VIC) as client:
+        found = client.get(f"api/reports/{CLUSTER}/orders", params={"run": RUN}).json()
+        early = client.get(f"api/reports/{CLUSTER}/orders", params={"run": "another"}).json()
+    assert (early["state"], early["done"], early["parts"]) == ("", False, [])
+    assert (found["name"], found["state"], found["done"]) == (NAME, "landed", True)
+    assert [part["title"] for part in found["parts"]] == ["Backfill", "What it does", "Dates as they are", "Result"]
+    assert ["Segments read", "1"] in found["parts"][1]["rows"]
+
+
 def test_a_page_whose_run_goes_on_is_drawn_anew(server: PageServer) -> None:
     table = server.world.table()
     other = "0" * 16

@@ -119,6 +119,10 @@ def test_the_command_tells_what_it_merges(world: World, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out) == json.loads(line)
     assert command(world) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == "empty"
+    assert command(world, "--dry-run") == 0
+    assert capsys.readouterr().out.splitlines() == ["nothing to do: no files of these dates are worth merging"]
+    assert command(world, "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "compact"
     assert world.ledger.n == 4
 
 

@@ -14,8 +14,12 @@ from deltalake import DeltaTable
 
 from tests.spark.inline import Inline
 from tests.spark.world import World, in_process
+from tests.tidemark.backfill.test_request import checked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
+from tidemark.backfill.preview import Preview
+from tidemark.backfill.report import BackfillReport
+from tidemark.backfill.report_tables import sections
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
@@ -382,7 +386,16 @@ def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert replay.main([*name, "--dt", "yesterday"]) == 2
     assert "--dt: must be dates" in capsys.readouterr().err
     assert replay.main([*name, "--dt", "none", "--dry-run"]) == 0
-    assert [one["dt"] for one in json.loads(capsys.readouterr().out.splitlines()[-1])["dates"]] == [""]
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [one["dt"] for one in json.loads(last)["dates"]] == [""]
+    shown = Preview.from_bytes(last.encode(), "the dry run")
+    assert (sum(reason.records for reason in shown.reasons), shown.reasons_of) == (6, 1)
+    assert [line for line in lines if "refused" in line] == [f"  refused: {one.text()}" for one in shown.reasons]
+    assert "the record has no timestamp" in [one.reason for one in shown.reasons]
+    [request] = checked(mode="replay")
+    report = BackfillReport(request, shown, None, None, None, None)
+    [table] = [part for part in sections(report) if part.title == "Why records were refused"]
+    assert [row[0] for row in table.rows] == [str(one.records) for one in shown.reasons]
     assert replay.main([*name, "--dt", "2026-02-03"], Inline()) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 1
     mended.check()

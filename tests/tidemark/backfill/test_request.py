@@ -51,7 +51,7 @@ def test_a_form_is_a_request_for_each_topic() -> None:
     [
         pytest.param({"topics": ["east/nope"]}, "topics", "'east/nope' is not in the topics file; "),
         pytest.param({"topics": ["west/orders"]}, "topics", "'west/orders' is not in", id="cluster"),
-        pytest.param({"topics": ["orders"]}, "topics", "'orders' is not in", id="no cluster"),
+        pytest.param({"topics": ["orders"]}, "topics", "'orders' must be cluster/topic", id="no cluster"),
         pytest.param({"topics": ["../../etc/passwd"]}, "topics", "is not in the topics file", id="a path"),
         pytest.param({"topics": []}, "topics", "choose at least one", id="no topic"),
         pytest.param({"topics": "east/orders"}, "topics", "choose at least one", id="no list"),

@@ -220,6 +220,30 @@ def test_a_url_that_is_none_is_refused(airflow: Airflow, capsys: Capture, url: s
     assert airflow.asked == []
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (("--run",), "reason: is needed for what rewrites a table: say why, or make it a dry run"),
+        (("--run", "--reason", "\n"), "reason: is needed"),
+        (("--from", "2026-02-02"), "to_date: 2026-02-01 is before from_date, 2026-02-02; swap them"),
+        (("--from", "2020-01-01"), "to_date: 2224 days are more than 366"),
+        (("--from", "9999-12-30", "--to", "9999-12-31"), "from_date: 9999-12-30 is in the future"),
+        (("--mode", "missing", "--extend"), "extend: cannot be with mode missing"),
+        (("--schema-version", "3"), "schema_version: is for mode schema alone"),
+        (("--mode", "schema"), "schema_version: is needed in mode schema"),
+        (("--mode", "schema", "--schema-version", "3", "east/clicks"), "topics: must be one in mode schema"),
+        (("orders",), "topics: 'orders' must be cluster/topic"),
+    ],
+)
+def test_what_the_form_says_by_itself_is_checked_before_a_run_is_started(
+    airflow: Airflow, capsys: Capture, wrong: tuple[str, ...], told: str
+) -> None:
+    code, output, error = call(capsys, "backfill", "east/orders", *DATES, *wrong)
+    assert (code, output) == (2, "")
+    assert f"the backfill's form: {told}" in error
+    assert airflow.asked == []
+
+
 @pytest.mark.parametrize("wrong", [("--mode", "erase"), ("--max-gib", "0"), ("--from", "yesterday")])
 def test_the_command_line_is_checked_first(airflow: Airflow, capsys: Capture, wrong: tuple[str, str]) -> None:
     assert call(capsys, "backfill", "east/orders", *DATES, *wrong)[0] == 2

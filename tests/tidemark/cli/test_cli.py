@@ -96,7 +96,7 @@ def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys
     landed.topics_file.write_text(landed.topics_file.read_text() + "    latenes: 1h\n")
     code, output, errors = call(capsys, "config", "check", "--topics", landed.topics_file)
     assert (code, output) == (2, "")
-    assert "topics.0.latenes" in errors
+    assert "topics.orders.latenes" in errors
 
 
 def test_an_unknown_topic_or_file_is_a_configuration_error(landed: World, capsys: pytest.CaptureFixture[str]) -> None:

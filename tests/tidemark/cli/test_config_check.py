@@ -198,10 +198,10 @@ def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path: Path) -> None:
 WRONG = [
     ("{kind: protobuf, descriptors: shop.pb, message: shop.Ordr}", "shop.Ordr"),
     ("{kind: avro, schema: order.avsc, event_time: {field: id.at}}", "there is no at in id.at"),
-    ("{kind: avro, schema: union.avsc}", "topics.0.parser.avro"),
+    ("{kind: avro, schema: union.avsc}", "topics.t0.parser.avro"),
     (
         "{kind: function, function: 'tests.no_such:thing', columns: [{name: a, type: int32}]}",
-        "topics.0.parser.function",
+        "topics.t0.parser.function",
     ),
     (
         "{kind: json, columns: [{name: l, type: list<string>}, {name: l.element, type: string}]}",
@@ -254,7 +254,7 @@ def test_a_state_that_no_run_could_make_is_a_wrong_file(tmp_path: Path) -> None:
     columns = "[{name: op, type: string}, {name: id, type: int64, path: after.id}]"
     parser = f"{{kind: json, columns: {columns}}}"
     code, _, errors = check(offline(tmp_path, parser, ", state: {envelope: debezium, key: [id]}"), "--offline")
-    assert (code, "topics.0.state.key: id lies in after, which is null in a deletion" in errors) == (2, True)
+    assert (code, "topics.t0.state.key: id lies in after, which is null in a deletion" in errors) == (2, True)
     assert check(offline(tmp_path, parser, ", state: {envelope: debezium}"), "--offline")[0] == 0
 
 
@@ -282,8 +282,8 @@ def test_other_mistakes_have_their_topic(tmp_path: Path) -> None:
     (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, overdue: 7"))
     errors = check(place, "--offline")[2].splitlines()
     assert [error.partition("topics.yaml: ")[2].partition(":")[0] for error in errors] == [
-        "topics.1.lateness",
-        "topics.1.overdue",
+        "topics.t1.lateness",
+        "topics.t1.overdue",
     ]
 
 

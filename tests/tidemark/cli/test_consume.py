@@ -50,6 +50,16 @@ def consume(capsys: Capture, made: RawHistory, *more: str) -> tuple[int, list[di
     return code, [json.loads(line) for line in output.splitlines()], errors
 
 
+def test_people_see_times_and_printable_lines(tmp_path: Path, capsys: Capture) -> None:
+    made = raw_history(tmp_path, random.Random(0), rounds=0)
+    made.add(0, [Record(0, T0, b"k", b'{"a": "\xc3\xab"}\n'), Record(1, -1, None, b"\x1b[0m" + b"x" * 500)])
+    made.raw.publish()
+    code, output, _ = call(capsys, "consume", "orders", "--topics", made.topics_file, "--format", "text")
+    first, other = output.splitlines()
+    assert (code, first) == (0, 'orders-0-0  2026-02-02 02:40:00.000 UTC  k  {"a": "ë"}\\n')
+    assert other == rf"orders-0-1  no time  null  \x1b[0m{'x' * 396}…"
+
+
 def values(found: list[dict[str, Any]], partition: int = 0) -> list[int]:
     return [int(one["value"]) for one in found if one["partition"] == partition]
 

@@ -18,6 +18,7 @@ from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_protobuf import order, order_file
 from tidemark.cli.app import app
 from tidemark.onboarding.options import byte_rate
+from tidemark.parsers.settings import EventTime
 from tidemark.store import LocalStore
 from tidemark.topics import load_topics
 from tidemark_spark.state.record_columns import RecordColumns
@@ -75,12 +76,33 @@ def test_a_topic_of_json_is_added_with_columns_and_event_time(place: Path) -> No
     assert outcomes == {"list": "yes", "get": "yes", "put": "yes", "delete": "unknown"}
     code, _, _ = command(place, "east/orders", "--owner", "sales", "--write")
     topic = load_topics(place / "topics.yaml").topic("orders")
-    assert [one.name for one in topic.parser.columns] == ["id", "at", "customer_name"]  # type: ignore[union-attr]  # JSON
+    columns = {one.name: one.type for one in topic.parser.columns}  # type: ignore[union-attr]  # JSON
+    assert columns == {"id": "int64", "at": "timestamp(ms)", "customer_name": "string"}
+    assert topic.parser.event_time == EventTime(field="at"), "a time states its unit itself"
     assert topic.owner == "sales"
     assert (place / "topics.yaml").read_text().startswith(before)
     left = [one for one in (place / "lake").rglob("*") if ".tidemark-store" not in one.parts]
     assert left == [], "the probe leaves nothing but the directory's own lock"
     assert "is already in" in command(place, "east/orders")[2]
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("s", 1e-3), ("ms", 1), ("us", 1e3), ("ns", 1e6)])
+def test_numbers_that_count_since_1970_become_times(place: Path, unit: str, scale: float) -> None:
+    documents = [{"id": at, "paid": round((T0 + at * 1000) * scale), "made": T0} for at in range(40)]
+    stored(place, *(json.dumps(one).encode() for one in documents))
+    code, _, told = command(place, "orders", "--event-time", "none", "--write")
+    assert code == 0, told
+    columns = load_topics(place / "topics.yaml").topic("orders").parser.columns  # type: ignore[union-attr]  # JSON
+    kinds = {"id": "int64", "paid": f"timestamp({unit})", "made": "timestamp(ms)"}
+    assert {one.name: one.type for one in columns} == kinds
+
+
+def test_a_time_that_would_refuse_more_stays_a_number(place: Path) -> None:
+    documents = [{"at": T0 + at * 1000} for at in range(40)] + [{"at": 1 << 62}]
+    stored(place, *(json.dumps(one).encode() for one in documents))
+    assert command(place, "orders", "--event-time", "none", "--write")[0] == 0
+    [column] = load_topics(place / "topics.yaml").topic("orders").parser.columns  # type: ignore[union-attr]  # JSON
+    assert column.type == "int64"
 
 
 def change(op: str, before: object, after: object) -> dict[str, object]:

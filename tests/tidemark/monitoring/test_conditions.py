@@ -266,6 +266,7 @@ def gone(*indexes: WatermarkIndex) -> list[Condition]:
 def test_a_silent_agent_is_gone_only_while_nobody_else_leads_its_partitions() -> None:
     [found] = gone(index(1, entry(0), entry(1)), index(2, entry(2), minute=9))
     assert (found.key, found.since) == ("agent_gone/east/1", NOW)
+    assert all(name in found.mend for name in ("systemd: journalctl -u", "containers: docker logs", "kubectl logs"))
     assert "2 partitions of orders" in found.text
     assert gone(index(1, entry(0)), index(2, entry(0), minute=9)) == []
     assert gone(index(1), index(2, entry(0), minute=9)) == []

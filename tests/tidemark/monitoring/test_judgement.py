@@ -76,6 +76,7 @@ def test_only_states_that_need_nobody_exit_with_0() -> None:
 
 
 def test_a_sentence_has_the_counts() -> None:
+    assert sentence("complete", missing=0, lag=0, quarantined=1200).startswith("Complete (1,200 in quarantine): every ")
     assert sentence("complete", missing=0, lag=0) == "Complete: every offset of the log has a class"
     assert sentence("behind", missing=0, lag=1500).endswith("; 1,500 offsets behind")
     assert sentence("gap", missing=1, lag=0).startswith("GAP: ")

@@ -149,6 +149,23 @@ def test_a_topic_is_late_by_the_tables_own_log_and_never_by_a_copy(world: World)
     assert "late/kafka-1/orders" in look_again
 
 
+def test_a_new_topic_has_five_minutes_for_its_first_rows(world: World) -> None:
+    topics = [{**topic, "freshness": "20s"} for topic in _topics(world)["topics"]]
+    world.write_topics(**{**_topics(world), "topics": topics, "watch": {"agent_gone": "2h"}})
+    waits = entry("orders", 0, 0, log_end=100).model_copy(update={"oldest_unstored": 400.0})
+    world.put_index(waits)
+    assert keys(world) == keys(world, 4) == []
+    assert keys(world, 6) == ["unstored/kafka-1/orders"]
+
+
+def test_a_topic_that_has_landed_has_its_promise_at_once(world: World) -> None:
+    topics = [{**topic, "freshness": "20s"} for topic in _topics(world)["topics"]]
+    world.write_topics(**{**_topics(world), "topics": topics})
+    landed(world, end=50)
+    world.put_index(entry("orders", 0, 50, log_end=100).model_copy(update={"oldest_unstored": 400.0}))
+    assert keys(world) == ["unstored/kafka-1/orders"]
+
+
 def test_what_is_only_packed_is_seen_to_wait(world: World) -> None:
     """Its watermark does not move: the seals come hours later."""
     landed(world, end=100)

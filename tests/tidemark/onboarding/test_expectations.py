@@ -5,9 +5,11 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from tidemark.brokersets.load import PartitionLoad
 from tidemark.onboarding.costs import PerLanding, PerSegment
 from tidemark.onboarding.expectations import Rate, costs, expected_freshness, sampled_rate
 from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.onboard import loads_of_leaders
 from tidemark.onboarding.sample import COLUMNS, Sample, Span
 from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
 
@@ -66,3 +68,12 @@ def test_without_a_batch_window_each_segment_lands() -> None:
     topic = TOPIC.model_copy(update={"batch": BatchWindow(age=timedelta(0))})
     segments, landings, *_ = costs(topic, FACTS, Rate(1e6, "option"), 2)
     assert landings.requests / PerLanding().topic_put == pytest.approx(segments.requests / PerSegment().put)
+
+
+def test_each_leader_has_a_load_or_is_not_measured() -> None:
+    led = [PartitionLoad("orders", 0, 1, 5.0), PartitionLoad("orders", 1, 2), PartitionLoad("orders", 2, 1, 7.0)]
+    rate = Rate(12.0, "agents")
+    assert loads_of_leaders(FACTS, led, rate) == {1: 12.0, 2: None}
+    assert loads_of_leaders(FACTS, [*led, PartitionLoad("orders", 3, 3, 0.0)], rate) == {1: 12.0, 2: None, 3: 0.0}
+    assert loads_of_leaders(FACTS, led[1:2], rate) == {1: 6.0, 2: 6.0}, "spread over the preferred leaders"
+    assert loads_of_leaders(None, led[1:2], rate) == loads_of_leaders(FACTS, [], None) == {}

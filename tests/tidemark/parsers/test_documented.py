@@ -136,7 +136,7 @@ def test_each_kind_has_an_example() -> None:
         ("{kind: avro, schema: good.avsc, schemas: .}", "must be named by a schema's number"),
         ("{kind: protobuf, descriptors: nowhere.pb, message: a.B}", r"descriptors: .*nowhere.pb cannot be read"),
         ("{kind: function, function: sizes, columns: [{name: a, type: int8}]}", r"function\.function: "),
-        ("{kind: xml}", r"topics\.0\.parser\.kind: xml is not known; there are avro, "),
+        ("{kind: xml}", r"topics\.orders\.parser\.kind: xml is not known; there are avro, "),
     ],
 )
 def test_every_error_of_the_settings_names_field_and_rule(tmp_path: Path, text: str, message: str) -> None:
@@ -151,4 +151,4 @@ def test_every_error_of_the_settings_names_field_and_rule(tmp_path: Path, text: 
         (tmp_path / f"{name}.avsc").write_text(content)
     with pytest.raises(ConfigError, match=message) as caught:
         topic_of(text, tmp_path)
-    assert f"{tmp_path}/topics.yaml: topics.0.parser" in str(caught.value)
+    assert f"{tmp_path}/topics.yaml: topics.orders.parser" in str(caught.value)

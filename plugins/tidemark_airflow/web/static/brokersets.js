@@ -15,7 +15,7 @@ export async function showBrokersets(place) {
     const {clusters} = await api.brokersets();
     content = clusters.map((one) => [one.failure ? el("p", {class: "note warn"}, `Not all is known: ${one.failure}`) : null, table(one)]);
   } catch (error) {
-    content = [el("p", {class: "note bad"}, error.message)];
+    content = [el("p", {class: "note warn"}, error.message)];
   }
   if (!content.length) return;
   put(place, el("h2", {id: "brokersets"}, "Brokersets"), content);

@@ -1,6 +1,6 @@
 // The dates of a year, a table a month. One stop of the Tab key: arrows move by a day and a week, Enter chooses.
 
-import {el, number, time} from "./dom.js";
+import {el, number, plural, time} from "./dom.js";
 import {badge, DATE} from "./states.js";
 
 const MONTHS = Array.from({length: 12}, (_, month) =>
@@ -26,7 +26,7 @@ export function calendar(answer, chosen, choose) {
   if (!rows.size) return el("p", {class: "note"}, "Nothing has landed yet.");
   const stop = rows.has(chosen) ? chosen : answer.dates.at(-1).dt;
   const months = [...new Set(answer.dates.map((row) => row.dt.slice(0, 7)))];
-  return el("div", {class: "calendar", onkeydown: move}, months.map((month) => drawMonth(month, rows, stop, choose)));
+  return el("div", {class: "calendar", onkeydown: move}, months.map((month) => el("div", {class: "beside"}, drawMonth(month, rows, stop, choose))));
 }
 
 function drawMonth(month, rows, stop, choose) {
@@ -91,6 +91,15 @@ function move(event) {
   }
 }
 
+// Mark the date in a calendar, and show ``detail`` beside its month.
+export function mark(drawn, dt, detail) {
+  for (const one of drawn.querySelectorAll("[aria-pressed]")) one.removeAttribute("aria-pressed");
+  const node = drawn.querySelector(`[data-dt="${CSS.escape(dt)}"]`);
+  node.setAttribute("aria-pressed", "true");
+  drawn.querySelector(".detail")?.remove();
+  node.closest(".beside").append(detail);
+}
+
 // What is known of one date; backfill(row) opens the form for it.
 export function dateDetail(row, backfill) {
   const facts = [
@@ -99,11 +108,11 @@ export function dateDetail(row, backfill) {
     ["Quarantined", number(row.quarantined)],
     ["Changed", time(row.changed_at)],
     ["Closed", time(row.closed_at)],
-    row.state === "final_incomplete" && ["Still missing", `${number(row.unfinished)} partitions, ${number(row.outstanding)} offsets`],
+    row.state === "final_incomplete" && ["Still missing", `${plural(row.unfinished, "partition")}, ${plural(row.outstanding, "offset")}`],
   ].filter(Boolean);
   return el(
     "section",
-    {class: "card", "aria-labelledby": "chosen"},
+    {class: "card detail", "aria-labelledby": "chosen"},
     el("h3", {id: "chosen", tabindex: "-1"}, row.dt, " ", badge(row.state, DATE)),
     el("p", {class: "soft"}, DATE[row.state][2]),
     el("dl", {class: "facts"}, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),

@@ -1,6 +1,6 @@
 // Dialogs: acknowledge a gap, the backfill form filled in, where offsets come from. The browser keeps the focus in them.
 
-import {bytes, clock, el, number, place, plural, range, time} from "./dom.js";
+import {bytes, clock, el, number, place, plural, put, range, time} from "./dom.js";
 import {airflow, api, Refused} from "./server.js";
 import {inWords} from "./states.js";
 
@@ -13,7 +13,7 @@ function dialog(title, ...content) {
     el(
       "div",
       {class: "bar"},
-      el("h2", {id: "dialog-title"}, title),
+      el("h2", {id: "dialog-title", tabindex: "-1", autofocus: true}, title),
       el("button", {type: "button", class: "quiet", "aria-label": "Close", onclick: () => node.close()}, "✕"),
     ),
     content,
@@ -25,9 +25,9 @@ function dialog(title, ...content) {
 
 // A form whose submit button is busy while work() runs; what is refused is shown above it and read out.
 function form(label, work, ...fields) {
-  const problem = el("p", {class: "note bad", role: "alert", hidden: true});
+  const problem = el("p", {class: "note warn", role: "alert", hidden: true});
   const button = el("button", {type: "submit", class: "main"}, label);
-  const node = el("form", {}, fields, problem, el("div", {class: "actions"}, button));
+  const node = el("form", {}, fields, el("div", {class: "actions"}, problem, button));
   node.addEventListener("submit", async (event) => {
     event.preventDefault();
     button.disabled = true;
@@ -62,7 +62,24 @@ export function acknowledge(at, row, gap, done) {
       el("textarea", {id: "reason", name: "reason", rows: "3", maxlength: "1000", required: true}),
     ),
   );
+  opened.querySelector("#reason").focus();
 }
+
+// The modes whose runs read a field, where not all do; the other modes refuse it, or do not heed it.
+const MODES_OF = {
+  from_date: ["rebuild", "compare", "missing", "replay"],
+  to_date: ["rebuild", "compare", "missing", "replay"],
+  extend: ["rebuild", "compare", "replay"],
+  differences: ["rebuild", "schema"],
+  schema_version: ["schema"],
+  reason: ["rebuild", "missing", "replay", "repair", "schema"],
+  approve_above_gib: ["rebuild", "missing", "replay", "repair", "schema"],
+};
+// Fields that are folded with those of the DAG's section "Limits".
+const FOLDED = ["configuration"];
+const REQUIRED = ["schema_version"];
+// The form needs dates in each mode; where they are not heeded, it has this one.
+const today = () => new Date().toISOString().slice(0, 10);
 
 // The form is made of the DAG's own parameters, so that it is always the DAG's form.
 export async function backfill(filled) {
@@ -72,24 +89,94 @@ export async function backfill(filled) {
     dag = await airflow.dag(BACKFILL);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    opened.lastElementChild.replaceWith(el("p", {class: "note bad", role: "alert"}, `${BACKFILL}: ${error.message}`));
+    opened.lastElementChild.replaceWith(el("p", {class: "note warn", role: "alert"}, `${BACKFILL}: ${error.message}`));
     return;
   }
-  const fields = Object.entries(dag.params).map(([name, param]) => field(name, param, filled[name]));
-  opened.lastElementChild.replaceWith(
-    form(
-      "Start the run",
-      async (node, data) => {
-        const conf = Object.fromEntries(fields.map(({name, read}) => [name, read(data)]).filter(([, value]) => value !== undefined));
-        const run = await airflow.trigger(BACKFILL, conf);
-        node.replaceWith(
-          el("p", {class: "note good", role: "status"}, "The run has been started: ",
-            el("a", {href: `../dags/${BACKFILL}/runs/${encodeURIComponent(run.dag_run_id)}`}, run.dag_run_id)),
-        );
-      },
-      dag.is_paused ? el("p", {class: "note warn"}, `The DAG ${BACKFILL} is paused: the run will wait until it is not.`) : null,
-      fields.map(({node}) => node),
-    ),
+  const fields = Object.entries(dag.params).map(([name, param]) => ({...field(name, param, filled[name]), folded: FOLDED.includes(name) || Boolean(param.schema?.section)}));
+  const mode = () => node.elements.mode.value;
+  const used = ({name}) => MODES_OF[name]?.includes(mode()) ?? true;
+
+  function conf(data) {
+    const given = fields.filter(used).map(({name, read}) => [name, read(data)]);
+    return {from_date: today(), to_date: today(), ...Object.fromEntries(given.filter(([, value]) => value !== undefined))};
+  }
+  const folded = fields.filter((one) => one.folded).map((one) => one.node);
+  const node = form(
+    "Start the run",
+    async (_, data) => {
+      const asked = conf(data);
+      const run = await airflow.trigger(BACKFILL, asked);
+      follow(opened, node, asked.topics, run);
+    },
+    dag.is_paused ? el("p", {class: "note warn"}, `The DAG ${BACKFILL} is paused: the run will wait until it is not.`) : null,
+    fields.filter((one) => !one.folded).map((one) => one.node),
+    folded.length ? el("details", {}, el("summary", {}, "Limits"), folded) : null,
+  );
+  // Disabled controls are neither sent nor checked.
+  function showFields() {
+    for (const one of fields) {
+      one.node.hidden = !used(one);
+      for (const control of one.node.querySelectorAll("input, textarea")) control.disabled = one.node.hidden;
+    }
+  }
+  node.addEventListener("change", (event) => event.target.name === "mode" && showFields());
+  node.addEventListener("invalid", (event) => event.target.closest("details")?.setAttribute("open", ""), true);
+  opened.lastElementChild.replaceWith(node);
+  showFields();
+  node.querySelector("input:not([disabled]), textarea").focus();
+}
+
+const POLL_MS = 1500;
+const ENDS = {success: "has ended", failed: "has failed: its log names the field and the rule, or the error"};
+
+// The run until it ends, and what its reports say so far; the form waits behind it with what was filled in.
+async function follow(opened, form, topics, {dag_run_id: id, state}) {
+  const status = el("p", {class: "note", role: "status"});
+  const reports = el("div", {class: "reports"});
+  const back = el("button", {type: "button", onclick: () => close()}, "Back to the form");
+  const node = el("div", {}, status, reports, el("div", {class: "actions"}, back));
+  const link = el("a", {href: `../dags/${BACKFILL}/runs/${encodeURIComponent(id)}`}, id);
+  form.hidden = true;
+  form.after(node);
+
+  function close() {
+    node.remove();
+    form.hidden = false;
+    form.querySelector("button[type=submit]").disabled = false;
+  }
+  for (let now = state; node.isConnected; now = (await answered(airflow.run(BACKFILL, id)))?.state ?? now) {
+    const found = await Promise.all(topics.map((topic) => answered(api.report(at(topic), id))));
+    const told = found.find((one) => one && !one.done)?.state; // empty until the run has begun its report
+    put(status, "The run ", link, ` ${ENDS[now] ?? `is ${now}${told ? `: ${told}` : ""}`}.`);
+    put(reports, found.map((one, place) => one?.state && report(topics[place], one)));
+    if (now in ENDS) {
+      status.classList.add(now === "success" ? "good" : "warn");
+      return;
+    }
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
+}
+
+const at = (label) => ({cluster: label.split("/")[0], topic: label.split("/")[1]});
+
+// Null while nothing answers: it is asked again.
+const answered = (asked) =>
+  asked.catch((error) => {
+    if (error instanceof Refused) return null;
+    throw error;
+  });
+
+// All parts but the first, which repeats the form.
+function report(label, {name, state, parts}) {
+  return el(
+    "section",
+    {"aria-label": `Report on ${label}`},
+    el("h3", {}, label, ": ", state, " ", el("a", {href: `reports/${label}/${name}`}, "Report")),
+    parts.slice(1).map(({title, header, rows, note}) => [
+      el("h4", {}, title),
+      note ? el("p", {}, note) : null,
+      rows.length ? grid(header, rows.map(line)) : null,
+    ]),
   );
 }
 
@@ -99,7 +186,7 @@ function field(name, param, filled) {
   const value = filled ?? param.value;
   const id = `field-${name}`;
   const known = {id, name, "aria-describedby": param.description ? `${id}-help` : null};
-  const required = !types.includes("null") && param.value === null;
+  const required = (!types.includes("null") && param.value === null) || REQUIRED.includes(name);
   let control;
   let read = (data) => (data.get(name) === "" ? (types.includes("null") ? null : undefined) : data.get(name));
   if (types.includes("boolean")) {
@@ -125,7 +212,7 @@ function field(name, param, filled) {
 // All options in full: what a select shows is cut where it has no room.
 function choice(name, {schema, description}, value) {
   const option = (one) => el("label", {class: "check"}, el("input", {type: "radio", name, value: one, checked: one === value}), schema.values_display?.[one] ?? one);
-  return el("fieldset", {class: "field"}, el("legend", {}, schema.title ?? name), schema.enum.map(option), description ? el("small", {}, description) : null);
+  return el("fieldset", {class: "field"}, el("legend", {}, schema.title ?? name), schema.enum.map(option), description && !schema.values_display ? el("small", {}, description) : null);
 }
 
 export async function lineage(at, row, start, end, closed) {
@@ -138,7 +225,7 @@ export async function lineage(at, row, start, end, closed) {
     answer = await api.lineage(at, {incarnation: row.incarnation, partition: row.partition, start, end});
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    opened.lastElementChild.replaceWith(el("p", {class: "note bad", role: "alert"}, error.message));
+    opened.lastElementChild.replaceWith(el("p", {class: "note warn", role: "alert"}, error.message));
     return;
   }
   const [packs, segments] = [true, false].map((packed) => answer.segments.filter((one) => one.packed === packed));

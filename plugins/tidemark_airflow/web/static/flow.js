@@ -1,30 +1,14 @@
 // A topic's way from Kafka over raw and table to catalogs and readers, counted when somebody opens it.
 
-import {bytes, el, number, plural, put, say, time} from "./dom.js";
+import {bytes, el, number, plural, time} from "./dom.js";
+import {folded} from "./folded.js";
 import {api} from "./server.js";
 
-export function flow(at) {
-  const content = el("div", {});
-  let asked = false;
-
-  async function open(event) {
-    if (!event.target.open || asked) return;
-    asked = true;
-    put(content, el("p", {class: "note"}, "Counting …"));
-    try {
-      const [found, {readers}] = await Promise.all([api.flow(at), api.readers(at)]);
-      put(content, el("ol", {class: "flow"}, steps(found, readers)));
-      say("Data flow shown");
-    } catch (error) {
-      asked = false;
-      put(content, el("p", {class: "note warn", role: "alert"}, error.message));
-    }
-  }
-
-  const summary = el("summary", {}, el("h2", {id: "flow"}, "Data flow"));
-  const node = el("section", {"aria-labelledby": "flow"}, el("details", {ontoggle: open}, summary, content));
-  return {node, load: async () => {}};
-}
+export const flow = (at) =>
+  folded("flow", "Data flow", async () => {
+    const [found, {readers}] = await Promise.all([api.flow(at), api.readers(at)]);
+    return el("ol", {class: "flow"}, steps(found, readers));
+  });
 
 function steps({kafka, raw, table, catalogs}, readers) {
   const packed = `${plural(raw.packed_ranges, "range")} of packs beyond them: ${bytes(raw.packed_bytes)}, ${plural(raw.packed_offsets, "offset")}`;

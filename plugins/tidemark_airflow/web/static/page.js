@@ -1,6 +1,7 @@
 // Which view the address asks for, and what all views share: crumbs, errors, links out of a frame.
 
 import {el, path, put, say} from "./dom.js";
+import {fresh} from "./refresh.js";
 import {Refused} from "./server.js";
 import {showTopic} from "./topic.js";
 import {showTopics} from "./topics.js";
@@ -30,7 +31,7 @@ function failed(error) {
     view,
     el(
       "div",
-      {class: "note bad", role: "alert"},
+      {class: "note warn", role: "alert"},
       el("h1", {}, "This could not be read"),
       el("p", {}, error.message),
       el("button", {type: "button", onclick: show}, "Try again"),
@@ -41,9 +42,10 @@ function failed(error) {
 async function show() {
   const at = asked();
   crumbs(at);
+  fresh(null);
   view.setAttribute("aria-busy", "true");
   try {
-    await (at ? showTopic(view, at) : showTopics(view));
+    fresh(await (at ? showTopic(view, at) : showTopics(view)));
     say(`${document.title} loaded`);
   } catch (error) {
     failed(error);

@@ -43,8 +43,11 @@ export const api = {
   topic: (at) => ask(of(at)),
   partitions: (at, values) => ask(`${of(at)}/partitions${query(values)}`),
   dates: (at, values) => ask(`${of(at)}/dates${query(values)}`),
+  columns: (at) => ask(`${of(at)}/columns`),
   history: (at, values) => ask(`${of(at)}/history${query(values)}`),
   flow: (at) => ask(`${of(at)}/flow`),
+  report: (at, run) => ask(`${of(at).replace("topics", "reports")}${query({run})}`),
+  quarantine: (at) => ask(`${of(at)}/quarantine`),
   readers: (at) => ask(`${of(at)}/readers`),
   lineage: (at, values) => ask(`${of(at)}/lineage${query(values)}`),
   acknowledge: (at, word) => send(`${of(at)}/acknowledgements`, word, {[REQUEST_HEADER]: "page"}),
@@ -52,5 +55,6 @@ export const api = {
 
 export const airflow = {
   dag: (id) => ask(`../api/v2/dags/${encodeURIComponent(id)}/details`),
+  run: (id, run) => ask(`../api/v2/dags/${encodeURIComponent(id)}/dagRuns/${encodeURIComponent(run)}`),
   trigger: (id, conf) => send(`../api/v2/dags/${encodeURIComponent(id)}/dagRuns`, {logical_date: null, conf}),
 };

@@ -1,6 +1,6 @@
 // Partitions as strips of offsets. A strip is one stop of the Tab key; arrows move in it, Enter opens the lineage.
 
-import {clock, el, number, place, plural, range} from "./dom.js";
+import {clock, el, number, place, plural, range, tipped} from "./dom.js";
 import {inWords, SPAN} from "./states.js";
 
 export const nameOf = ({incarnation, partition}) => (incarnation ? `${incarnation}-${partition}` : String(partition));
@@ -47,11 +47,7 @@ function button(span, total, first, open) {
     span.kind === "gap" ? el("span", {"aria-hidden": "true"}, "✕") : null,
   );
   node.style.flexGrow = (span.end - span.start) / total;
-  node.addEventListener("pointerenter", () => tip(node, text));
-  node.addEventListener("focus", () => tip(node, text));
-  node.addEventListener("pointerleave", hideTip);
-  node.addEventListener("blur", hideTip);
-  return node;
+  return tipped(node, text);
 }
 
 const mark = (offset) => el("span", {class: "mark", title: `watermark: ${number(offset)}`, "aria-hidden": "true"});
@@ -66,23 +62,6 @@ function move(event) {
   spans[to].tabIndex = 0;
   spans[to].focus();
 }
-
-const shown = el("div", {class: "tip", hidden: true, "aria-hidden": "true"});
-document.body.append(shown);
-
-function tip(node, text) {
-  shown.textContent = text;
-  shown.hidden = false;
-  const place = node.getBoundingClientRect();
-  const left = Math.min(place.left, document.documentElement.clientWidth - shown.offsetWidth - 8);
-  shown.style.left = `${Math.max(8, left + window.scrollX)}px`;
-  shown.style.top = `${place.bottom + window.scrollY + 6}px`;
-}
-
-function hideTip() {
-  shown.hidden = true;
-}
-document.addEventListener("keydown", (event) => event.key === "Escape" && hideTip());
 
 // The same as a table, for who prefers one.
 export function table(rows, open) {

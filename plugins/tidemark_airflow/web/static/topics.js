@@ -1,7 +1,7 @@
 // All topics, from the worst state to the best; a hundred at a time, however many there are.
 
 import {showBrokersets} from "./brokersets.js";
-import {el, number, plural, put, say, short, since, time} from "./dom.js";
+import {el, hint, lasting, number, plural, put, say, short, since, time} from "./dom.js";
 import {incidents} from "./incidents.js";
 import {api} from "./server.js";
 import {badge, TOPIC} from "./states.js";
@@ -9,6 +9,7 @@ import {badge, TOPIC} from "./states.js";
 const LIMIT = 100;
 const STALE_SECONDS = 300;
 const TYPING_MS = 200;
+const FINAL = "The newest date that is closed: no more rows are waited for in it.";
 
 export async function showTopics(view) {
   const asked = new URLSearchParams(location.search);
@@ -25,10 +26,13 @@ export async function showTopics(view) {
     put(chips, drawChips(answer));
     put(notes, answer.clusters.map(stale), incidents(answer.incidents));
     put(list, drawList(answer));
-    say(`${plural(answer.total, "topic")}`);
+    return answer;
   }
 
-  const change = (update) => load(Object.assign(wanted, update));
+  async function change(update) {
+    const answer = await load(Object.assign(wanted, update));
+    say(plural(answer.total, "topic"));
+  }
 
   function drawChips(answer) {
     const all = Object.values(answer.counts).reduce((sum, count) => sum + count, 0);
@@ -71,6 +75,7 @@ export async function showTopics(view) {
   await load();
   put(view, head, notes, chips, list, brokersets);
   showBrokersets(brokersets); // all indexes are parsed for it, and the topics do not wait
+  return () => Promise.all([load(), showBrokersets(brokersets)]);
 }
 
 function stale({cluster, observed_at: at}) {
@@ -80,35 +85,37 @@ function stale({cluster, observed_at: at}) {
 }
 
 function table(topics) {
-  const head = ["State", "Topic", "Behind", "Gaps", "Held", "Final to", "Rows", "Last commit", "Owner"];
+  const head = ["State", "Topic", "Behind", "Gaps", "Held", hint("Final to", FINAL), "Rows", "Last commit", "Owner"];
   const numeric = new Set(["Behind", "Gaps", "Held", "Rows"]);
   return el(
     "div",
     {class: "scroll", tabindex: "0", role: "region", "aria-label": "Topics by health"},
     el(
       "table",
-      {class: "topics"},
-      el("thead", {}, el("tr", {}, head.map((name) => el("th", {scope: "col", class: numeric.has(name) ? "num" : null}, name)))),
-      el("tbody", {}, topics.map(row)),
+      {class: "topics stacked", role: "table"},
+      el("thead", {role: "rowgroup"}, el("tr", {role: "row"}, head.map((name) => el("th", {scope: "col", role: "columnheader", class: numeric.has(name) ? "num" : null}, name)))),
+      el("tbody", {role: "rowgroup"}, topics.map(row)),
     ),
   );
 }
 
+// In a narrow window a row is a block of name, state and the cells with a label, see page.css; roles keep it a row.
 function row(one) {
-  const waits = one.behind_since ? el("small", {}, `for ${since(one.behind_since)}`) : null;
+  const waits = one.behind_since ? el("small", {}, lasting(one.behind_since)) : null;
   const gaps = one.gaps ? [number(one.gaps), el("small", {}, plural(one.missing, "offset"))] : "–";
+  const cell = (attributes, ...content) => el("td", {role: "cell", ...attributes}, content);
   return el(
     "tr",
-    {},
-    el("td", {}, badge(one.state), one.incidents ? el("small", {}, plural(one.incidents, "incident")) : null),
-    el("th", {scope: "row"}, el("a", {href: `?topic=${one.cluster}/${one.topic}`}, el("span", {class: "soft"}, `${one.cluster}/`), one.topic)),
-    el("td", {class: "num", title: number(one.lag)}, one.state === "unknown" ? "–" : short(one.lag), waits),
-    el("td", {class: "num"}, gaps),
-    el("td", {class: "num"}, one.held ? plural(one.held, "partition") : "–"),
-    el("td", {}, one.final_to || "–", one.incomplete ? el("small", {}, `${plural(one.incomplete, "date")} incomplete`) : null),
-    el("td", {class: "num", title: number(one.rows)}, short(one.rows)),
-    el("td", {}, time(one.committed_at)),
-    el("td", {}, one.owner),
+    {role: "row"},
+    cell({}, badge(one.state), one.incidents ? el("small", {}, plural(one.incidents, "incident")) : null),
+    el("th", {scope: "row", role: "rowheader"}, el("a", {href: `?topic=${one.cluster}/${one.topic}`}, el("span", {class: "soft"}, `${one.cluster}/`), one.topic)),
+    cell({class: "num", title: number(one.lag), "data-label": "Behind"}, one.state === "unknown" ? "–" : short(one.lag), waits),
+    cell({class: "num"}, gaps),
+    cell({class: "num"}, one.held ? plural(one.held, "partition") : "–"),
+    cell({}, one.final_to || "–", one.incomplete ? el("small", {}, `${plural(one.incomplete, "date")} incomplete`) : null),
+    cell({class: "num", title: number(one.rows)}, short(one.rows)),
+    cell({"data-label": "Last commit"}, time(one.committed_at)),
+    cell({}, one.owner),
   );
 }
 
