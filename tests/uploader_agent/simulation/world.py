@@ -336,7 +336,8 @@ class World:
             )  # the spool of a deleted topic waits for a minute, and is sealed
             return
         kept = [*self._oracle.kept(sealed=self._seals)]
-        if kept and calm < self._promised + self._tidied + _LOOKED_AT:
+        deleted = any(life.gone for life in self._cluster.lives)  # an index tells how far it is stored
+        if (kept and calm < self._promised + self._tidied + _LOOKED_AT) or (deleted and calm < self._promised):
             self._scheduler.call_later(5.0, self._part)
             return
         self._missing = [*self._oracle.missing(self._store, self._schedule.quiet), *kept]
