@@ -212,7 +212,9 @@ class Packer:
             head.make_whole()
             # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
             joined = [partition for partition in self._joined(members) if not partition.uploader.suspected]
-            ticks = [PartitionTick(partition, partition.remote.sealed_end) for partition in joined]
+            ticks = [
+                PartitionTick(partition, partition.remote.sealed_end, partition.uploader.doubts) for partition in joined
+            ]
             packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
             self._try_all(unlisted, self._list_tail)
@@ -324,6 +326,9 @@ class Packer:
         partition = tick.partition
         if not tick.packed:
             return
+        if partition.uploader.doubts != tick.doubts:
+            partition.uploader.suspect()
+            self._revisit(partition)
         partition.packed.advance(tick.packed, tick.sealed_end)
         self.backlog.packed(partition)
         self._failures.succeeded(partition.tp, wrote=True)

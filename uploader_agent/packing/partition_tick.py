@@ -33,10 +33,14 @@ class RangeAdded:
 
 @dataclass
 class PartitionTick:
-    """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes."""
+    """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes.
+
+    ``doubts`` are those before it: what it reads may be of a log that has been replaced since.
+    """
 
     partition: LedPartition
     sealed_end: int
+    doubts: int
     packed: list[Packed] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)
     size: int = 0

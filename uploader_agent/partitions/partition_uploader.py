@@ -87,6 +87,8 @@ class PartitionUploader:
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
+        self.doubts = 0
+        """How often that was so. What was read before a doubt, and is stored after it, may be of another log."""
         self.suspected = False
         """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
         not compared as a whole yet."""
@@ -157,6 +159,7 @@ class PartitionUploader:
 
     def doubt(self) -> None:
         """Have the log compared with the stored history, before more of it is sealed. For any thread."""
+        self.doubts += 1
         self.unchecked = True
 
     def lacks(self, stored: BatchHeader) -> bool:
@@ -164,11 +167,14 @@ class PartitionUploader:
         with self._files() as files:
             differs = local_difference(files, stored) is not None
         if differs:
-            self._suspect()
+            self.suspect()
         return differs
 
-    def _suspect(self) -> None:
-        """Have the log compared with the stored history as a whole, before anything more is stored or stated of it."""
+    def suspect(self) -> None:
+        """Have the log compared with the stored history as a whole, before anything more is stored or stated of it.
+
+        For any thread.
+        """
         self.suspected = self.unchecked = True
 
     @property
@@ -400,7 +406,7 @@ class PartitionUploader:
     def _upload(self, work: SealRun) -> StoredManifest | None:
         assert self.local.offsets is not None
         remote, seen = self._remote, self._observed(self.local.offsets)
-        base, lineage = work.base_offset, self.lineage()
+        base, lineage, doubts = work.base_offset, self.lineage(), self.doubts
         head, packed_end = self._settled_head(seen), self._packed.packed_below(work.end)  # before the packed parts
         parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
@@ -412,7 +418,7 @@ class PartitionUploader:
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge_run(scanned, known)
 
-        rules = Rules(judge, adopted=self._suspect)
+        rules = Rules(judge, adopted=self.suspect)
         try:
             stored = upload(self.route, work, seen, rules, before)
         except PacksDiffer as error:
@@ -423,6 +429,8 @@ class PartitionUploader:
             else:  # what differs is of another branch, or damaged
                 stored = upload(self.route, work, seen, replace(rules, compare_packs=False), before)
         if stored is not None:
+            if self.doubts != doubts:
+                self.suspect()
             remote.add(stored, self.lineage())
         return stored
 

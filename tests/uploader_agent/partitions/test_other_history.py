@@ -490,3 +490,34 @@ def test_a_head_that_was_put_after_the_last_index_is_compared(world: World) -> N
     said = entry(world).other_history
     assert said is not None
     assert (said.at, said.stored_end, said.log_end) == (130, 160, 160)
+
+
+@pytest.mark.parametrize("stored", ["0100.manifest.json", "_heads/"])
+def test_what_was_read_before_a_restore_and_is_stored_after_it_is_compared(world: World, stored: str) -> None:
+    """The log is replaced, and compared, while a request is under way that makes the log of before count."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, records(100, 200))
+    bases, freshness = [0, 100], "3s"
+    if stored != "_heads/":
+        bases, freshness = [0, 100, 200], "1h"
+        partition.snapshot(200)
+        partition.segment(200, b"")
+    world.metadata.high[T] = 200
+    running: list[TestedAgent] = []
+
+    def before(operation: str, key: str) -> None:
+        if operation == "put" and stored in key and running:
+            [led] = running.pop().leadership.partitions.values()
+            restored(world, *bases, at=120, end=200)
+            led.uploader.doubt()
+            wait_until(lambda: not led.uploader.unchecked, what="the comparison")
+
+    world.store.before = before
+    settings = FRESH | {"freshness": {".*": freshness}, "scan_interval": "20ms"}
+    with world.agent(**settings) as agent:
+        running.append(agent)
+        with agent.running():
+            wait_until(lambda: bool(agent.leadership.parted()), what="another history to be certain")
+            [parted] = agent.leadership.parted()
+    assert parted.parting is not None
+    assert parted.parting.at == 120
