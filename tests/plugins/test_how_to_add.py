@@ -63,9 +63,9 @@ def test_a_platform_that_runs_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     kind = choice._Kind("stub", "StubPlatform")
     steps = [
-        Step("A class that fulfils `RemoteSubmitter`", write_class),
-        Step("Its line in `_KINDS`", lambda at: at.patch.setitem(choice._KINDS, ("stub", ""), kind)),
-        Step("A row in `docs/airflow.md`", lambda at: at.edit("airflow.md", add_row)),
+        Step("a class that fulfils `RemoteSubmitter`", write_class),
+        Step("its line in `_KINDS`", lambda at: at.patch.setitem(choice._KINDS, ("stub", ""), kind)),
+        Step("a row in `docs/airflow.md`", lambda at: at.edit("airflow.md", add_row)),
     ]
     follow("A platform that runs jobs", steps, check, tmp_path)
 
@@ -91,8 +91,8 @@ def test_an_option(tmp_path: Path) -> None:
         return f"{before}{last}{rest}{end}| `stub` | `7` | a stub |{end}{others}"
 
     steps = [
-        Step("A line in `plugins/tidemark_airflow/options.py`", list_it),
+        Step("a line in `plugins/tidemark_airflow/options.py`", list_it),
         Step("a function in `plugins/tidemark_airflow/settings.py`", write_reader),
-        Step("a row in the table of options", lambda at: at.edit("airflow.md", add_row)),
+        Step("a row in the [table of options]", lambda at: at.edit("airflow.md", add_row)),
     ]
     follow("An option of Airflow's side", steps, check, tmp_path)

@@ -20,6 +20,7 @@ from tests.support.tiers import KINDS, check
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import typer
 
     from tests.golden.answers import ObservedAnswers
     from tests.support.kafka import KafkaCluster
@@ -91,7 +92,12 @@ def commands_built_once() -> Iterator[None]:
     """Keep what typer makes of a command's functions: each call would build all commands of the program again."""
     from typer import main, testing
 
-    build = cache(main.get_command)
+    kept = cache(lambda app, _registered: get_command(app))
+
+    def build(app: typer.Typer) -> object:
+        return kept(app, len(app.registered_commands))
+
+    get_command = main.get_command
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "get_command", build)
         patch.setattr(testing, "_get_command", build)

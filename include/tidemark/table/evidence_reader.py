@@ -55,7 +55,11 @@ class EvidenceReader:
             )
         ) as bodies:
             for attempt, body in zip(attempts, bodies, strict=True):
-                yield attempt, None if body is None else parse_evidence(body, evidence_key(table, attempt))
+                if body is None:
+                    yield attempt, None
+                    continue
+                self._keep(self._name(table, attempt), body)  # in their order, whatever came first
+                yield attempt, parse_evidence(body, evidence_key(table, attempt))
 
     def _sizes(self, table: TopicTable, attempts: Sequence[int]) -> Mapping[str, int]:
         """The listed sizes of objects that are not kept; empty, without a request, if that is at most one object."""
@@ -68,15 +72,13 @@ class EvidenceReader:
     def _body(self, table: TopicTable, attempt: int) -> bytes | None:
         name = self._name(table, attempt)
         with self._lock:
-            if (kept := self._bodies.get(name)) is not None:
-                self._bodies.move_to_end(name)
-                return kept
+            kept = self._bodies.get(name)
+        if kept is not None:
+            return kept
         try:
-            body = table.store.get(name[1], limit=object_sizes.EVIDENCE).body
+            return table.store.get(name[1], limit=object_sizes.EVIDENCE).body
         except NotFound:
             return None
-        self._keep(name, body)
-        return body
 
     def _keep(self, name: tuple[str, str], body: bytes) -> None:
         if len(body) > self._kept_bytes:
@@ -84,6 +86,7 @@ class EvidenceReader:
         with self._lock:
             self._size += len(body) - len(self._bodies.get(name, b""))
             self._bodies[name] = body
+            self._bodies.move_to_end(name)
             while self._size > self._kept_bytes:
                 _, dropped = self._bodies.popitem(last=False)
                 self._size -= len(dropped)

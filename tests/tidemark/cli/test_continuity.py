@@ -68,7 +68,7 @@ def test_the_text_is_a_table(world: World, capsys: pytest.CaptureFixture[str]) -
     lines = output.splitlines()
     assert code == 0
     assert lines[0].endswith(f"10 rows in {world.table.url}")
-    assert lines[1] == "Held: an open transaction holds a partition; 2 offsets behind"
+    assert lines[1] == "Held (1 in quarantine): an open transaction holds a partition; 2 offsets behind"
     assert [line.split() for line in lines[2:5]] == [
         [
             *("partition", "start", "next"),
@@ -95,7 +95,7 @@ def test_lost_and_corrupt_offsets_fail(world: World, capsys: pytest.CaptureFixtu
     assert [gap["reason"] for gap in first["gaps"]] == ["unknown", "corrupt"]
     _, output, _ = call(capsys, "continuity", "orders", "--topics", world.topics_file)
     assert "0/0: gap 16 to 19: unknown, since 2026-" in output
-    assert output.splitlines()[1].startswith("GAP: offsets are missing")
+    assert output.splitlines()[1].startswith("GAP (1 in quarantine): offsets are missing")
     assert "4 offsets missing" in output.splitlines()[1]
 
 

@@ -149,7 +149,7 @@ def test_json_is_counted_as_a_plain_reader_would(rng: random.Random, full: bool)
                 expected.update(_names(json.loads(value), paths))
         assert found == expected
         counted += expected.total()
-    assert counted > 1000
+    assert counted > (1000 if full else 300)
 
 
 _KEYS = ("a", "b", "c", "d", "é", "")
@@ -382,7 +382,7 @@ def test_protobuf_messages_of_a_wider_descriptor(tmp_path: Path, rng: random.Ran
         refused_alike(parser, values)
         counted += sum(unknown(parser, values).values())
         by_loop += read_by_loop(parser, values) if parser._loop else 0
-    assert counted > 1000
+    assert counted > (1000 if full else 300)
     assert by_loop > 500
 
 
