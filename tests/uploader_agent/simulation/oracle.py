@@ -96,7 +96,7 @@ class Oracle:
         base, new = parse(body, key)
         if new is not None and base >= new.next_offset > new.start_offset:
             self.lie(f"{key}: line 1 is {base}, and the next offset {new.next_offset}")
-        if new is not None and new.gaps:
+        if new is not None and new.gaps and not self.was_damaged:  # packs of a damaged head count once it is made again
             [life] = [one for one in self._cluster.lives if (keys := _keys(one, self.store)) and keys.watermark == key]
             wrong = Intervals.of(new.gaps) - Intervals(life.retired)
             if wrong:
