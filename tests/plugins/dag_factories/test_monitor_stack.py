@@ -14,6 +14,7 @@ from tests.support.waiting import wait_until
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.observer_state import Sightings, TopicSighting
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
 
@@ -31,6 +32,10 @@ ALL = {
 
 @pytest.fixture(scope="module")
 def world(stack: SharedStack) -> Iterator[World]:
+    # A topic that was never observed would have some minutes for its first rows, in which it is not late.
+    known = Sightings(cluster=CLUSTER, at=LONG_AGO, topics={"orders": TopicSighting(first_at=LONG_AGO)})
+    table = stack.watched.table("orders")
+    table.store.put(table.keys.deployment.sightings, known.to_bytes())
     stack.client.wait_for_dag(WATCH)
     stack.client.unpause(WATCH)
     yield stack.watched
