@@ -175,7 +175,8 @@ class PartitionUploader:
 
         For any thread.
         """
-        self.suspected = self.unchecked = True
+        self.suspected = True  # before the doubt: a check that begins in between compares the whole
+        self.doubt()
 
     @property
     def needs_survey(self) -> bool:
@@ -233,7 +234,7 @@ class PartitionUploader:
 
     def _check(self) -> None:
         """Compare the log with the stored history as far as that is known, and survey the partition if they differ."""
-        self.unchecked = False
+        self.unchecked, doubts = False, self.doubts
         try:
             remote, packed = self._remote, self._packed
             with self._files() as files:
@@ -242,7 +243,7 @@ class PartitionUploader:
             if differs:
                 with self._surveying:
                     self._survey(differs=True)
-            self.suspected = False
+            self.suspected = self.suspected and self.doubts != doubts
         except BaseException:
             self.unchecked = True
             raise
