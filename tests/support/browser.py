@@ -106,8 +106,15 @@ class Browser(Chrome):
         self.wait(lambda: clicked(self.first(css, text=text)), what=f"{css} with {text!r} to be clicked")
 
     def wait(self, condition: Callable[[], bool], *, what: str) -> None:
-        """Wait for anything else."""
-        wait_until(condition, what=what)
+        """Wait for anything else. What the page replaces while ``condition`` reads it is read again."""
+
+        def settled() -> bool:
+            try:
+                return condition()
+            except StaleElementReferenceException:
+                return False
+
+        wait_until(settled, what=what)
 
     def press(self, *keys: str) -> None:
         """Press keys one after the other wherever the focus is: of Selenium's ``Keys``, or characters."""

@@ -30,7 +30,7 @@ from tests.support.paths import cache_dir
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
 
-BUDGET = 17_300
+BUDGET = 22_200
 """Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure.
 
 Lower it whenever tests have become cheaper.
