@@ -211,7 +211,7 @@ class Packer:
         try:
             head.make_whole()
             # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
-            joined = [partition for partition in self._joined(members) if not partition.uploader.suspected]
+            joined = [partition for partition in self._joined(members) if partition.uploader.is_trusted]
             ticks = [
                 PartitionTick(partition, partition.remote.sealed_end, partition.uploader.doubts) for partition in joined
             ]
@@ -233,9 +233,9 @@ class Packer:
         """Put the head with the ranges that ``ticks`` have packed, and take account of them.
 
         Not with those of a partition that was left meanwhile: if it is led again, its seals do not know that batches
-        were being packed, see :meth:`Tail.packed_below`.
+        were being packed, see :meth:`Tail.packed_below`. Nor with those of a log that was found to be another one.
         """
-        ticks = [tick for tick in ticks if self._is_led(tick.partition)]
+        ticks = [tick for tick in ticks if self._is_led(tick.partition) and tick.partition.uploader.is_trusted]
         packed = [tick for tick in ticks if tick.packed]
         if not packed:
             return

@@ -179,6 +179,11 @@ class PartitionUploader:
         self.doubt()
 
     @property
+    def is_trusted(self) -> bool:
+        """True if nothing shows that the log is another one than the stored one. For any thread."""
+        return not self.suspected and self.parting is None
+
+    @property
     def needs_survey(self) -> bool:
         """True if a surveyed partition has a change for ``offset.wm``, or a reason to search the store."""
         due = self._search.is_due(self.holes())
@@ -333,14 +338,16 @@ class PartitionUploader:
     ) -> Parting | None:
         """The parting of the log from what is sealed, or else from what is packed, as the store has it now."""
         lineage, whole = log.history(lineage), self._context.source.has_whole_log
-        parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared)
+        since = self.parting.at if self.parting is not None else None
+        parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
             entries = self._sources.entries(self.route, {self._context.broker, *brokers})
             ranges = self._sources.ranges(self.route, entries, lineage, log.end)
             tails = shared_tails(entries, lineage)
             end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
-            parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared) if ranges else None
+            if ranges:
+                parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared, since=since)
         if parting is None or (parting.local is None and not whole):
             return None
         return parting._replace(stored_end=max(parting.stored_end, self._packed.end))

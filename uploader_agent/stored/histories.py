@@ -164,6 +164,7 @@ def find_parting(
     *,
     end: int,
     shared: Sequence[Shared] = (),
+    since: int | None = None,
     thorough: bool = False,
 ) -> Parting | None:
     """The parting of the stored offsets below ``end`` and the disk's log; None if the disk shows none.
@@ -171,7 +172,8 @@ def find_parting(
     ``lineage`` is the disk's, and what is stored on another branch does not count, unless one of ``shared`` has it.
     ``ranges`` are the packed ranges that no seal has. Newest first, it looks for the last piece with the disk's last
     batch; from there on it compares batch by batch, also what reaches into that piece from below: that may have been
-    stored before a restore, and the piece after it. With ``thorough`` it compares everything: an agent of an earlier
+    stored before a restore, and the piece after it. If they were found to part at ``since``, it compares from there on:
+    more of the disk's may have been stored meanwhile. With ``thorough`` it compares everything: an agent of an earlier
     version may have gone on with the disk's history. A stored batch that begins below the offset at which the lineages
     part, and ends above it, counts beside what the disk has below: the epoch was given again. What cannot be read,
     since it is lost or damaged, tells nothing. Raises StoreError and FormatError.
@@ -183,7 +185,7 @@ def find_parting(
     suspects: list[_Piece] = []
     known: int | None = None
     for piece in _pieces(store, keys, [Shared(lineage, end), *shared], ranges, log_start, end):
-        if known is not None and piece.end <= known:
+        if known is not None and piece.end <= min(known, known if since is None else since):
             break
         suspects.append(piece)
         if not thorough and known is None and (last := piece.last()) is not None and _has(files, last):

@@ -13,6 +13,7 @@ from tests.uploader_agent.cli.test_commands import destinations
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.raw.head import Head
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.monitor import Monitor
@@ -521,3 +522,28 @@ def test_what_was_read_before_a_restore_and_is_stored_after_it_is_compared(world
             [parted] = agent.leadership.parted()
     assert parted.parting is not None
     assert parted.parting.at == 120
+
+
+def test_a_pack_that_is_under_way_when_another_history_is_found_is_not_named(world: World) -> None:
+    """It has the disk's newest batches, and would make the parting look as if it were over."""
+    partition = world.disk.partition().fill(0, end=100)
+    partition.segment(100, b"")
+    world.once()
+    restored(world, 0, 100, at=1000, end=160)
+    running: list[TestedAgent] = []
+
+    def before(operation: str, key: str) -> None:
+        if operation == "put" and "_tails/" in key and running:
+            [led] = running.pop().leadership.partitions.values()
+            restored(world, 0, 100, at=50, end=160)
+            led.uploader.doubt()
+            wait_until(lambda: led.uploader.parting is not None, what="the parting")
+
+    world.store.before = before
+    with world.agent(**FRESH, scan_interval="20ms") as agent:
+        running.append(agent)
+        with agent.running():
+            wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
+    assert not running
+    heads = [name for name in world.store.puts if "_heads/" in name]
+    assert all(Head.from_bytes(world.store.inner.get(name).body, name).entries == () for name in heads)
