@@ -19,7 +19,8 @@ class RestoreOracle:
 
     def untold(self, told: Collection[TopicPartition]) -> Iterator[str]:
         """Committed batches of leaders that are in no object, of partitions that nobody is told of."""
-        bodies = [found.body for key, found in self._store.objects.items() if key.endswith(".pack") or ".log" in key]
+        kinds = (".pack", ".log", ".corrupt")  # damage is kept whole, and told as such
+        bodies = [found.body for key, found in self._store.objects.items() if any(kind in key for kind in kinds)]
         for at, partition in sorted(self._cluster.partitions.items()):
             lost = [batch.id for batch in _committed(partition) if not any(batch.content in one for one in bodies)]
             if lost and at not in told:
