@@ -20,6 +20,8 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
@@ -55,18 +57,33 @@ def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter:
     return TextWriter(sink, topic) if form == "text" else JsonWriter(sink, topic)
 
 
-class JsonWriter(Writer):
-    """A writer of JSON lines."""
+class _LineWriter(Writer):
+    """A writer of a line for each record."""
 
     def __init__(self, sink: BinaryIO, topic: str) -> None:
         self._sink = sink
         self._topic = topic
 
+    @abstractmethod
+    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]: ...
+
     @override
     def write(self, rows: pa.RecordBatch) -> None:
+        self._sink.write("".join(f"{line}\n" for line in self._lines(rows)).encode())
+        self._sink.flush()
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+class JsonWriter(_LineWriter):
+    """A writer of JSON lines."""
+
+    @override
+    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
-        lines = []
         for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, _milliseconds(rows), strict=True):
             record: dict[str, Any] = {
                 "topic": self._topic,
@@ -79,35 +96,18 @@ class JsonWriter(Writer):
             }
             record["key"], record["key_encoding"] = _text(key)
             record["value"], record["value_encoding"] = _text(value)
-            lines.append(json.dumps(record, ensure_ascii=False))
-        self._sink.write("".join(f"{line}\n" for line in lines).encode())
-        self._sink.flush()
-
-    @override
-    def close(self) -> None:
-        pass
+            yield json.dumps(record, ensure_ascii=False)
 
 
-class TextWriter(Writer):
+class TextWriter(_LineWriter):
     """A writer of lines for people."""
 
-    def __init__(self, sink: BinaryIO, topic: str) -> None:
-        self._sink = sink
-        self._topic = topic
-
     @override
-    def write(self, rows: pa.RecordBatch) -> None:
+    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
-        lines = [
-            f"{self._topic}-{partition}-{offset}  {_time(at)}  {start_of(key, _LONGEST)}  {start_of(value, _LONGEST)}"
-            for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True)
-        ]
-        self._sink.write("".join(f"{line}\n" for line in lines).encode())
-        self._sink.flush()
-
-    @override
-    def close(self) -> None:
-        pass
+        for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True):
+            told = f"{start_of(key, _LONGEST)}  {start_of(value, _LONGEST)}"
+            yield f"{self._topic}-{partition}-{offset}  {_time(at)}  {told}"
 
 
 class RawWriter(Writer):
