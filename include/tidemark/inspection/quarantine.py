@@ -104,7 +104,8 @@ def quarantine_of(
             dates[row.day] += row.rows
             names[row.file] = None
     files = [*reversed(names)]
-    found = _Found(framed=isinstance(table.topic.parser, FollowingParser) and table.topic.parser.framing != "none")
+    framed = isinstance(table.topic.parser, FollowingParser) and table.topic.parser.framing != "none"
+    found = _Found(framed=framed, values=values)
     lost = [name for name in files[:most_files] if not _read(table, name, found)]
     ledger = standing.ledger
     folder = f"{table.deployment.lake_store}/{table.keys.quarantine}"
@@ -118,7 +119,7 @@ def quarantine_of(
         files=tuple(f"{folder}/{name}" for name in files),
         files_read=len(files[:most_files]),
         lost=tuple(f"{folder}/{name}" for name in lost),
-        reasons=tuple(found.reasons(_versions(table), values=values)),
+        reasons=tuple(found.reasons(_versions(table))),
     )
 
 
@@ -138,10 +139,10 @@ class _Kind(NamedTuple):
 
 
 class _Found:
-    """What the files read so far hold. ``framed``: the topic's records name their schemas."""
+    """What the files read so far hold. ``framed``: the topic's records name their schemas; ``values``: show values."""
 
-    def __init__(self, *, framed: bool) -> None:
-        self.framed = framed
+    def __init__(self, *, framed: bool, values: bool) -> None:
+        self.framed, self.values = framed, values
         self._records: Counter[_Kind] = Counter()
         self._examples: dict[_Kind, list[QuarantinedExample]] = {}
 
@@ -168,20 +169,19 @@ class _Found:
                         start=start,
                         end=end,
                         timestamp_ms=stamp,
-                        value=None if value is None else start_of(value, _VALUE),
+                        value=start_of(value, _VALUE) if self.values and value is not None else None,
                     )
                 )
 
-    def reasons(self, versions: dict[str, int], *, values: bool) -> Iterator[QuarantinedReason]:
+    def reasons(self, versions: dict[str, int]) -> Iterator[QuarantinedReason]:
         """The reasons, the most frequent first."""
         for kind, records in sorted(self._records.items(), key=lambda entry: (-entry[1], str(entry[0]))):
-            examples = self._examples[kind]
             yield QuarantinedReason(
                 reason=kind.reason,
                 schema_id=kind.schema,
                 schema_version=versions.get(kind.schema or ""),
                 records=records,
-                examples=tuple(each if values else each.model_copy(update={"value": None}) for each in examples),
+                examples=tuple(self._examples[kind]),
             )
 
 
