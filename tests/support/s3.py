@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import boto3
 from botocore.config import Config
@@ -159,24 +159,20 @@ class S3Server:
         return self.credentials[name]
 
     def _iam(self) -> Any:
-        found = self.credentials[ADMIN]
-        return boto3.client(
-            "iam",
-            endpoint_url=self.endpoint,
-            region_name=REGION,
-            aws_access_key_id=found.access_key,
-            aws_secret_access_key=found.secret_key,
-            verify=str(self._authorities) if self._authorities else None,
-        )
+        return self._client("iam", ADMIN)
 
     def client(self, user: str = ADMIN) -> S3Client:
         """A boto3 client of a user; it gives up within seconds when the server is down."""
         config = Config(
             s3={"addressing_style": "path"}, retries={"total_max_attempts": 2}, connect_timeout=5, read_timeout=30
         )
+        client: S3Client = self._client("s3", user, config)
+        return client
+
+    def _client(self, service: Literal["s3", "iam"], user: str, config: Config | None = None) -> Any:
         found = self.credentials[user]
         return boto3.client(
-            "s3",
+            service,
             endpoint_url=self.endpoint,
             region_name=REGION,
             aws_access_key_id=found.access_key,
