@@ -103,13 +103,14 @@ def _report(stack: Stack, steps: Steps, auditor: Auditor, production: Production
 
 def _print_instructions(stack: Stack) -> None:
     env_file, approver_file = HOME / "env.sh", HOME / "env-approver.sh"
-    trying.write_env_file(env_file, stack.variables())
+    variables = stack.variables()
+    trying.write_env_file(env_file, variables)
     trying.write_approver_file(approver_file, env_file, stack.approver())
     sys.stdout.write(
         f"\nStill running; `make down` stops it all. Airflow: {stack.airflow.url}  user admin  "
         f"password {stack.airflow.password}\nTo try the rest, in this shell:\n"
         + "".join(f"  {line}\n" for line in trying.lines(env_file))
-        + f"The topics file is yours to change: {stack.variables()['TIDEMARK_TOPICS']}\n"
+        + f"The topics file is yours to change: {variables['TIDEMARK_TOPICS']}\n"
         + "To erase the orders of one customer, which a second person approves:\n"
         + "".join(f"  {line}\n" for line in trying.erasing(env_file, approver_file))
     )
