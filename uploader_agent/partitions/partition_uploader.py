@@ -23,6 +23,7 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
+from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest, StoredWatermark
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led, Offsets
@@ -338,7 +339,7 @@ class PartitionUploader:
     ) -> Parting | None:
         """The parting of the log from what is sealed, or else from what is packed, as the store has it now."""
         lineage, whole = log.history(lineage), self._context.source.has_whole_log
-        since = self.parting.at if self.parting is not None else None
+        since = self.parting.at if self.parting is not None else MAX_OFFSET
         parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}

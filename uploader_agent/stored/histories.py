@@ -164,7 +164,7 @@ def find_parting(
     *,
     end: int,
     shared: Sequence[Shared] = (),
-    since: int | None = None,
+    since: int = MAX_OFFSET,
     thorough: bool = False,
 ) -> Parting | None:
     """The parting of the stored offsets below ``end`` and the disk's log; None if the disk shows none.
@@ -185,7 +185,7 @@ def find_parting(
     suspects: list[_Piece] = []
     known: int | None = None
     for piece in _pieces(store, keys, [Shared(lineage, end), *shared], ranges, log_start, end):
-        if known is not None and piece.end <= min(known, known if since is None else since):
+        if known is not None and piece.end <= min(known, since):
             break
         suspects.append(piece)
         if not thorough and known is None and (last := piece.last()) is not None and _has(files, last):
