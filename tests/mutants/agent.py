@@ -97,8 +97,8 @@ AGENT: Final = (
     Mutant(
         "what offset.wm has on a log's lineage is compared with it, of whichever epoch",
         "uploader_agent/partitions/partition_uploader.py",
-        "end=log.end, shared=log.shared)",
-        "end=log.end)",
+        "end=log.end, shared=log.shared, since",
+        "end=log.end, since",
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told",),
     ),
     Mutant(
@@ -354,8 +354,8 @@ AGENT: Final = (
     Mutant(
         "a tick names nothing of a partition that is left meanwhile",
         "uploader_agent/packing/packer.py",
-        "ticks = [tick for tick in ticks if self._is_led(tick.partition)]",
-        "ticks = [*ticks]",
+        "if self._is_led(tick.partition) and tick.partition.uploader.is_trusted]",
+        "if tick.partition.uploader.is_trusted]",
         (f"{_LEADERS}::test_a_tick_names_nothing_of_a_partition_that_is_left_meanwhile",),
     ),
     Mutant(
