@@ -1,4 +1,4 @@
-"""A receiver of OpenLineage events, which checks each as it arrives."""
+"""A receiver of OpenLineage events, which checks all that it got."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ _OURS: Final = ROOT / "docs" / "lineage"
 
 
 class LineageServer(Serving):
-    """Takes events at ``/api/v1/lineage``. ``wrong`` has what is wrong in events, in words."""
+    """Takes events at ``/api/v1/lineage``, and answers at once: a client that waits too long sends an event again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[dict[str, Any]] = []
-        self.wrong: list[str] = []
+        self.misdirected: list[str] = []
         self.server = ThreadingHTTPServer((HOST, 0), _handler(self))
 
     @property
     def url(self) -> str:
         """Where to send to."""
         return f"http://{HOST}:{self.port}"
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is wrong in the events, in words."""
+        return [*self.misdirected, *(problem for event in list(self.events) for problem in problems(event))]
 
     def of(self, kind: str, job: str) -> list[dict[str, Any]]:
         """The events of a kind, such as COMPLETE, whose job's name contains ``job``."""
@@ -105,8 +110,7 @@ def _handler(server: LineageServer) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path != "/api/v1/lineage":
-                server.wrong.append(f"{self.path} is not where events go")
-            server.wrong += problems(event)
+                server.misdirected.append(f"{self.path} is not where events go")
             server.events.append(event)
             self.send_response(503 if server.refusing else 201)
             self.send_header("Content-Length", "0")

@@ -53,6 +53,7 @@ class Broker:
         self.partitions = {tp: self.world.disk.partition(tp, log_dir=tp == T) for tp in ALL}
         self.world.metadata.leads = {tp: Led(3, ID) for tp in ALL}
         self.end = 0
+        self._ends = dict.fromkeys(ALL, 0)
         self.calls = FailingCalls(self.world.disk.log_dirs[0].parent)
         monkeypatch.setattr(disk_faults, "PATIENCE", 0.05)
         for name in ("_OVERVIEW_INTERVAL", "_MEASURE_INTERVAL"):
@@ -66,8 +67,11 @@ class Broker:
         self.properties.write_text(f"process.roles=broker\nnode.id={node}\nlog.dirs={named}\n")
 
     def append(self, *only: TopicPartition) -> None:
-        """Fill a segment of each partition, and roll it."""
+        """Fill a segment of each partition, and roll it; where it was filled before, it stays as it is."""
         for tp in only or ALL:
+            if self._ends[tp] > self.end:
+                continue
+            self._ends[tp] = self.end + 20
             self.partitions[tp].segment(self.end, records(self.end, self.end + 20)).roll(self.end + 20)
         if not only:
             self.end += 20

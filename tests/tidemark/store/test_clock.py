@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path) -> Store
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
+def host(monkeypatch: pytest.MonkeyPatch) -> list[timedelta]:
     """How far this host's clock is ahead: change it at will. The store's is right."""
     skew = [timedelta()]
     right = timestamps.utc_now
@@ -63,8 +63,8 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[timedelta]]:
     monkeypatch.setattr(Runtime, "time", lambda runtime: real(runtime) + skew[0].total_seconds())
     monkeypatch.setattr(timestamps, "utc_now", now)
     monkeypatch.setattr(clocks, "utc_now", now)
-    yield skew
-    monkeypatch.setattr(clock, "_skew", timedelta())
+    monkeypatch.setattr(clock, "_skew", timedelta())  # what an agent of a test measures is not for other tests
+    return skew
 
 
 @pytest.mark.essential
