@@ -13,10 +13,10 @@ from typing import Final
 
 from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.costs import DAYS, Line, PerLanding, PerSegment, Prices
+from tidemark.onboarding.expectations import DAYS, Line, PerLanding, PerSegment, Prices
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
-from uploader_agent.packing.ticks import GATHERING
+from uploader_agent.packing.thread import GATHERING
 
 
 @dataclass(frozen=True)

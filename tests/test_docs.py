@@ -19,8 +19,8 @@ from bench.cost import EXAMPLES, Fleet, PerRun, Rates, bill_of, day
 from tidemark import errors
 from tidemark.cli.app import app
 from tidemark.config import parse
-from tidemark.monitoring.kinds import KINDS
-from tidemark.onboarding.costs import PerSegment, Prices
+from tidemark.monitoring.incidents import KINDS
+from tidemark.onboarding.expectations import PerSegment, Prices
 from tidemark.topics import Deployment, TopicSettings
 from uploader_agent.cli import app as agent_app
 from uploader_agent.settings import AgentSettings, load_settings

@@ -29,7 +29,7 @@ from tests.tidemark.store import test_schemes
 from tests.uploader_agent.observability import test_metrics
 from tidemark.cli import options
 from tidemark.cli.app import app
-from tidemark.monitoring.kinds import KINDS, IncidentKind, Kind
+from tidemark.monitoring.incidents import KINDS, IncidentKind, Kind
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.factory import PARSERS, parser_of
 from tidemark.parsers.settings import EventTime, ParserSettings

@@ -1,9 +1,16 @@
 """The components of an agent, put together. Nothing is started here, and neither broker nor store is asked.
 
 The loop (:mod:`uploader_agent.agent`) and the commands that run once (:mod:`uploader_agent.one_shot`) share them.
+
+Times at which keys are due: each key at most once, at its earliest time. Thread-safe.
 """
 
 from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 import structlog
 
@@ -18,17 +25,14 @@ from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.observability.health import Health
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.packing.buckets import BucketPacker, PackBuckets
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
-from uploader_agent.packing.thread import PackThread
-from uploader_agent.packing.ticks import Ticks
-from uploader_agent.packs.abandoned import Abandoned
+from uploader_agent.packing.thread import BucketPacker, PackBuckets, PackThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.recovery import PackedTails
+from uploader_agent.packs.recovery import Abandoned, PackedTails
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.disk_faults import DiskFaults
 from uploader_agent.partitions.leadership import Leadership
@@ -39,15 +43,60 @@ from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Backoff, Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.other_origin import OtherOrigin
-from uploader_agent.watermark_index.publisher import IndexPublisher
-from uploader_agent.watermark_index.thread import IndexThread
+from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
+
+Key = TypeVar("Key", bound=Hashable)
+
+_LEAST = 1000
+"""Outdated moments that may stay in the heap, beyond the number of keys."""
+
+
+class Timers(Generic[Key]):
+    """Keys by the time at which they are due, on the caller's clock."""
+
+    def __init__(self) -> None:
+        self._times: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, key: Key, moment: float) -> None:
+        """Make ``key`` due at ``moment``, unless it is due before."""
+        with self._lock:
+            if moment < self._times.get(key, float("inf")):
+                self._times[key] = moment
+                self._count += 1
+                heapq.heappush(self._heap, (moment, self._count, key))
+                if len(self._heap) > 2 * len(self._times) + _LEAST:
+                    self._tidy()
+
+    def take(self, now: float) -> set[Key]:
+        """Remove and return the keys that are due by ``now``."""
+        due: set[Key] = set()
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                moment, _, key = heapq.heappop(self._heap)
+                if self._times.get(key) == moment:  # else it was moved to an earlier time, and taken then
+                    del self._times[key]
+                    due.add(key)
+        return due
+
+    def next_time(self) -> float:
+        """The time at which a key may be due next; infinity without keys."""
+        with self._lock:
+            return self._heap[0][0] if self._heap else float("inf")
+
+    def _tidy(self) -> None:
+        """Drop outdated moments: without this, distant ones would stay until their time comes."""
+        self._heap = [entry for entry in self._heap if self._times.get(entry[2]) == entry[0]]
+        heapq.heapify(self._heap)
+
 
 logger = structlog.get_logger(__name__)
 

@@ -17,8 +17,7 @@ from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
 from tidemark.formats.keys import Endpoint, check_topic
 from tidemark.store.options import StoreOptions
-from tidemark.store.schemes import SCHEMES, check_options, scheme_of
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import SCHEMES, check_options, scheme_of, split_store_url
 
 
 class EndpointResolver(Protocol):

@@ -30,8 +30,7 @@ from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
 from tidemark.store import StoreOptions
-from tidemark.store.schemes import scheme_of
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import scheme_of, split_store_url
 
 TopicName = Annotated[str, AfterValidator(check_topic)]
 ClusterName = Annotated[str, AfterValidator(check_cluster)]
@@ -201,9 +200,9 @@ class TopicSettings(Settings):
     """The settings of one topic.
 
     ``freshness`` is the promise from append to query. Agents pack by their own setting of that name
-    (:mod:`uploader_agent.packing.ticks`); the topic is landed live with others of its cluster
+    (:mod:`uploader_agent.packing.thread`); the topic is landed live with others of its cluster
     (:mod:`tidemark_airflow.triggers.live_readiness`), and its own runs land the rest, without a ``freshness`` all;
-    :mod:`tidemark.monitoring.promise_conditions` watches it. ``catalogs`` names those that list its table; None means
+    :mod:`tidemark.monitoring.topic_conditions` watches it. ``catalogs`` names those that list its table; None means
     all.
     """
 

@@ -34,7 +34,7 @@ from tidemark.parsers.base import column_at, no_rows
 from tidemark.planning import write_plan
 from tidemark.planning.common import Key, following
 from tidemark.planning.maintenance.erasure import plan_erasure
-from tidemark.raw.masks import mask_of
+from tidemark.raw.objects import mask_of
 from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
 from tidemark.store.update import update

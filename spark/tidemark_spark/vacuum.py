@@ -1,8 +1,8 @@
 """The vacuum of a table: deletes objects, each as it was listed.
 
 :mod:`tidemark.planning.maintenance.vacuum` chooses them. Reports and other objects about runs that are no longer needed
-(:mod:`tidemark.planning.maintenance.old_reports`) are deleted in any order. The rest is deleted in this order: data and
-quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.old_ledgers`) and ledgers of dead
+(:mod:`tidemark.planning.maintenance.vacuum`) are deleted in any order. The rest is deleted in this order: data and
+quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.vacuum`) and ledgers of dead
 attempts; evidence and results; and plans last, because a plan names the owner of the other objects. Then evidence is
 folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
 :mod:`tidemark_spark.erasing.lake` comes last. So a vacuum may be killed at any point, and the next vacuum completes it.
@@ -27,9 +27,19 @@ from tidemark.planning import read_plan
 from tidemark.planning.maintenance.erased_files import commits_of, erased_rows
 from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.planning.maintenance.forgetting import plan_forgetting
-from tidemark.planning.maintenance.old_ledgers import NamedLedgers, old_ledgers
-from tidemark.planning.maintenance.old_reports import left_by_runs, old_audits, old_backfill_reports
-from tidemark.planning.maintenance.vacuum import GOES, RUN_OVER, Knowledge, Why, all_landed, judge
+from tidemark.planning.maintenance.vacuum import (
+    GOES,
+    RUN_OVER,
+    Knowledge,
+    NamedLedgers,
+    Why,
+    all_landed,
+    judge,
+    left_by_runs,
+    old_audits,
+    old_backfill_reports,
+    old_ledgers,
+)
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import (
     TopicTable,

@@ -14,7 +14,8 @@ from typing import Any
 from kafka import KafkaProducer
 
 from tidemark import cli
-from tidemark.restore import resume, run
+from tidemark.restore import run
+from tidemark.restore import run as resume
 from tidemark.restore.producer import Sender
 from tidemark.restore.target import Target
 

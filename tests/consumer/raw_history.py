@@ -25,7 +25,7 @@ from tests.tidemark.decode.real_logs import random_records, unique
 from tests.tidemark.kafka_log.build import CODEC_IDS, Record, batch, marker, transactional
 from tidemark import cli
 from tidemark.formats.raw.watermark import parse, render
-from tidemark.restore import resume
+from tidemark.restore import run as resume
 from tidemark.restore import run as running
 from tidemark.store import open_store
 

@@ -22,8 +22,7 @@ from tests.support.waiting import wait_until
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.decode.real_logs import unique
 from tidemark import Mode, TieredConsumer
-from tidemark.restore.resume import STABLE_SECONDS
-from tidemark.restore.run import STEP_BYTES, STEP_RECORDS
+from tidemark.restore.run import STABLE_SECONDS, STEP_BYTES, STEP_RECORDS
 
 PAGE = (ROOT / "docs" / "consumer.md").read_text()
 

@@ -13,7 +13,7 @@ from tests.consumer.test_tiers import Made, values
 from tests.consumer.world import World, origins, read_to, read_until
 from tests.support.waiting import wait_until
 from tidemark import Mode, TieredConsumer
-from tidemark.consumer import partition_placement
+from tidemark.consumer import tier_selection
 from tidemark.consumer.consumer import METRICS_GROUP
 from tidemark.errors import Refused, SegmentError, TidemarkError
 from tidemark.remote import RemoteTopics
@@ -176,7 +176,7 @@ def test_kafka_that_gives_nothing_either_brings_up_the_storages_error(
     made = history(local_world, 0)
     consumer, shaky = shaky_consumer(made, Mode.REMOTE_PREFERRED, 0)
     refuse(shaky, 40)
-    monkeypatch.setattr(partition_placement, "KAFKA_SECONDS", 0.3)
+    monkeypatch.setattr(tier_selection, "KAFKA_SECONDS", 0.3)
     with consumer:
         monkeypatch.setattr(consumer._fetcher, "send_fetches", list)
         for _ in range(2):

@@ -14,12 +14,12 @@ from tests.consumer.world import World, read_to, read_until
 from tests.support.waiting import HUNG, wait_until
 from tidemark import Mode, TieredConsumer
 from tidemark.consumer import tier_selection
+from tidemark.consumer.fetcher import Wakeup
 from tidemark.consumer.tier_metadata import THREADS
-from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, UnknownOutcome, WakeupError
 from tidemark.formats.keys import Endpoint, SegmentName
 from tidemark.remote import RemoteTopics
-from tidemark.remote.catalog.log_ends import Observations
+from tidemark.remote.topics import Observations
 from tidemark.retry import ATTEMPTS
 
 

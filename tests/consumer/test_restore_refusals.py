@@ -30,7 +30,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def made(tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> RawHistory:
-    monkeypatch.setattr("tidemark.restore.resume.STABLE_SECONDS", 0.1)
+    monkeypatch.setattr("tidemark.restore.run.STABLE_SECONDS", 0.1)
     return raw_history(tmp_path, rng, rounds=4)
 
 

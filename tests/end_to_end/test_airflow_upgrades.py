@@ -33,8 +33,8 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import HUNG, wait_until
 from tidemark.backfill.report import read_report
 from tidemark.backfill.request import report_name
+from tidemark.cli.read_models import stated_versions
 from tidemark.formats.table.ledger import Ledger
-from tidemark.inspection.stated_versions import stated_versions
 from tidemark.installation import VERSION
 from tidemark.table.delta_table import committed_ledger
 

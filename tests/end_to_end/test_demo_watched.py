@@ -34,7 +34,7 @@ from tests.support.waiting import HUNG, wait_until
 from tidemark.endpoints import resolver_of
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.monitoring.incident_store import read_incidents
-from tidemark.monitoring.kinds import IncidentKind
+from tidemark.monitoring.incidents import IncidentKind
 from tidemark.monitoring.observe_cluster import look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.store import open_store

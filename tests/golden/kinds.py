@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from tests.golden.deployment import PREFIX
-from tidemark.backfill.comparison import Comparison
 from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import Preview
+from tidemark.backfill.report import Comparison
 from tidemark.backfill.request import BackfillRequest
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
@@ -23,9 +23,8 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask, MaskIndex
-from tidemark.formats.raw.pack_tombstones import PackTombstone
 from tidemark.formats.raw.slots import LeaseOfSlot, SlotCount
-from tidemark.formats.raw.tombstones import Tombstone
+from tidemark.formats.raw.tombstones import PackTombstone, Tombstone
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
@@ -35,9 +34,8 @@ from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunProgress, RunResult
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_audit import StateAudit
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.state_status import StateAudit, StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.observer_state import Sightings

@@ -18,18 +18,18 @@ from tests.golden.deployment import CLUSTER, PREFIX, deployment_of
 from tests.spark.inline import Inline
 from tidemark import Storage, read_range
 from tidemark.backfill.report import read_report
+from tidemark.cli.continuity import accounts_of
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.raw import acknowledgements, buried, head, masks, tombstones
+from tidemark.formats.raw import buried, gaps, head, masks, tombstones
 from tidemark.formats.raw.erasure import Approved, all_requests
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.raw.pack import read_footer, read_range_bytes
-from tidemark.formats.raw.pack_tombstones import PackTombstone
+from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.formats.table.live_landing import read_landing
-from tidemark.inspection.offset_accounting import accounts_of
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.planning.maintenance.retention_report import RetentionReport
@@ -291,7 +291,7 @@ def of_people(raw: Store, control: ControlKeys, deployment: Deployment) -> Plain
     """What people have said: acknowledgements, requests for erasure, words that give up packs; and what came of it."""
     endpoint = resolver_of(deployment.raw).resolve(CLUSTER, "clicks", 0)
     clicks = PartitionKeys(endpoint, CLUSTER, "clicks", 0)
-    words = acknowledgements.words(raw, control, clicks)
+    words = gaps.read_acknowledgements(raw, control, clicks)
     index = masks.read_index(raw, control, "orders")
     assert index is not None
     stones = [PackTombstone.load(raw, info.key) for info in raw.list(control.pack_tombstones)]

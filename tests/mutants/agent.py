@@ -61,7 +61,7 @@ AGENT: Final = (
     ),
     Mutant(
         "packs of another history are compared before the log is sealed over them",
-        "uploader_agent/upload/packed_parts.py",
+        "uploader_agent/upload/validation.py",
         "return [part for part in inside if not self._is_equal(part, log)]",
         "return []",
         (f"{_HISTORY}::test_a_packed_range_that_another_log_seals_is_told",),
@@ -168,14 +168,14 @@ AGENT: Final = (
     ),
     Mutant(
         "an empty place where a disk was mounted is not taken for a log directory",
-        "uploader_agent/broker/broker_dirs.py",
+        "uploader_agent/broker/properties.py",
         "            self._check_identity(log_dir)\n",
         "            self._identity\n",
         (f"{_DIRS}::test_what_has_no_meta_properties_of_the_broker_is_not_read",),
     ),
     Mutant(
         "a log directory that the file no longer names is followed while it answers",
-        "uploader_agent/broker/broker_dirs.py",
+        "uploader_agent/broker/properties.py",
         "        followed = (*left, *named)\n",
         "        followed = named\n",
         (f"{_DIRS}::test_what_the_file_no_longer_names_is_followed_while_it_answers",),
@@ -261,21 +261,21 @@ AGENT: Final = (
     ),
     Mutant(
         "a gap keeps the reason and the time that it was found with",
-        "uploader_agent/stored/gaps.py",
+        "uploader_agent/repair/gap_search.py",
         "gaps += [_gap(piece, gap.detected_at) for piece in judged]",
         "gaps += [_gap(piece, now) for piece in judged]",
         (f"{_WATERMARK}::test_a_gap_s_reason_and_time_are_decided_once",),
     ),
     Mutant(
         "what a disk lost before Kafka had moved it to its remote tier is lost",
-        "uploader_agent/stored/gaps.py",
+        "uploader_agent/repair/gap_search.py",
         "start if end is None else min(start, end)",
         "start",
         (f"{_REMOTE_TIER}::test_a_new_hole",),
     ),
     Mutant(
         "what retention deletes from Kafka's remote tier is lost then",
-        "uploader_agent/stored/gaps.py",
+        "uploader_agent/repair/gap_search.py",
         "(evidence.deleted if gap.in_remote_tier else Intervals())",
         "Intervals()",
         (f"{_REMOTE_TIER}::test_what_is_there_stays_there_until_the_log_start_has_passed_it",),
@@ -374,7 +374,7 @@ AGENT: Final = (
     ),
     Mutant(
         "an entry of a former leadership stays until its epoch is sealed",
-        "uploader_agent/packs/abandoned.py",
+        "uploader_agent/packs/recovery.py",
         "if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:",
         "if True:",
         (f"{_LEADERS}::test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed",),
@@ -382,7 +382,7 @@ AGENT: Final = (
     # -- seals of what is packed -------------------------------------------------------------------------------------
     Mutant(
         "a seal lists a range only if it has its bytes",
-        "uploader_agent/upload/packed_parts.py",
+        "uploader_agent/upload/validation.py",
         "return tuple(part for part in self._near if self._is_equal(part, log))",
         "return tuple(self._near)",
         (f"{_PARTS}::test_a_seal_lists_the_ranges_that_lie_in_it_with_the_same_bytes",),
@@ -410,14 +410,14 @@ AGENT: Final = (
     ),
     Mutant(
         "a compacted log is sealed once no earlier PUT of the own head can take effect",
-        "uploader_agent/packing/buckets.py",
+        "uploader_agent/packing/thread.py",
         "if head.settled:",
         "if True:",
         (f"{_LATE}::test_it_fails_once_a_new_process_seals_a_compacted_log",),
     ),
     Mutant(
         "packs hold more also where compaction has removed the end of a run",
-        "uploader_agent/upload/packed_parts.py",
+        "uploader_agent/upload/validation.py",
         "if part.first < end and not self._is_equal(part, log)]",
         "if part.next <= max(self._ends, default=0) and not self._is_equal(part, log)]",
         (f"{_PARTS}::test_a_run_whose_end_compaction_has_emptied_differs",),

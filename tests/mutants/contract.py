@@ -119,7 +119,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "the first open transaction holds back",
-        "include/tidemark/raw/transactions.py",
+        "include/tidemark/raw/segments.py",
         "first = min(transaction.first_offset for transaction in pending)",
         "first = max(transaction.first_offset for transaction in pending)",
         (f"{_PLANNING}::test_the_first_open_transaction_holds_back",),

@@ -39,7 +39,7 @@ from tidemark.formats.table.live_landing import TopicLanding, read_landing, writ
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.table.state_ledger import CommitName, Leaf, StateLedger
 from tidemark.openlineage import hand_over
-from tidemark.openlineage.collected import Found, joined
+from tidemark.openlineage.facets import Found, joined
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store

@@ -21,9 +21,9 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tests.tidemark.remote.reader import Reader, records_of
 from tidemark.cli.app import app
+from tidemark.cli.raw import check_copy
 from tidemark.errors import GapError, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.inspection.raw_copy import check_copy
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.remote import Storage

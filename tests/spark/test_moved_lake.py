@@ -22,7 +22,7 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tidemark.catalogs import CatalogSettings
 from tidemark.store import open_store
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import split_store_url
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics

@@ -19,8 +19,7 @@ from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, AuditReport
 from tidemark.formats.table.plan import RunProgress
 from tidemark.openlineage.hand_over import new_place, put, read
-from tidemark.planning.maintenance.old_reports import KEPT
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.vacuum import KEPT, RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 from tidemark_spark import vacuum as cleaning

@@ -22,7 +22,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import split_store_url
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence

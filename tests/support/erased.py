@@ -9,9 +9,7 @@ from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import StoredMasks
-from tidemark.raw.masks import index_of
-from tidemark.raw.objects import read_manifest
-from tidemark.raw.removal import remove
+from tidemark.raw.objects import index_of, read_manifest, remove
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 

@@ -60,7 +60,7 @@ def models_read_once() -> Iterator[None]:
     """Keep what botocore reads of S3's interface: each new client would parse megabytes of JSON again."""
     from botocore.loaders import JSONFileLoader, Loader
 
-    from tidemark.store.s3.models import _Undocumented
+    from tidemark.store.s3.clients import _Undocumented
 
     services = cache(Loader().list_available_services)
     with pytest.MonkeyPatch.context() as patch:

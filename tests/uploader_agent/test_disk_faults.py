@@ -28,8 +28,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import DiskFault, WatermarkIndex
 from uploader_agent import agent as agent_module
 from uploader_agent.broker.admin import Leader, Led
-from uploader_agent.broker.broker_dirs import BrokerDirs
-from uploader_agent.broker.properties import read_broker
+from uploader_agent.broker.properties import BrokerDirs, read_broker
 from uploader_agent.cli import start
 from uploader_agent.cli.start import await_log_dir
 from uploader_agent.components import Components

@@ -29,7 +29,7 @@ from tidemark.decode.rewrite import BatchRewriter
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.kafka_log import BatchHeader, Codec, scan_batches
-from tidemark.kafka_log.derived_indexes import DerivedIndexes
+from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from uploader_agent.disk.log_dirs import find_segments

@@ -18,14 +18,14 @@ from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
+from uploader_agent import agent as agent_module
 from uploader_agent import agent as loop
-from uploader_agent import monitor
 from uploader_agent.broker.admin import Leader, Led, Offsets
+from uploader_agent.components import Timers
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import SealRun
@@ -94,7 +94,7 @@ def test_a_former_index_that_is_never_read_is_given_up(world: World, monkeypatch
 def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor, "_BROKER_LIMIT", 0.5)
+    monkeypatch.setattr(agent_module, "_BROKER_LIMIT", 0.5)
     monkeypatch.setattr(loop, "_BROKER_PATIENCE", 0.1)
     partition = world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50

@@ -18,18 +18,14 @@ from tidemark.errors import ConfigError, TidemarkError
 from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
-from uploader_agent.broker.broker_dirs import BrokerReplaced
-from uploader_agent.cli import status_table
-from uploader_agent.cli.adopt_command import adopt
-from uploader_agent.cli.branch_command import branch
+from uploader_agent.broker.properties import BrokerReplaced
+from uploader_agent.cli import inspect_commands
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
 from uploader_agent.cli.copy_command import copy
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
-from uploader_agent.cli.reload import Reload
-from uploader_agent.cli.reupload_command import reupload
-from uploader_agent.cli.start import await_log_dir
-from uploader_agent.cli.take_name_command import take_name
+from uploader_agent.cli.repair_commands import adopt, branch, reupload, take_name
+from uploader_agent.cli.start import Reload, await_log_dir
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
 from uploader_agent.observability.health import http_server
@@ -131,7 +127,7 @@ app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic
 def _report(components: Components, output: Output) -> None:
     """Print the state of each partition, and its waits. Exit with 1 if the state is unknown, or a partition failed."""
     leadership, waits = components.leadership, components.waits()
-    broker_reached, lines = leadership.seen, status_table.of(leadership.partitions.values())
+    broker_reached, lines = leadership.seen, inspect_commands.status_rows(leadership.partitions.values())
     unread = {str(path): reason for path, reason in leadership.unreadable.items()}
     if output is Output.json:
         answer = {
@@ -143,7 +139,7 @@ def _report(components: Components, output: Output) -> None:
         typer.echo(json.dumps(answer))
     else:
         failing = [f"{path} cannot be read: {reason}" for path, reason in unread.items()]
-        typer.echo("\n".join([status_table.table(lines), *failing, *map(str, waits)]))
+        typer.echo("\n".join([inspect_commands.status_table(lines), *failing, *map(str, waits)]))
     faults = [line.error for line in lines] + [partition.fault for partition in leadership.partitions.values()]
     if not broker_reached or unread or leadership.absent or any(faults):
         raise typer.Exit(1)

@@ -21,8 +21,7 @@ from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
 from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
-from uploader_agent.broker.broker_dirs import BrokerDirs
-from uploader_agent.broker.properties import Broker, parse_properties, read_broker
+from uploader_agent.broker.properties import Broker, BrokerDirs, parse_properties, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.locks import DirectoryLocks, lock_directories
 from uploader_agent.disk.log_dirs import LogDirs
@@ -41,9 +40,8 @@ from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
-from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity
+from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity, GuardedStore
 from uploader_agent.stored.destinations import Destinations, OpenStore
-from uploader_agent.stored.guarded_store import GuardedStore
 
 ConfigOption = Annotated[
     Path,

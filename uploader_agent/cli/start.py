@@ -2,6 +2,8 @@
 
 Without a ``meta.properties`` nobody knows the cluster, and so neither the keys in the store nor anything to do. The
 disks may be mounted later than the agent starts; to end again and again would say less than the pages do.
+
+The reload on SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole.
 """
 
 from __future__ import annotations
@@ -9,18 +11,46 @@ from __future__ import annotations
 import signal
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import structlog
 import typer
 
+from tidemark.errors import ConfigError
+from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import NoLogDir
 from uploader_agent.cli.common import broker_of
 from uploader_agent.observability.health import Health, http_server
-from uploader_agent.observability.log_config import configure
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator, configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.settings import AgentSettings
+from uploader_agent.settings import AgentSettings, load_settings
+
+
+class Reload:
+    """A reload of the file; the loop calls it, see :meth:`uploader_agent.agent.Agent.soon`."""
+
+    def __init__(self, path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
+        self._path = path
+        self._agent = agent
+        self._notifier = notifier
+        self._applied = metrics.reloads.labels("applied")
+        self._refused = metrics.reloads.labels("refused")
+
+    def __call__(self) -> None:
+        """Read the file and apply it. If it is wrong, log the error and keep the old configuration in force."""
+        with self._notifier.reloading():
+            try:
+                settings = load_settings(self._path)
+                changed = self._agent.reconfigure(settings, str(self._path))
+            except ConfigError as error:
+                self._refused.inc()
+                logger.warning("reload_refused", error=str(error), instead="the old configuration stays in force")
+            else:
+                configure(settings)
+                self._applied.inc()
+                logger.info("reload_applied", changed=changed)
+
 
 logger = structlog.get_logger(__name__)
 

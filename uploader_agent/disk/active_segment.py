@@ -16,10 +16,8 @@ from typing import NamedTuple
 from tidemark.kafka_log import BatchHeader, parse_time_index
 from tidemark.kafka_log.batch import PREFIX_SIZE
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.offset_index import entry_up_to, head
 from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import OpenFile, file_name, log_bases
+from uploader_agent.disk.segment_files import OpenFile, batch_headers, entry_up_to, file_name, index_head, log_bases
 
 _ANY_OFFSET = 1 << 62
 
@@ -70,19 +68,19 @@ class ActiveReader:
             return Active(base_offset, log.size, end, self._leader_epoch, self._first, self._largest)
 
     def _follow(self, log: OpenFile) -> None:
-        for header in headers(log, self._position):
+        for header in batch_headers(log, self._position):
             self._take(header)
 
     def _enter(self, files: PartitionFiles, log: OpenFile, base_offset: int) -> None:
         self._base_offset, self._position, self._end, self._leader_epoch = base_offset, 0, base_offset, -1
         self._first = self._largest = None
-        for header in headers(log, 0):
+        for header in batch_headers(log, 0):
             self._take(header)
             break
         times = files.open(file_name(base_offset, "timeindex"))
         if times is None:
             return
-        maxima = parse_time_index(head(times, log, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
+        maxima = parse_time_index(index_head(times, log, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
         # The walk must start no later than the offset of the running maximum, or it would miss batches in between.
         entry = entry_up_to(files, log, base_offset, maxima[-1].offset) if maxima else None
         if entry is not None:

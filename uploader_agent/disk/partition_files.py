@@ -10,17 +10,17 @@ from pathlib import Path
 from typing_extensions import override
 
 from tidemark.kafka_log import Lineage, parse_leader_epoch_checkpoint, parse_partition_metadata
-from uploader_agent.disk.batch_headers import headers
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, open_file
-from uploader_agent.disk.offset_index import position_before_epoch
 from uploader_agent.disk.segment_files import (
     EPOCHS,
     OpenFile,
     SegmentChanged,
     SegmentFiles,
+    batch_headers,
     file_name,
     log_bases,
     opened,
+    position_before_epoch,
 )
 
 
@@ -95,7 +95,7 @@ class PartitionFiles(SegmentFiles):
             if log is None:
                 break  # removed since the listing
             earlier = False
-            for header in headers(log, position_before_epoch(self, log, base, epoch)):
+            for header in batch_headers(log, position_before_epoch(self, log, base, epoch)):
                 if header.leader_epoch == epoch and header.base_offset < start:
                     begun = epoch, header.base_offset
                 if header.leader_epoch >= epoch:

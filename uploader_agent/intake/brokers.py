@@ -44,7 +44,16 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
 from uploader_agent.broker import partition_requests
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
-from uploader_agent.intake.fetch_connection import ANSWER_SECONDS, FETCHES, REFUSALS, FetchConnection, refused
+from uploader_agent.intake.fetch_connection import (
+    ANSWER_SECONDS,
+    FETCHES,
+    REFUSALS,
+    FetchConnection,
+    FetchSession,
+    check_security,
+    refused,
+    tls_refusal,
+)
 from uploader_agent.intake.fetching import (
     Cluster,
     EpochAsked,
@@ -62,8 +71,6 @@ from uploader_agent.intake.fetching import (
     TopicLeaders,
     Wanted,
 )
-from uploader_agent.intake.security import check_security, tls_refusal
-from uploader_agent.intake.sessions import FetchSession
 
 QUESTIONS: Final = "tidemark-agent"
 """The client id of all connections but those of Fetch. A quota on bytes belongs on the others."""

@@ -12,7 +12,7 @@ from tidemark.raw.objects import StoredWatermark, find_watermark
 from tidemark.raw.segments import segment_of
 from tidemark.store import Store
 from uploader_agent.stored.histories import last_batch
-from uploader_agent.stored.open_transactions import open_in_store
+from uploader_agent.stored.manifests import open_in_store
 from uploader_agent.stored.stored_log import StoredSegment
 
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 
 import structlog
 
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 
 logger = structlog.get_logger(__name__)
 

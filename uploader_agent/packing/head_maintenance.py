@@ -15,8 +15,8 @@ from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey, HeadEntry
 from uploader_agent.packing.packer import Packer
-from uploader_agent.packs.abandoned import Abandoned
 from uploader_agent.packs.broker_head import BrokerHead
+from uploader_agent.packs.recovery import Abandoned
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 

@@ -2,10 +2,13 @@
 
 Promises: a pack is created once under a random name. The head names it only when it is stored, and is replaced by
 If-Match. Ranges that a failed tick packed are ignored, and the next tick packs the same or newer batches.
+
+The partitions of one bucket that wait to be packed, and the time since the last of them was packed.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
@@ -25,19 +28,74 @@ from tidemark.formats.raw.pack import (
 from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.kafka_log import BatchHeader
 from tidemark.raw.packs import MOST_CHAIN, PackLines, chain
+from uploader_agent.observability.health import Stalled
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.packing.backlog import Backlog
-from uploader_agent.packing.joining import TheirHeads, join, read_heads
-from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded
-from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.head_entries import HeadEntries
-from uploader_agent.packs.pack_writer import Packs
+from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded, TheirHeads, join_heads, read_heads
+from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, run_all
 from uploader_agent.packs.packed_run import last_batch, last_batch_below
-from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches
-from uploader_agent.packs.slots import run_all
+from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches, Packs
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 from uploader_agent.scheduling.retry import Failures
+
+
+class Backlog:
+    """The partitions of a bucket that wait to be packed. Thread-safe. Seals may cover a partition in the meantime."""
+
+    def __init__(self, head: str, runtime: Runtime) -> None:
+        """Begin without partitions; ``head`` names the bucket."""
+        self._head = head
+        self._clock = runtime.monotonic
+        self._lock = threading.Lock()
+        self._waiting: dict[TopicPartition, LedPartition] = {}
+        self._since = 0.0
+        self._failure: str | None = None
+
+    def add(self, partitions: Iterable[LedPartition]) -> None:
+        """Add ``partitions``, which are to be packed."""
+        with self._lock:
+            if not self._left():
+                self._note_progress()
+            self._waiting |= {partition.tp: partition for partition in partitions}
+
+    def packed(self, partition: LedPartition) -> None:
+        """Note that batches of ``partition`` were packed."""
+        with self._lock:
+            self._note_progress()
+        self.done([partition])
+
+    def done(self, partitions: Iterable[LedPartition]) -> None:
+        """Remove ``partitions``: they have no more batches to pack now."""
+        with self._lock:
+            for partition in partitions:
+                if self._waiting.get(partition.tp) is partition:  # and not the partition under a later leadership
+                    del self._waiting[partition.tp]
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Remove a partition that this broker no longer leads, or leads under another epoch."""
+        with self._lock:
+            self._waiting.pop(tp, None)
+
+    def failed(self, error: Exception) -> None:
+        """Note an error after which packing will be tried again."""
+        with self._lock:
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def stalled(self) -> Stalled | None:
+        """The time since batches were last packed; None if no partition waits."""
+        with self._lock:
+            left = self._left()
+            return Stalled(self._head, self._clock() - self._since, left, self._failure) if left else None
+
+    def _note_progress(self) -> None:
+        self._since, self._failure = self._clock(), None
+
+    def _left(self) -> int:
+        """Drop partitions that seals now cover, and return the number of the others."""
+        partitions = self._waiting.values()
+        self._waiting = {led.tp: led for led in partitions if (led.high_watermark or 0) > led.stored_end}
+        return len(self._waiting)
+
 
 logger = structlog.get_logger(__name__)
 
@@ -158,7 +216,7 @@ class Packer:
 
     def _join(self, partition: LedPartition, theirs: TheirHeads, lines: PackLines) -> None:
         """Join a partition to its tails, once its log is known to have the last batch of them."""
-        join(partition, self.head, self._broker, theirs)
+        join_heads(partition, self.head, self._broker, theirs)
         self._compare_joined(partition, lines)
 
     def _compare_joined(self, partition: LedPartition, lines: PackLines) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.last_batch import batch_of
+from tidemark.formats.raw.manifest import batch_of
 from tidemark.formats.raw.pack import (
     MOST_UNSEALED_BYTES,
     PackedRange,
@@ -28,8 +28,7 @@ from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carr
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.packs import chain, live_end, live_part
 from tidemark.store import Store
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, batch_headers
 
 OpenAt = Callable[[int], tuple[UnfinishedTransaction, ...] | None]
 """The transactions open at an offset, from sources other than packs; None if they do not have that."""
@@ -149,7 +148,7 @@ def read_fuller_run(
     lowest, highest = min(batches, default=start), max(batches, default=start)
     base, after = end, False
     local: dict[int, BatchHeader] = {}
-    for header in headers(log, 0):
+    for header in batch_headers(log, 0):
         if header.base_offset > highest:
             after = True
             break

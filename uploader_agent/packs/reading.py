@@ -3,6 +3,8 @@
 A range begins at the end of the partition's tail. It ends below the high watermark, and no later than its local file,
 so that a seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the
 read, and each batch is on it.
+
+Stores the ranges of one round as packs. A pack is kept in memory until it is large enough.
 """
 
 from __future__ import annotations
@@ -10,19 +12,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from crc32c import crc32c
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.last_batch import last_batch_of
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
-from tidemark.formats.raw.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
+from tidemark.formats.keys import ControlKeys, PackName, TopicPartition
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, last_batch_of
+from tidemark.formats.raw.pack import (
+    MOST_BYTES,
+    MOST_LINE,
+    PackWriter,
+    RangeContent,
+    RangePointer,
+    WrittenRange,
+    line_bytes,
+    pack_name,
+)
 from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
-from tidemark.kafka_log.derived_indexes import is_abort
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
+from tidemark.kafka_log.indexes import is_abort
+from tidemark.store import Store
+from uploader_agent.disk.segment_files import Bytes, OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.stored.histories import HistoryDiffers, local_difference
+from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.local_run import LocalRun, begin, open_before
 
 LARGEST_RANGE: Final = 8 << 20
@@ -154,7 +168,7 @@ def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPositi
         if segment is None:
             return None
         position = _position(files, segment, base, wanted)
-        header = next(headers(segment, position), None)
+        header = next(batch_headers(segment, position), None)
         if header is not None:
             inside = header.base_offset < wanted.start  # the batch was cut elsewhere: it is sealed, and not packed
             hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
@@ -170,7 +184,7 @@ def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: WantedR
     """The byte of the first batch that ends above ``start``: the end of the last range, or from the broker's index."""
     place = wanted.place
     if place is not None and place.segment == base:
-        header = next(headers(segment, place.position), None)
+        header = next(batch_headers(segment, place.position), None)
         if header is not None and header.base_offset == wanted.start:
             return place.position
     return begin(files, segment, base, wanted.start)[1] if wanted.start > base else 0
@@ -191,7 +205,7 @@ def _nothing_at(segment: OpenFile, offset: int, place: LogPosition) -> LocalRun:
 def _size(segment: OpenFile, position: int, end: int, most: int) -> int:
     """Bytes of the whole batches from ``position`` on that end below ``end``: at most ``most``, or a single batch."""
     stop = position
-    for header in headers(segment, position):
+    for header in batch_headers(segment, position):
         if header.next_offset > end:
             break
         if header.end - position > most and stop > position:
@@ -265,3 +279,49 @@ class _BatchVerdicts:
             if opened.producer_id == marker.producer_id:
                 first, last = opened.first_offset, marker.base_offset
                 yield Aborted(producer_id=opened.producer_id, first_offset=first, last_offset=last)
+
+
+Tag = TypeVar("Tag")
+
+
+class Packs(Generic[Tag]):
+    """New packs of one broker. Each range is added with a tag, which is returned once the range is stored."""
+
+    def __init__(self, store: Store, control: ControlKeys, broker: int, metrics: Metrics) -> None:
+        self._store = store
+        self._control = control
+        self._broker = broker
+        self._metrics = metrics
+        self._tags: list[Tag] = []
+        self._writer: PackWriter | None = None
+        self._size = 0
+
+    def add(self, tag: Tag, content: RangeContent, data: bytes) -> list[tuple[Tag, WrittenRange]]:
+        """Add a range. If the pack in memory has no room for it, store that pack first and return its ranges.
+
+        Raises StoreError.
+        """
+        stored: list[tuple[Tag, WrittenRange]] = []
+        if self._writer is not None and self._size + len(data) > LARGEST_RANGE:
+            stored = self._store_pack()
+        while True:
+            if self._writer is None:
+                self._writer = PackWriter(PackName(self._broker, pack_name()))
+            if self._writer.add(content, data):
+                self._size += len(data)
+                self._tags.append(tag)
+                return stored
+            stored += self._store_pack()
+
+    def finish(self) -> list[tuple[Tag, WrittenRange]]:
+        """Store the pack in memory, and return its ranges. Raises StoreError."""
+        return self._store_pack() if self._writer is not None else []
+
+    def _store_pack(self) -> list[tuple[Tag, WrittenRange]]:
+        assert self._writer is not None
+        name, body, ranges = self._writer.finish()
+        tags, self._tags = self._tags, []
+        self._writer, self._size = None, 0
+        create(self._store, self._control.pack(name), Summed(Bytes(str(name), body), crc32c(body)))
+        self._metrics.packs.inc()
+        return [*zip(tags, ranges, strict=True)]

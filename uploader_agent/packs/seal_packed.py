@@ -1,27 +1,74 @@
-"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records."""
+"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records.
+
+A run of batches from packs, as the local files from which a seal is made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import structlog
+from typing_extensions import override
 
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.packs.packed_files import PackedFiles
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
-from uploader_agent.stored.manifests import Observed
-from uploader_agent.stored.open_transactions import open_in_store
+from uploader_agent.stored.manifests import Observed, open_in_store
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
 from uploader_agent.upload.validation import ScannedSegment
+
+
+class PackedFiles(SegmentFiles):
+    """A single ``.log`` with the bytes ``data``, in a file in memory."""
+
+    def __init__(self, base_offset: int, data: bytes, lineage: Lineage) -> None:
+        self._name = file_name(base_offset, "log")
+        self._lineage = lineage
+        self._stack = ExitStack()
+        self._descriptor = os.memfd_create(self._name)
+        self._stack.callback(os.close, self._descriptor)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    @property
+    def log(self) -> OpenFile:
+        """The file."""
+        return opened(self._name, self._descriptor)
+
+    @override
+    def open(self, name: str) -> OpenFile | None:
+        return self.log if name == self._name else None
+
+    @override
+    def lineage(self) -> Lineage:
+        return self._lineage
+
+    @override
+    def next_base(self, base_offset: int) -> int | None:
+        return None
+
+    @override
+    def previous_base(self, base_offset: int) -> int | None:
+        return None
+
+    @override
+    def path(self, name: str) -> str:
+        return f"{name} from packs"
+
+    @override
+    def close(self) -> None:
+        self._stack.close()
+
 
 logger = structlog.get_logger(__name__)
 
@@ -116,6 +163,6 @@ def _seal(
     """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none at the end."""
     logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
     with PackedFiles(start, data, lineage) as files:
-        last = max((header.next_offset for header in headers(files.log, 0)), default=start)
+        last = max((header.next_offset for header in batch_headers(files.log, 0)), default=start)
         work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
         return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))

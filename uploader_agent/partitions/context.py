@@ -14,8 +14,7 @@ from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.stored.destinations import Bucket
-from uploader_agent.stored.incarnations import TopicIncarnation
+from uploader_agent.stored.destinations import Bucket, TopicIncarnation
 from uploader_agent.stored.other_origin import OtherOrigin
 
 

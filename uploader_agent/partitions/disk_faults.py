@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import DiskFault
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.runtime import MACHINE, Runtime

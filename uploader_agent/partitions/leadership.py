@@ -21,7 +21,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Led, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import Disks, Inventory, LogDirs, topic_id_of
 from uploader_agent.observability.health import Failing
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.led_partition import LedPartition

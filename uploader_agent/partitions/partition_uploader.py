@@ -18,7 +18,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import PartitionKeys, TopicPartition
-from tidemark.formats.raw.acknowledgements import acknowledged, split_acknowledged
+from tidemark.formats.raw.gaps import acknowledged, split_acknowledged
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
@@ -30,12 +30,11 @@ from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
-from uploader_agent.packs.sources import PackedSources, shared_tails
-from uploader_agent.packs.tail import Tail
+from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
 from uploader_agent.partitions.context import Context, LocalLog
-from uploader_agent.repair.gap_search import Search, SearchInput
-from uploader_agent.stored import gaps, stored_log, watermark
-from uploader_agent.stored.gaps import Evidence
+from uploader_agent.repair import gap_search
+from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
+from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import (
     HistoriesPart,
     Parting,
@@ -619,7 +618,7 @@ class PartitionUploader:
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
         evidence = self._evidence(before, previous)
-        all_gaps = gaps.find_gaps(missing, damaged - present, evidence, known, now)
+        all_gaps = gap_search.find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         remote.find_gaps(holding)
         foreign = remote.foreign

@@ -26,7 +26,7 @@ from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, 
 from uploader_agent.broker.admin import checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.manifests import Facts, Observed
@@ -93,7 +93,7 @@ class Adoption:
         other = find_watermark(self._store, self._keys)
         if isinstance(other, StoredWatermark):
             return
-        listed = listing.list_segments(self._store, self._keys, 0)
+        listed = stored_log.list_segments(self._store, self._keys, 0)
         with_manifest = {entry.name for entry in listed.manifests}
         ends = [entry.name.base for entry in listed.logs[1:]]
         for log, after in zip(listed.logs, [*ends, None], strict=True):

@@ -29,7 +29,7 @@ from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.packs.sources import PackedSources, shared_tails
+from uploader_agent.packs.tail import PackedSources, shared_tails
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace

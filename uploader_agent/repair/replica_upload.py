@@ -17,8 +17,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw.last_batch import batch_of
-from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET

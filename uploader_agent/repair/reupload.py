@@ -24,7 +24,7 @@ from tidemark.raw.objects import ListedObject, StoredManifest, read_manifest
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.stored import listing, manifests, watermark
+from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
 from uploader_agent.stored.lineage import OffLineage
@@ -134,7 +134,7 @@ class Reupload:
         store, keys = self._route.store, self._route.keys
         with self._route.files() as files:
             lineage = files.lineage()
-        listed = listing.reaching(store, keys, wanted)
+        listed = stored_log.reaching(store, keys, wanted)
         logs = {log.name: log for log in listed.logs}
         names = sorted({*logs, *(entry.name for entry in listed.manifests)})
         known = StoredLog(self._route.broker)

@@ -12,7 +12,7 @@ import structlog
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, Refused, StoreError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.observability.log_dedup import ErrorDeduplicator, Level
+from uploader_agent.observability.log_config import ErrorDeduplicator, Level
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.stored.watermark import Fenced
 

@@ -10,7 +10,7 @@ import structlog
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.observability.health import Health
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Job

@@ -5,6 +5,8 @@ nothing is written before this process knows that its cluster owns the name. The
 cluster that was made again under the old name has another id, and gets the name from a person.
 
 The cluster's own id is looked at before each write as well: the broker beside this process may have been made again.
+
+A store to which nothing is written without a right that the process may lose.
 """
 
 from __future__ import annotations
@@ -12,18 +14,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import structlog
+from typing_extensions import override
 
-from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, TidemarkError
+from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, Refused, StoreError, TidemarkError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.index_cache import IndexCache
+from tidemark.retry import Retry
 from tidemark.store import Store
+from tidemark.store.retrying import RepeatingStore
 from uploader_agent.broker.properties import META, Identity, read_identity
 from uploader_agent.clock import utc_now
 from uploader_agent.stored.other_origin import SILENT
@@ -189,3 +194,40 @@ class DiskIdentity:
         except (OSError, FormatError):
             return None
         return known[1]
+
+
+class GuardedStore(RepeatingStore):
+    """``store``, with a call of ``check`` before each write, which raises TidemarkError while the right is missing."""
+
+    def __init__(self, store: Store, check: Callable[[], object]) -> None:
+        super().__init__(store.inner if isinstance(store, RepeatingStore) else store, Retry())
+        self._check = check
+
+    @override
+    def put(
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        *,
+        size: int | None = None,
+        crc32c: int | None = None,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+    ) -> str:
+        """See :meth:`tidemark.store.base.Store.put`. Raises Refused without the right."""
+        self._allow(key)
+        return super().put(key, body, size=size, crc32c=crc32c, if_match=if_match, if_none_match=if_none_match)
+
+    @override
+    def copy(self, source: str, target: str, *, source_etag: str) -> str:
+        """See :meth:`tidemark.store.base.Store.copy`. Raises Refused without the right."""
+        self._allow(target)
+        return super().copy(source, target, source_etag=source_etag)
+
+    def _allow(self, key: str) -> None:
+        try:
+            self._check()
+        except StoreError:
+            raise
+        except TidemarkError as error:
+            raise Refused(key, str(error)) from error

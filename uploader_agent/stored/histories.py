@@ -24,14 +24,11 @@ from tidemark.kafka_log.batch import CRC_START
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_log.same_batch import described, is_same, overlapping
 from tidemark.raw import objects
-from tidemark.raw.objects import REACH, read_manifest
+from tidemark.raw.objects import PIECE_BYTES, REACH, pieces_between, read_manifest
 from tidemark.raw.packs import live_part
 from tidemark.raw.segments import Segment, live_end, segment_of
-from tidemark.raw.stored_bytes import PIECE_BYTES, pieces_between
 from tidemark.store import Store
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.offset_index import entry_up_to
-from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, file_name
+from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, batch_headers, entry_up_to, file_name
 
 _READ_WHOLE: Final = 64 << 10
 """The size up to which a segment is read without its index."""
@@ -105,7 +102,7 @@ def local_batches(files: SegmentFiles, start: int) -> Iterator[LocalBatch]:
         log = files.open(file_name(base, "log"))
         if log is None:
             return  # removed since the listing: nothing is concluded
-        for header in headers(log, _position(files, log, base, start)):
+        for header in batch_headers(log, _position(files, log, base, start)):
             if header.next_offset > start:
                 yield LocalBatch(header, log)
         base = files.next_base(base)
@@ -126,7 +123,7 @@ def log_bounds(files: SegmentFiles) -> tuple[int, int] | None:
     if first is None or last is None or log is None:
         return None
     end = last
-    for header in headers(log, _position(files, log, last, MAX_OFFSET)):
+    for header in batch_headers(log, _position(files, log, last, MAX_OFFSET)):
         end = header.next_offset
     return first, end
 

@@ -1,13 +1,17 @@
-"""A segment's manifest: its making, and its writing as the last object of its segment."""
+"""A segment's manifest: its making, and its writing as the last object of its segment.
+
+The transactions open at an offset, as the stored segments know them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
+from typing import Final
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
-from tidemark.formats.raw.last_batch import last_batch_of
 from tidemark.formats.raw.manifest import (
     ObjectSum,
     OpenTransaction,
@@ -16,15 +20,49 @@ from tidemark.formats.raw.manifest import (
     SegmentDamage,
     SegmentManifest,
     compacts,
+    last_batch_of,
 )
-from tidemark.kafka_log import Lineage, SegmentSummary
-from tidemark.raw.objects import StoredManifest
+from tidemark.kafka_log import Lineage, SegmentSummary, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.raw import objects
+from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.stored.objects import Summed, create, replace
+from uploader_agent.stored.objects import Summed, create, find, replace
+from uploader_agent.stored.stored_log import StoredSegment
+
+_NEAREST: Final = 64
+"""Segments below an offset that are read: a segment of each branch has it or ends there."""
+
+
+def open_in_store(
+    store: Store, keys: PartitionKeys, offset: int, lineage: Lineage
+) -> tuple[UnfinishedTransaction, ...] | None:
+    """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
+
+    A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.
+
+    Raises:
+        FormatError: a segment is damaged.
+        StoreError: the store failed.
+    """
+    if offset == 0:
+        return ()
+    for entry in reversed([*objects.manifests(store, keys, max(0, offset - REACH), offset)][-_NEAREST:]):
+        stored = read_manifest(store, keys, entry.name)
+        segment = StoredSegment.of(stored.manifest, lineage) if stored else None
+        if segment is None or segment.state != "whole" or segment.readable_end < offset:
+            continue
+        if segment.next_offset == offset:
+            return segment.open_transactions
+        opened = open_in_store(store, keys, segment.base_offset, lineage)
+        log = find(store, keys.segment(segment.name, "log"))
+        if opened is not None and log is not None:
+            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
+            return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
+    return None
 
 
 def may_compact(cleanup_policy: str) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.raw.stored_bytes import stored_checksum
+from tidemark.raw.objects import stored_checksum
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import SegmentContent
 

@@ -1,29 +1,93 @@
 """One partition's log in the store: read once from ``offset.wm`` and the manifests above it, then updated.
 
 Only segments at or above the watermark's last one are listed and kept, so memory does not grow with a topic's age.
+
+Lists stored segments that cover a hole: another replica's agent uploaded them, with other boundaries.
+
+Each replica rolls its segments independently, so a segment that covers a hole may start far below it, and below line 1
+of ``offset.wm``, from which a leader's agent lists. Relative offsets in a segment have 31 bits, which bounds its reach.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from itertools import pairwise
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw.last_batch import batch_of
-from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.raw import objects
-from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
+from tidemark.raw.objects import REACH, ListedObject, StoredManifest, StoredWatermark, read_manifest
 from tidemark.raw.segments import segment_of
 from tidemark.store import Store
-from uploader_agent.stored import histories, listing, watermark
+from uploader_agent.stored import histories, watermark
 from uploader_agent.stored.histories import Shared
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
+
+_SLACK = timedelta(hours=1)
+"""The most difference between the clocks of a store and of an agent."""
+
+_NEAREST = 64
+"""Manifests below a hole that are read at any age: a leader may have written one just before it died."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredListing:
+    """The manifests and the ``.log`` objects of a range, by name."""
+
+    manifests: list[ListedObject] = field(default_factory=list)
+    logs: list[ListedObject] = field(default_factory=list)
+
+
+def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:
+    """The listed segments that start in ``[start, end)``."""
+    listing = StoredListing()
+    for entry in objects.listed(store, keys, start, end):
+        if entry.extension == MANIFEST_EXTENSION:
+            listing.manifests.append(entry)
+        elif entry.extension == "log":
+            listing.logs.append(entry)
+    return listing
+
+
+def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> StoredListing:
+    """The listed segments that may overlap ``holes``, which are not empty."""
+    return list_segments(store, keys, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
+
+
+def read_news(
+    store: Store,
+    keys: PartitionKeys,
+    listing: StoredListing,
+    etags: Mapping[SegmentName, str],
+    holes: Intervals,
+    gaps: tuple[Gap, ...],
+) -> list[StoredManifest]:
+    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
+
+    For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
+    """
+    recorded = Intervals.of(gaps)
+    since = min((gap.detected_at for gap in gaps), default=None)
+    near: set[SegmentName] = set()
+    for hole in holes - recorded:
+        below = [entry.name for entry in listing.manifests if entry.name.base < hole.end]
+        near |= {*below[-_NEAREST:]}
+    chosen = [
+        name
+        for name, _, info in listing.manifests
+        if etags.get(name) != info.etag
+        and (name in near or name in etags or (since is not None and info.modified >= since - _SLACK))
+    ]
+    return [manifest for name in chosen if (manifest := read_manifest(store, keys, name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +319,7 @@ def load(
         state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
             first = last_base_below(store, keys, agreed.next_offset)
-    listed = listing.list_segments(store, keys, first)
+    listed = list_segments(store, keys, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:
         stored = read_manifest(store, keys, name)

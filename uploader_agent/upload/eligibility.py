@@ -5,7 +5,7 @@ waiting for the last stable offset would lose data behind a transaction that han
 the store lacks are sealed at once. The tail of a partition without appends is sealed up to the high watermark, since
 Kafka rolls a segment only on an append.
 
-Bytes of an active segment may also be packed: :mod:`uploader_agent.packing.ticks` decides when, and
+Bytes of an active segment may also be packed: :mod:`uploader_agent.packing.thread` decides when, and
 :mod:`uploader_agent.packing.partition_tick` up to which offset, the high watermark as well.
 """
 

@@ -12,9 +12,14 @@ from itertools import chain, takewhile
 from typing import NamedTuple
 
 from tidemark.kafka_log import BatchHeader, UnfinishedTransaction, carry_forward, end_below
-from uploader_agent.disk.batch_headers import headers
-from uploader_agent.disk.offset_index import entry_up_to
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name
+from uploader_agent.disk.segment_files import (
+    OpenFile,
+    SegmentChanged,
+    SegmentFiles,
+    batch_headers,
+    entry_up_to,
+    file_name,
+)
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.validation import transactions_at
 
@@ -69,7 +74,7 @@ def open_before(
             raise SegmentChanged(f"{files.path(file_name(before, 'log'))}: is gone")
         opened = transactions_at(files, first)
         earlier.insert(0, log)
-    batches = chain.from_iterable(headers(log, 0) for log in earlier)
+    batches = chain.from_iterable(batch_headers(log, 0) for log in earlier)
     return carry_forward(opened or (), chain(batches, _below(run.segment, run.log.start)))
 
 
@@ -93,7 +98,7 @@ def begin(files: SegmentFiles, segment: OpenFile, segment_base: int, offset: int
         return segment_base, 0
     entry = entry_up_to(files, segment, segment_base, offset - 1)
     position = entry.position if entry else 0
-    for header in headers(segment, position):
+    for header in batch_headers(segment, position):
         if header.next_offset > offset:
             return min(offset, header.base_offset), header.position
         position = header.end
@@ -102,11 +107,11 @@ def begin(files: SegmentFiles, segment: OpenFile, segment_base: int, offset: int
 
 def _position(segment: OpenFile, start: int, end: int) -> int:
     """The byte after the last batch that ends at or below ``end``; the file's end without a later batch."""
-    for header in headers(segment, start):
+    for header in batch_headers(segment, start):
         if header.next_offset > end:
             return header.position
     return segment.size
 
 
 def _below(segment: OpenFile, position: int) -> Iterator[BatchHeader]:
-    return takewhile(lambda header: header.position < position, headers(segment, 0))
+    return takewhile(lambda header: header.position < position, batch_headers(segment, 0))

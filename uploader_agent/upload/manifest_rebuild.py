@@ -14,8 +14,8 @@ from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
-from tidemark.kafka_log.derived_indexes import DerivedIndexes
-from tidemark.raw.stored_bytes import pieces
+from tidemark.kafka_log.indexes import DerivedIndexes
+from tidemark.raw.objects import pieces
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.lineage import BatchLineage, KnownLineages, lineage_of

@@ -9,8 +9,8 @@
 Only reads. Memory is bounded by the segments checked at a time, not by a partition's age.
 """
 
-from uploader_agent.verify.findings import Severity, VerifyFinding
 from uploader_agent.verify.packs import compare_packs
 from uploader_agent.verify.partition import VerifyVerdict, verify
+from uploader_agent.verify.segment import Severity, VerifyFinding
 
 __all__ = ["Severity", "VerifyFinding", "VerifyVerdict", "compare_packs", "verify"]

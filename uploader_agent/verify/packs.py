@@ -18,7 +18,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.verify.findings import Severity, VerifyFinding, other_history
+from uploader_agent.verify.segment import Severity, VerifyFinding, other_history
 
 _AT_A_TIME = 16
 """Footers that are read at the same time: each may have thousands of ranges, and few of them are wanted."""

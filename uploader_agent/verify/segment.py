@@ -1,18 +1,104 @@
-"""Checks a stored segment: its objects exist and match the manifest, and the bytes match the format."""
+"""Checks a stored segment: its objects exist and match the manifest, and the bytes match the format.
+
+The words of ``verify`` for a finding; a partition gets the word of its worst finding.
+
+Compares a seal that an erasure has rewritten with the broker's own bytes, which have the erased records still.
+
+Batches without an erased record have the same bytes. Of the others the headers must agree, and the counts of records
+with those of the manifest; an agent decodes no record, so it does not see what else was changed in there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import zip_longest
+from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
-from tidemark.kafka_log import Lineage, SegmentScanner
-from tidemark.raw.objects import read_manifest
-from tidemark.raw.stored_bytes import pieces, read_checksum
+from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
+from tidemark.raw.objects import pieces, read_checksum, read_manifest
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.verify.findings import Severity, VerifyFinding
+
+
+def difference(
+    stored: Iterator[BatchHeader], local: Iterator[BatchHeader], gone: Mapping[int, int], path: str
+) -> str | None:
+    """The first difference of a seal from ``path`` apart from the records that are ``gone`` from it, in words."""
+    left = dict(gone)
+    for ours, theirs in zip_longest(stored, local):
+        if ours is None or theirs is None:
+            return f"has {'more' if theirs is None else 'fewer'} batches than {path}"
+        erased = left.pop(ours.base_offset, 0)
+        if not _agree(ours, theirs, erased):
+            return f"has another batch at offset {ours.base_offset} than {path}, beside erased records"
+    if left:
+        return f"has no batch at offset {min(left)}, of which its manifest says that records were erased"
+    return None
+
+
+def _agree(ours: BatchHeader, theirs: BatchHeader, erased: int) -> bool:
+    if not erased:
+        return ours._replace(position=0) == theirs._replace(position=0)
+    return _identity(ours, ours.record_count + erased) == _identity(theirs, theirs.record_count)
+
+
+def _identity(header: BatchHeader, records: int) -> tuple[object, ...]:
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    kind = header.magic, header.is_transactional, header.is_control, header.timestamp_type
+    return header.base_offset, header.next_offset, header.leader_epoch, producer, kind, records
+
+
+class Severity(StrEnum):
+    """The words, ascending by severity."""
+
+    OK = "OK"
+    CLAIMED = "CLAIMED"
+    """A leader has claimed the partition, and nothing of it is stored yet."""
+    PACKED = "PACKED"
+    """Offsets that packs hold, and no segment yet: the newest ones of a partition, until they are sealed."""
+    LAGGING = "LAGGING"
+    """Segments that may be sealed are not, or ``offset.wm`` is behind the stored segments."""
+    COMPACTED = "COMPACTED"
+    """Offsets that the broker's compaction has removed."""
+    OVERLAP = "OVERLAP"
+    """Two segments hold the same offsets of one log, as after a change of leader; readers take each offset once."""
+    TRUNCATED = "TRUNCATED"
+    """Offsets that an unclean election cut off the log; the stored bytes of the dead branch are not read."""
+    TIERED = "TIERED"
+    """Offsets that only Kafka's own remote tier has: not in the store, and not lost."""
+    PARTED = "PARTED"
+    """Bytes of another history than the disk's, or than another object's: Kafka gave the same offsets twice."""
+    GAP = "GAP"
+    """Offsets that no readable segment has."""
+    LACKING = "LACKING"
+    """A segment lacks records that packs of the same offsets have, for example since compaction had removed them."""
+    CORRUPT = "CORRUPT"
+    """An object that differs from its manifest, or bytes that break the format."""
+
+
+class VerifyFinding(NamedTuple):
+    """A finding about the offsets ``[offset, end)``, or about an object.
+
+    ``wrong`` makes the command fail: a GAP that nobody has acknowledged, a LACKING or PARTED segment, or a CORRUPT
+    object if no other segment has its offsets, or its own manifest vouches for it.
+    """
+
+    word: Severity
+    offset: int
+    end: int
+    object: str | None
+    detail: str
+    wrong: bool = False
+
+
+def other_history(tp: TopicPartition) -> str:
+    """The cause and the remedy of a PARTED finding."""
+    cause = "another history, as after a restore of brokers or their metadata from a backup"
+    return f"{cause}: `tidemark-agent branch {tp.topic} {tp.partition}` shows both, and goes on with the disk's"
 
 
 @dataclass(frozen=True, slots=True)

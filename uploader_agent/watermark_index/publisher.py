@@ -4,25 +4,233 @@ The default bucket's index has all partitions; every other bucket's has the part
 partitions with gaps are listed once more in a separate object in the default bucket, for agents that could fill them.
 The index that the agent wrote before a restart is read once at the start: where it is still valid, it saves requests to
 the store.
+
+This broker's watermark index: one object with the state of all partitions that the broker leads.
+
+It is written when something has changed that matters to a watcher who waits for data (an uploaded offset, a gap, an
+epoch), but not more often than ``min_interval``. Other changes of the broker's log wait for ``idle_interval``, since a
+busy broker would otherwise write 8,640 objects a day. At that interval an index is written in any case, so that a
+watcher can tell a quiet agent from a dead one.
+
+One index is written to each bucket that holds led partitions, and one to the default bucket. The partitions with gaps
+are listed once more in a separate object, so that agents that look for gaps to fill read nothing while there are none.
+
+The thread that writes the watermark indexes: a store that hangs must not keep the loop from the disks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+import structlog
+from crc32c import crc32c
+from pydantic import AwareDatetime, TypeAdapter
+
+from tidemark.errors import FormatError, NotFound, StoreError
+from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import ControlKeys, TopicPartition
-from tidemark.formats.raw.last_batch import last_batch_of
-from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, OtherHistory
+from tidemark.formats.raw.manifest import last_batch_of
+from tidemark.formats.raw.watermark_index import (
+    DamagedHead,
+    DiskFault,
+    IndexEntry,
+    OtherHistory,
+    WatermarkIndex,
+    as_stored,
+)
 from tidemark.store import Store
+from tidemark.store.clock import MOST, described
+from uploader_agent import __version__, clock
 from uploader_agent.clock import NEVER
+from uploader_agent.observability.health import Failing
+from uploader_agent.observability.log_config import ErrorDeduplicator
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 from uploader_agent.stored.destinations import Destinations
-from uploader_agent.watermark_index.writer import IndexRow, IndexWriter
+
+_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+_FIELDS: Final = tuple(field.serialization_alias or name for name, field in IndexEntry.model_fields.items())
+
+_PLACES: Final = {name: place for place, name in enumerate(_FIELDS)}
+
+_PATIENT = {
+    "bytes_per_offset",
+    "log_end_offset",
+    "high_watermark",
+    "active_first_timestamp",
+    "active_max_timestamp",
+    "tail_end",
+    "last_batch",
+    "oldest_unstored",
+    "retention_left",
+    "observed_at",
+}
+"""Fields of an entry with changes that may wait; the heads state the packs at once."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class IndexRow:
+    """An entry in the index without the time at which it was observed. A changed entry is another object.
+
+    Its ``values`` are in the order of :data:`_FIELDS`: thousands of dictionaries would take room.
+    """
+
+    values: tuple[Any, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a field."""
+        return self.values[_PLACES[name]]
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """The values by field."""
+        return dict(zip(_FIELDS, self.values, strict=True))
+
+    @property
+    def news(self) -> Mapping[str, Any]:
+        """The values that a watcher should get soon, by field."""
+        return {name: value for name, value in self.said.items() if name not in _PATIENT}
+
+    @classmethod
+    def of(cls, entry: IndexEntry) -> IndexRow:
+        """The row of ``entry``, which is not kept."""
+        return cls.saying(entry.model_dump(mode="json", by_alias=True))
+
+    @classmethod
+    def saying(cls, values: Mapping[str, Any]) -> IndexRow:
+        """The row with ``values`` by field."""
+        return cls(tuple(values[name] for name in _FIELDS))
+
+
+Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
+"""The row of each partition, and the time at which it was observed."""
+
+
+class IndexWriter:
+    """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
+
+    With ``of_gaps`` it is the index of the partitions with gaps. That is not written while it is empty, except to
+    replace one that is not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        control: ControlKeys,
+        broker: int,
+        endpoints: str,
+        min_interval: float,
+        idle_interval: float,
+        damaged: Callable[[], Sequence[DamagedHead]],
+        unread: Callable[[], Sequence[DiskFault]] = tuple,
+        *,
+        of_gaps: bool = False,
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        self._store = store
+        self._cluster = control.cluster
+        self._key = control.broker_gaps(broker) if of_gaps else control.index(broker)
+        self._broker = broker
+        self._endpoints = endpoints
+        self._min_interval = min_interval
+        self._idle_interval = idle_interval
+        self._damaged = damaged
+        self._unread = unread
+        self._told: tuple[DiskFault, ...] = ()
+        self._runtime = runtime
+        self._clock = runtime.monotonic
+        self._of_gaps = of_gaps
+        self._written: Mapping[TopicPartition, IndexRow] | None = None
+        self._written_at = -float("inf")
+        self.is_current = False
+        """True if no news of the last offer waits to be written."""
+
+    def read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """The entries that this broker's agent wrote last; none if they were for other endpoints.
+
+        Raises:
+            StoreError: the store failed.
+            FormatError: the object is not a watermark index.
+        """
+        try:
+            modified = self._store.head(self._key).modified
+            index = as_stored(WatermarkIndex.load(self._store, self._key), modified)
+        except NotFound:
+            return {}
+        if index.endpoints != self._endpoints:
+            return {}
+        return {TopicPartition(entry.topic, entry.partition): entry for entry in index.entries}
+
+    def reconfigure(self, min_interval: float, idle_interval: float) -> None:
+        """Write at these intervals from now on."""
+        self._min_interval, self._idle_interval = min_interval, idle_interval
+
+    def due(self) -> bool:
+        """True if a change may be written now."""
+        return self._clock() - self._written_at >= self._min_interval
+
+    def tells_other_faults(self) -> bool:
+        """True if other faults of the disks are to be told than the index tells."""
+        return not self._of_gaps and tuple(self._unread()) != self._told
+
+    def is_idle(self) -> bool:
+        """True if the last write is so long ago that the index is due even without a change."""
+        return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
+
+    def offer(self, statements: Statements, *, now: bool = False) -> bool:
+        """Write ``statements`` if they have news and are due, if the index is idle, or ``now``; True if written.
+
+        Only this agent writes this object, so the last PUT is right even if the outcome of the one before is unknown.
+        """
+        current = {tp: statements[tp][0] for tp in sorted(statements)}
+        if self._of_gaps and self._written is None:
+            self._recall()
+        news = _have_news(current, self._written) or self.tells_other_faults()
+        self.is_current = not news
+        if not (self.is_idle() or (news and (now or self.due())) or (now and not self._of_gaps)):
+            return False
+        head = WatermarkIndex(
+            cluster=self._cluster,
+            broker=self._broker,
+            agent_version=__version__,
+            written_at=self._runtime.utc_now(),
+            clock_skew=clock.skew().total_seconds(),
+            endpoints=self._endpoints,
+            damaged_heads=tuple(self._damaged()),
+            disk_faults=() if self._of_gaps else tuple(self._unread()),
+        )
+        times = {moment: _TIME.dump_python(moment, mode="json") for moment in {at for _, at in statements.values()}}
+        entries = ({**row.said, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
+        body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
+        self._store.put(self._key, body, crc32c=crc32c(body))
+        self._written, self._written_at, self.is_current = current, self._clock(), True
+        self._told = head.disk_faults
+        return True
+
+    def _recall(self) -> None:
+        """Treat the index of a former agent as written; in doubt, write it again."""
+        try:
+            entries = WatermarkIndex.load(self._store, self._key).entries
+        except NotFound:
+            self._written = {}
+            return
+        except FormatError:
+            return
+        self._written = {TopicPartition(entry.topic, entry.partition): IndexRow.of(entry) for entry in entries}
+        self._written_at = self._clock()
+
+
+def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
+    if written is None or current.keys() != written.keys():
+        return True
+    return any(row is not written[tp] and row.news != written[tp].news for tp, row in current.items())
 
 
 class _Known(NamedTuple):
@@ -229,3 +437,155 @@ def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
     fields = statement.said
     return IndexRow.saying({**fields, **{name: max(fields[name], least[name]) for name in least}}), former.observed_at
+
+
+logger = structlog.get_logger(__name__)
+
+_CLOCK_EVERY = 600.0
+"""Seconds between two readings of the store's clock."""
+
+_READ_AGAIN = 1.0
+"""Seconds after which the former index is read again, if the store has failed."""
+
+
+class _Shown(NamedTuple):
+    partitions: Collection[LedPartition]
+    confirmed_at: datetime | None
+
+
+class IndexThread:
+    """Writes the partitions that it is shown, every ``interval`` seconds if they have changed."""
+
+    def __init__(
+        self,
+        indexes: IndexPublisher,
+        metrics: Metrics,
+        repeats: ErrorDeduplicator,
+        interval: float,
+        progressed: Callable[[], None],
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
+        self._former: Mapping[TopicPartition, IndexEntry] | None = None
+        self._interval = interval
+        self._indexes = indexes
+        self._metrics = metrics
+        self._repeats = repeats
+        self._progressed = progressed
+        self._failing: tuple[float, str] | None = None  # since when, and the last error
+        self._shown: _Shown | None = None
+        self._clock_measured_at = -_CLOCK_EVERY
+        self._runtime = runtime
+        self._showing = runtime.event()
+        self._stopping = runtime.event()
+        self.thread = runtime.thread("index", self._run)
+
+    def start(self) -> None:
+        """Read the former index, then write."""
+        self.thread.start()
+
+    def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The index that this broker's agent wrote before its start, once; None until it was read."""
+        former, self._former = self._former, None
+        return former
+
+    @property
+    def has_written(self) -> bool:
+        """True once the store has taken an index: it answers, and lets this agent read and write."""
+        return self._indexes.has_written
+
+    def failing(self) -> Failing | None:
+        """The failure of the store, while it fails. For any thread."""
+        if self._failing is None:
+            return None
+        since, error = self._failing
+        what = "the watermark index was neither read nor written"
+        return Failing(what, self._runtime.monotonic() - since, error)
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._interval = settings.min_interval.total_seconds()
+        self._indexes.reconfigure(settings)
+
+    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
+        """Set the arguments of the next ``offer``; ``partitions`` must not change afterwards."""
+        self._shown = _Shown(partitions, confirmed_at)
+        self._showing.set()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
+        self._stopping.set()
+        self._showing.set()
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+        if not self.thread.is_alive():
+            self._write(now=True)
+
+    def _run(self) -> None:
+        self.measure_clock()
+        while (former := self._read()) is None and not (self._stopping.is_set() or self._showing.is_set()):
+            self._stopping.wait(_READ_AGAIN)
+        if former is not None:
+            self._failing = None
+        self._former = former or {}
+        if not self._stopping.is_set():
+            self._progressed()
+        self._showing.wait()
+        while not self._stopping.is_set():
+            self.measure_clock()
+            self._write(now=False)
+            self._stopping.wait(self._interval)
+
+    def measure_clock(self) -> None:
+        """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""
+        if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
+            return
+        self._clock_measured_at = self._runtime.monotonic()
+        try:
+            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
+        except StoreError as error:
+            logger.debug("clock_not_compared", error=str(error))
+            return
+        except Exception:
+            logger.exception("clock_not_compared")  # the thread must go on to write the indexes
+            return
+        self._metrics.clock_skew.set(skew.total_seconds())
+        if abs(skew) > MOST:
+            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {described(skew)}")
+        else:
+            self._repeats.cleared("clock", "clock_agrees_again")
+
+    def _read(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The former index; None if the store fails. One that is damaged counts as empty: that costs more requests."""
+        try:
+            return self._indexes.read()
+        except FormatError as error:
+            logger.warning("former_index_ignored", error=str(error))
+        except StoreError as error:
+            self._failed(error)
+            self._repeats.failed("index", "former_index_not_read", error=str(error))
+            return None
+        except Exception:
+            logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
+        return {}
+
+    def _write(self, *, now: bool) -> None:
+        if self._shown is None:
+            return
+        before = self.has_written
+        try:
+            if self._indexes.offer(*self._shown, now=now):
+                self._metrics.index_written.set_to_current_time()
+                self._repeats.cleared("index", "index_written_again")
+                self._failing = None
+        except StoreError as error:
+            self._failed(error)
+            self._repeats.failed("index", "index_not_written", error=str(error))
+        except Exception:
+            logger.exception("index_not_written")  # the thread must go on to the next try
+        if self.has_written and not before:
+            self._progressed()
+
+    def _failed(self, error: StoreError) -> None:
+        since = self._failing[0] if self._failing else self._runtime.monotonic()
+        self._failing = since, str(error)

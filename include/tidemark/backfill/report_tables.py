@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidemark.backfill.comparison import Comparison
-from tidemark.backfill.estimate import minutes, requests
 from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, RecordCounts
-from tidemark.backfill.preview import DatePreview, Preview
-from tidemark.backfill.report import BackfillReport
+from tidemark.backfill.preview import DatePreview, Preview, minutes, requests
+from tidemark.backfill.report import BackfillReport, Comparison
 from tidemark.backfill.request import BackfillRequest
 from tidemark.formats.table.plan import RunProgress
 from tidemark.terminal import columns

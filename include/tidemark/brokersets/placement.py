@@ -11,12 +11,14 @@ The ring looks alike from each broker, because all zones have equally many. So f
 equally many partitions and follows equally many, replicas of a partition are in different zones, and all leaders of a
 lost broker move to one broker. Each stride has another such broker; together the strides use each broker of the other
 zones once.
+
+A placement in the formats of Kafka's own tools.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from tidemark.brokersets.settings import Brokerset
 from tidemark.errors import ConfigError
@@ -92,3 +94,16 @@ def _check(brokerset: Brokerset, partitions: int, replication_factor: int, strid
 
 def _refused(brokerset: Brokerset, parameter: str, rule: str) -> ConfigError:
     return ConfigError(f"brokerset {brokerset.name}", [(parameter, rule)])
+
+
+def reassignment(topic: str, placement: Sequence[Replicas]) -> dict[str, Any]:
+    """The document for ``kafka-reassign-partitions --reassignment-json-file``."""
+    partitions = [
+        {"topic": topic, "partition": number, "replicas": list(replicas)} for number, replicas in enumerate(placement)
+    ]
+    return {"version": 1, "partitions": partitions}
+
+
+def replica_assignment(placement: Sequence[Replicas]) -> str:
+    """The argument of ``kafka-topics --create --replica-assignment``."""
+    return ",".join(":".join(map(str, replicas)) for replicas in placement)

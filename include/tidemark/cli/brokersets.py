@@ -13,10 +13,9 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from tidemark.brokersets.assignment import reassignment, replica_assignment
-from tidemark.brokersets.load import BrokersetLoad, load_of
-from tidemark.brokersets.observed import loads
+from tidemark.brokersets.load import BrokersetLoad, load_of, loads
 from tidemark.brokersets.placement import place as placed
+from tidemark.brokersets.placement import reassignment, replica_assignment
 from tidemark.brokersets.settings import Brokerset, brokerset_named, load_brokersets
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, need_consumer_extra
 from tidemark.config import Duration

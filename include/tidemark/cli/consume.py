@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 
 
 class Format(StrEnum):
-    """The form of the written records, see :mod:`tidemark.cli.record_writers`."""
+    """The form of the written records, see :mod:`tidemark.cli.consume_sources`."""
 
     json = "json"
     text = "text"
@@ -79,8 +79,7 @@ def consume(
     if storage fails; with 2 if the command line is wrong; with 130 after Ctrl-C. A closed pipe ends it quietly.
     """
     need_consumer_extra()
-    from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote
-    from tidemark.cli.record_writers import writer_of
+    from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote, writer_of
     from tidemark.terminal import Counting
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # important messages are raised as errors

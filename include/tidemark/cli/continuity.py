@@ -1,20 +1,202 @@
-"""``tidemark continuity``: the fate of every offset, and a check that the classes add up."""
+"""``tidemark continuity``: the fate of every offset, and a check that the classes add up.
+
+The continuity report of a topic: sums of its evidence by class, and the judgement of its partitions.
+
+The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes, before a run reaches them.
+
+The fate of every offset of a topic: the committed ledger and the valid evidence, added up and compared.
+
+Streams the evidence, so that memory grows with partitions and with the requested dates alone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import opened
+from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.state_status import doubts
-from tidemark.inspection.offset_accounting import CLASSES, DATED
-from tidemark.monitoring.continuity import continuity_of
-from tidemark.monitoring.judgement import exit_code
+from tidemark.intervals import Intervals
+from tidemark.monitoring.health import PartitionHealth
+from tidemark.monitoring.incident_store import outside_tables, topic_now
+from tidemark.monitoring.judgement import exit_code, sentence, state_of_partition, worst
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import PARSED, OffsetClass
+from tidemark.table.state_table import state_status
 from tidemark.terminal import Output, columns
+
+CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
+"""The classes of the offsets below a partition's next offset."""
+
+DATED: Final = (*PARSED, "expired")
+"""The classes of offsets that have a date."""
+
+Key = tuple[int, int]
+
+
+def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dict[str, Any]:
+    """The sums, as the values of JSON.
+
+    ``balanced`` is false wherever the evidence does not add up to the ledger: for a partition to its ``next_offset``,
+    for the table and for each of ``dates`` to its rows. ``truncated`` offsets were landed, and cut off.
+    """
+    table = standing.table
+    ledger = standing.ledger
+    classes: dict[Key, Counter[str]] = {}
+    dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
+    for row in (row for rows in standing.by_attempt() for row in rows):
+        key = row.key
+        classes.setdefault(key, Counter())[row.offset_class] += row.rows
+        if row.day in dated:
+            dated[row.day].setdefault(key, Counter())[row.offset_class] += row.rows
+    states = ledger.by_partition
+    unknown = sorted(classes.keys() - states.keys())
+    partitions = [_accounted(state, classes.get(key, Counter()), standing) for key, state in sorted(states.items())]
+    landed = sum(counts["landed"] for counts in classes.values())
+    days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
+    sums: dict[str, Any] = {
+        "topic": f"{ledger.cluster}/{ledger.topic}",
+        "table": table.url,
+        "ledger": ledger.n,
+        "committed_at": ledger.committed_at.isoformat(),
+        "rows": ledger.rows,
+        "landed": landed,
+        "missing_evidence": standing.missing,
+        "partitions": partitions,
+        "dates": days,
+    }
+    balanced = landed == ledger.rows and not unknown and all(part["balanced"] for part in (*partitions, *days))
+    return sums | {"balanced": balanced}
+
+
+def _accounted(state: PartitionState, classes: Counter[str], standing: EffectiveEvidence) -> dict[str, Any]:
+    classed = sum(classes.values())
+    return {
+        "incarnation": state.incarnation,
+        "partition": state.partition,
+        "topic_id": state.topic_id,
+        "start_offset": state.start_offset,
+        "next_offset": state.next_offset,
+        "covered": state.next_offset,
+        "classes": {name: classes[name] for name in CLASSES},
+        "classed": classed,
+        "balanced": classed == state.next_offset,
+        "truncated": standing.truncated.get(state.key, 0),
+        "held_by": [hold.model_dump(mode="json", by_alias=True) for hold in state.held_by],
+    }
+
+
+def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
+    landed = sum(counts["landed"] for counts in parts.values())
+    return {
+        "dt": dt,
+        "rows": rows,
+        "landed": landed,
+        "balanced": landed == rows,
+        "partitions": [
+            {"incarnation": key[0], "partition": key[1], **{name: counts[name] for name in DATED}}
+            for key, counts in sorted(parts.items())
+        ],
+    }
+
+
+_END: Final = 1 << 63
+
+
+def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, Any]:
+    """The report, as the values of JSON.
+
+    ``lost`` and ``corrupt`` offsets lie above a partition's ``next_offset``, and hold it there unless they are
+    acknowledged; ``leaving`` ones are landed and will be cut off once the new branch is there. ``lag`` counts the
+    log's offsets that have no class yet; an open transaction may hold some of them back, and ``held_by`` has its first
+    offset. ``remote_tier`` counts offsets, in gaps or below the partition's first one in the store, that only Kafka's
+    own remote tier has; the latter are not counted in ``deleted_before_upload``, which is their class in the evidence.
+    ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
+
+    Raises:
+        StoreError: a store did not answer.
+        FormatError: an object does not parse.
+    """
+    standing = EffectiveEvidence.of(table)
+    accounts = accounts_of(standing, dates)
+    now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
+    known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}
+    partitions = [_partition(part, known.get((part.incarnation, part.partition))) for part in now.health.partitions]
+    state = now.state(equal=accounts["balanced"])
+    return accounts | {
+        "state": state,
+        "verdict": sentence(
+            state,
+            missing=now.health.missing,
+            lag=now.health.lag,
+            tiered=now.health.tiered,
+            quarantined=sum(account["classes"]["quarantined"] for account in accounts["partitions"]),
+        ),
+        "sound": exit_code(state) == 0,
+        "lag": now.health.lag,
+        "incidents": [
+            {"kind": incident.kind, "title": incident.title, "since": incident.since.isoformat()}
+            for incident in now.incidents
+        ],
+        "partitions": partitions,
+        "state_table": _state_table(table),
+    }
+
+
+def _state_table(table: TopicTable) -> dict[str, Any] | None:
+    status = state_status(table)
+    if status is None:
+        return None
+    proved = status.proved_at
+    known = status.model_dump(mode="json", exclude={"format", "cluster", "topic", "former", "audits"})
+    return known | {"proved_at": proved.isoformat() if proved else None}
+
+
+def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[str, Any]:
+    """The partition's account (an empty one if nothing landed), with the gaps and the lag above it."""
+    landed = health.landed or 0
+    gaps = {
+        name: Intervals.of(gap for gap in health.lost if (gap.reason == "corrupt") is (name == "corrupt"))
+        for name in ("lost", "corrupt")
+    }
+    base = account or _nothing_landed(health)
+    below = Intervals(health.remote_tier).clip(0, base["start_offset"]).size
+    classes = base["classes"]
+    state = state_of_partition(health)
+    return base | {
+        **{name: missing.clip(landed, _END).size for name, missing in gaps.items()},
+        "leaving": gaps["lost"].clip(0, landed).size,
+        "classes": classes | {"deleted_before_upload": max(0, classes["deleted_before_upload"] - below)},
+        "remote_tier": health.tiered.size,
+        "log_end": health.log_end,
+        "lag": health.lag,
+        "state": state if base["balanced"] else worst([state, "unequal"]),
+        "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
+    }
+
+
+def _nothing_landed(health: PartitionHealth) -> dict[str, Any]:
+    return {
+        "incarnation": health.incarnation,
+        "partition": health.partition,
+        "topic_id": None,
+        "start_offset": 0,
+        "next_offset": 0,
+        "covered": 0,
+        "classes": dict.fromkeys(CLASSES, 0),
+        "classed": 0,
+        "balanced": True,
+        "truncated": 0,
+        "held_by": [],
+    }
+
 
 _BESIDE: Final = ("truncated", "remote_tier", "lost", "corrupt", "leaving", "lag")
 

@@ -1,27 +1,163 @@
-"""The commands' answers, as plain data with values of JSON."""
+"""The commands' answers, as plain data with values of JSON.
+
+The versions of Tidemark's parts, as their last objects in the store state them.
+
+Problems that break the topics' promises of freshness, as agents, triggerer and live landings report them.
+
+An agent packs records that have waited for a third of its own ``freshness`` for the topic, which must not be longer
+than the topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition come
+to the store when Kafka rolls a segment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 from tidemark.cli.options import chosen_clusters
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import NeverSeen
+from tidemark.errors import NeverSeen, NotFound
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntry, leaders
 from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.live_landing import read_landing
 from tidemark.formats.table.partitioning import partition_values
+from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.agent_sightings import check_begun, check_seen
-from tidemark.inspection.freshness import freshness_problems
-from tidemark.inspection.stated_versions import stated_versions
+from tidemark.inspection.led_partitions import indexes_of
 from tidemark.monitoring.health import PartitionHealth
+from tidemark.monitoring.incident_store import OutsideTables, outside_tables, topic_now
 from tidemark.monitoring.judgement import sentence, state_of_partition
-from tidemark.monitoring.topic_now import OutsideTables, outside_tables, topic_now
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.topics import Deployment, load_topics
+from tidemark.topics import Deployment, TopicSettings, load_topics
+
+_SCANS_EVERY: Final = timedelta(minutes=5)
+"""A triggerer that works writes the state of its scan once a minute."""
+
+
+def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
+    """The problems that break promises of ``deployment``, by the raw store's clock ``now``. Raises StoreError."""
+    return [
+        problem
+        for cluster in deployment.clusters
+        if deployment.live_topics(cluster)
+        for problem in _of_cluster(deployment, cluster, now)
+    ]
+
+
+def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
+    indexes = indexes_of(deployment, cluster).kept.values()
+    gone = {index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone}
+    led = leaders(indexes)
+    topics = deployment.live_topics(cluster)
+    for topic in topics:
+        yield from topic_problems(topic, led, gone)
+    yield from _landing_problems(deployment, cluster, topics, led, now)
+
+
+def topic_problems(
+    topic: TopicSettings, led: Mapping[TopicPartition, LeaderEntry], gone: Iterable[int]
+) -> Iterator[str]:
+    """The problems of a topic with a ``freshness`` in its agents' reports; ``gone`` are brokers without an agent."""
+    promise = topic.late_after
+    name, words = f"{topic.cluster}/{topic.topic}", _words(promise)
+    entries = [leader for at, leader in led.items() if at.topic == topic.topic]
+    silent = sorted({leader.broker for leader in entries} & set(gone))
+    if silent:
+        yield f"{name}: promises {words}, but the agent of {_brokers(silent)} is silent: is it running?"
+    unpacked = sorted({leader.broker for leader in entries if leader.entry.freshness is None})
+    if unpacked:
+        yield (
+            f"{name}: promises {words}, but the agent of {_brokers(unpacked)} packs only its quiet tails: set "
+            f"freshness: {words} for the topic in the agent's file; otherwise the topic needs segment.ms="
+            f"{promise / PACKS_PER_FRESHNESS / timedelta(milliseconds=1):.0f} or less"
+        )
+    longer = [leader for leader in entries if (leader.entry.freshness or 0.0) > promise.total_seconds()]
+    if longer:
+        most = max(leader.entry.freshness or 0.0 for leader in longer)
+        brokers = _brokers(sorted({leader.broker for leader in longer}))
+        yield (
+            f"{name}: promises {words}, but the agent of {brokers} is set to "
+            f"{most:g}s: set freshness: {words} or less for the topic in the agent's file"
+        )
+
+
+def _landing_problems(
+    deployment: Deployment,
+    cluster: str,
+    topics: Sequence[TopicSettings],
+    led: Mapping[TopicPartition, LeaderEntry],
+    now: datetime,
+) -> Iterator[str]:
+    """The problems of landing: the triggerer does not scan, or the live DAG has landed none of the uploads."""
+    store, keys = open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
+    try:
+        scanned = ScanStatus.load(store, keys.scan).at
+    except NotFound:
+        scanned = None
+    if scanned is None or now - scanned > _SCANS_EVERY:
+        last = "was never" if scanned is None else f"was last at {scanned:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{cluster}: the scan of the watermark indexes {last}: does Airflow's triggerer run?"
+    names = {topic.topic for topic in topics}
+    uploaded = any(at.topic in names and leader.entry.least_stored_end > 0 for at, leader in led.items())
+    if uploaded and read_landing(store, keys.landing).etag is None:
+        yield (
+            f"{cluster}: nothing was ever landed live: is dags/live.py in Airflow's DAG folder, and is "
+            f"tidemark_live__{cluster} unpaused?"
+        )
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    listed = ", ".join(map(str, numbers[:5]))
+    more = f" and {len(numbers) - 5} more" if len(numbers) > 5 else ""
+    return f"broker{'s' if len(numbers) > 1 else ''} {listed}{more}"
+
+
+def _words(length: timedelta) -> str:
+    return f"{length.total_seconds():g}s"
+
+
+class StatedVersion(NamedTuple):
+    """The version that a part stated at ``at``; None if no object states it.
+
+    ``name`` is the broker of an agent (or its slot), the cluster of a triggerer, or the topic of the jobs of a table.
+    ``error`` says why an object cannot be read.
+    """
+
+    cluster: str
+    part: Literal["agent", "triggerer", "jobs"]
+    name: str
+    version: str | None = None
+    at: datetime | None = None
+    error: str = ""
+
+
+def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVersion]:
+    """The versions of a cluster's agents, triggerer and jobs.
+
+    Raises:
+        StoreError, FormatError: the watermark indexes, the last scan or a table cannot be read.
+    """
+    brokers = indexes_of(deployment, cluster).brokers
+    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in brokers.items()}
+    for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
+        stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
+        yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated
+    scan = deployment.deployment_keys(cluster).scan
+    try:
+        status = ScanStatus.load(open_store(deployment.lake_store, deployment.store), scan)
+        yield StatedVersion(cluster, "triggerer", cluster, status.version or None, status.at)
+    except NotFound:
+        yield StatedVersion(cluster, "triggerer", cluster)
+    tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
+    for table, ledger in zip(tables, in_parallel(committed_ledger, tables), strict=True):
+        at = ledger.committed_at if ledger.n else None
+        yield StatedVersion(cluster, "jobs", table.topic.topic, ledger.version or None, at)
 
 
 def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:

@@ -121,9 +121,9 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
     from kafka.errors import KafkaError
 
     from tidemark.remote.reader.tier import RemoteTier
+    from tidemark.restore.report import verified
     from tidemark.restore.run import Restore
     from tidemark.restore.target import Target
-    from tidemark.restore.verify import verified
     from tidemark.terminal import Counting
 
     ready = threading.Event()
@@ -143,7 +143,7 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
 def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None:
     from tidemark.remote.reader.topic_ranges import remote_partitions
     from tidemark.remote.topics import RemoteTopics
-    from tidemark.restore.estimate import estimate
+    from tidemark.restore.run import estimate
 
     estimates = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
     total = sum(partition.end - partition.start for partition in estimates)

@@ -134,7 +134,7 @@ def add(
     goes to standard error. No question is asked.
     """
     need_extra()
-    from tidemark.onboarding.look import look_at
+    from tidemark.onboarding.gather import look_at
     from tidemark.onboarding.onboard import read_file
 
     _, deployment = read_file(topics)

@@ -1,8 +1,14 @@
-"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers."""
+"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers.
+
+Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
+
+The results of ``poll`` and ``poll_arrow``.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Collection, Generator
 from functools import partial
@@ -12,23 +18,128 @@ from typing import Any, Final
 import pyarrow as pa
 from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.future import Future
+from kafka.protocol.consumer import OffsetSpec
 from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
+from typing_extensions import override
 
-from tidemark.consumer.broker_queries import AskBrokers
-from tidemark.consumer.fetcher import TieredFetcher, Want
+from tidemark.consumer.fetcher import TieredFetcher, Wakeup, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
-from tidemark.consumer.offset_reset import Queries
-from tidemark.consumer.poll_results import Arrow, PolledRecords
-from tidemark.consumer.tier_metadata import Scouts
+from tidemark.consumer.offset_reset import Found, Queries, Times
+from tidemark.consumer.tier_metadata import Brokers, Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
-from tidemark.consumer.wakeup import Wakeup
 from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.remote.catalog.storage import Storage
+from tidemark.remote.reader.blocks import Block
+from tidemark.remote.reader.consumer_records import Deserializer, consumer_records
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import RemoteTopics
+
+_MAKE: Final = partial(tuple.__new__, ConsumerRecord)
+
+
+class PolledRecords(Want):
+    """Lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
+
+    def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:
+        self._left = most
+        self._key = key
+        self._value = value
+        self._made: dict[TopicPartition, list[Any]] = {}
+
+    @override
+    def rows(self, block: Block | None) -> int:
+        return self._left
+
+    @override
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        count = block.rows.num_rows
+        made: list[Any] = consumer_records(
+            block.rows, tp.topic, 0, count, _MAKE, key_deserializer=self._key, value_deserializer=self._value
+        )
+        if tp in self._made:
+            self._made[tp] += made
+        else:
+            self._made[tp] = made
+        self._left -= len(made)
+        return len(made)
+
+    @override
+    def result(self) -> dict[TopicPartition, list[Any]]:
+        return self._made
+
+
+class Arrow(Want):
+    """One Arrow record batch for each partition, of about ``most`` bytes together, and at least one row."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._made: dict[TopicPartition, pa.RecordBatch] = {}
+
+    @override
+    def rows(self, block: Block | None) -> int:
+        if self._left <= 0:
+            return 0
+        if block is None:
+            return sys.maxsize
+        size = block.rows.nbytes
+        return block.rows.num_rows if size <= self._left else max(1, self._left * block.rows.num_rows // size)
+
+    @override
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        rows = block.rows.replace_schema_metadata(None)
+        self._left -= rows.nbytes
+        if tp in self._made:
+            both = pa.concat_batches([self._made[tp], rows])  # type: ignore[attr-defined]  # not in the stubs
+            self._made[tp] = both
+        else:
+            self._made[tp] = rows
+        return rows.num_rows
+
+    @override
+    def result(self) -> dict[TopicPartition, pa.RecordBatch]:
+        return self._made
+
+
+class AskBrokers(Brokers):
+    """Queries through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing."""
+
+    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
+        self._manager = manager
+        self._net = net
+        self._plain = plain
+        self._timeout_ms = timeout_ms
+
+    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
+        """Offsets from ListOffsets: at a time, or at the log's start or end."""
+        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+
+    @override
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
+        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
+        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
+        cluster = self._manager.cluster
+        if cluster.partitions_for_topic(topic) is None:
+            cluster.add_topic(topic)
+            try:
+                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
+            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
+                return None  # the topic may be deleted, and its history is read all the same
+        return self.topic_id_now(topic)
+
+    def topic_id_now(self, topic: str) -> str | None:
+        """The topic's id in the newest metadata, without a request."""
+        return topic_id_text(self._manager.cluster.topic_id(topic))
+
 
 log = logging.getLogger(__name__)
 

@@ -50,9 +50,9 @@ from numba.extending import is_jitted
 MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
-    "tidemark.decode.key_hash",
     "tidemark.decode.rowhash",
-    "tidemark.erasure.probes",
+    "tidemark.decode.rowhash",
+    "tidemark.erasure.matcher",
     "tidemark.parsers.avro.kernel",
     "tidemark.parsers.json.batch",
     "tidemark.parsers.json.parts_kernel",

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
-from tidemark.formats.raw.acknowledgements import read, words
-from tidemark.formats.raw.gaps import Acknowledgement, Gap
+from tidemark.formats.raw.gaps import Acknowledgement, Gap, read_acknowledgement, read_acknowledgements
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import merge
 from tidemark.formats.table.index_cache import read_indexes
@@ -87,16 +86,16 @@ class GapsOf:
         """All open gaps. The gaps of the runs are read only if the agent's do not cover ``[start, end)``."""
         if not Intervals.of(self.open).missing(start, end):
             return self.open
-        from tidemark.planning.lost_gaps import lost  # needed for the runs' gaps alone
+        from tidemark.planning.ingest import lost_gaps  # needed for the runs' gaps alone
 
-        lost_gaps = lost(self.table, self.incarnation, self.at.partition)
-        return tuple(sorted({*self.open, *lost_gaps}, key=lambda gap: (gap.start, gap.end, gap.reason)))
+        held_up = lost_gaps(self.table, self.incarnation, self.at.partition)
+        return tuple(sorted({*self.open, *held_up}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
     def said(self, start: int, end: int) -> Acknowledgement | None:
         """The stored acknowledgement of exactly these offsets, or None."""
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
         try:
-            return read(self.control_store, self.control, self.keys, key)
+            return read_acknowledgement(self.control_store, self.control, self.keys, key)
         except NotFound:
             return None
 
@@ -144,10 +143,8 @@ def words_of(
     default = endpoints.default()
     control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
     incarnations = _incarnations(store, control, topic)
-    return [
-        words(store, control, PartitionKeys(default, cluster, incarnations[incarnation].place, partition))
-        for incarnation, partition in keys
-    ]
+    places = [(incarnations[incarnation].place, partition) for incarnation, partition in keys]
+    return [read_acknowledgements(store, control, PartitionKeys(default, cluster, *place)) for place in places]
 
 
 def _incarnations(store: Store, control: ControlKeys, topic: str) -> tuple[Incarnation, ...]:

@@ -10,12 +10,6 @@ segment) and no other error.
 """
 
 from tidemark.kafka_log.batch import BatchHeader, Codec, Rule, TimestampType
-from tidemark.kafka_log.checkpoints import (
-    parse_leader_epoch_checkpoint,
-    parse_meta_properties,
-    parse_offset_checkpoint,
-    parse_partition_metadata,
-)
 from tidemark.kafka_log.indexes import (
     OffsetIndexEntry,
     TimeIndexEntry,
@@ -24,7 +18,13 @@ from tidemark.kafka_log.indexes import (
     parse_offset_index,
     parse_time_index,
 )
-from tidemark.kafka_log.lineage import Lineage
+from tidemark.kafka_log.lineage import (
+    Lineage,
+    parse_leader_epoch_checkpoint,
+    parse_meta_properties,
+    parse_offset_checkpoint,
+    parse_partition_metadata,
+)
 from tidemark.kafka_log.names import SegmentFileKind, parse_segment_file, segment_name
 from tidemark.kafka_log.producer_snapshot import ProducerEntry, open_transactions, parse_producer_snapshot
 from tidemark.kafka_log.scan import SegmentScanner, SegmentSummary, end_below, scan_batches

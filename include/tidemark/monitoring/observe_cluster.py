@@ -24,9 +24,8 @@ from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import indexes_of, leaders_of
-from tidemark.monitoring import deployment_conditions, erasure_conditions
-from tidemark.monitoring.incidents import Condition, Unknown
-from tidemark.monitoring.kinds import found_by
+from tidemark.monitoring import deployment_conditions
+from tidemark.monitoring.incidents import Condition, Unknown, found_by
 from tidemark.monitoring.observe_topic import Around, look_at_topic
 from tidemark.monitoring.observer_state import ErasureSighting, OpenErasure, OpenTopic, Sightings, TopicSighting
 from tidemark.store import Store, open_store
@@ -221,9 +220,11 @@ def _erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now
         try:
             sighting = _open_erasures(deployment, cluster, before, now)
         except TidemarkError as error:
-            unread.append(erasure_conditions.unreadable_requests(cluster, str(error), now))
+            unread.append(deployment_conditions.unreadable_requests(cluster, str(error), now))
             unknown.append(Unknown(found_by("erasures")))
-    return _Erasures(sighting, (*erasure_conditions.due(cluster, sighting.open, now), *unread), tuple(unknown))
+    return _Erasures(
+        sighting, (*deployment_conditions.erasures_due(cluster, sighting.open, now), *unread), tuple(unknown)
+    )
 
 
 def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now: datetime) -> ErasureSighting:

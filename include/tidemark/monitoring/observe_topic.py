@@ -1,4 +1,7 @@
-"""One observation of one topic. Its ledger is read only if it or the watermarks changed, or something was waiting."""
+"""One observation of one topic. Its ledger is read only if it or the watermarks changed, or something was waiting.
+
+Numbers of records that a topic's runs parsed and refused, from the evidence that each writes before its commit.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,74 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from tidemark.errors import FormatError, NeverSeen, TidemarkError
+from tidemark.errors import FormatError, NeverSeen, NotFound, TidemarkError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.inspection.agent_sightings import check_seen
-from tidemark.monitoring import promise_conditions, schema_conditions, state_conditions, topic_conditions
+from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.deployment_conditions import unreadable, unseen
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
-from tidemark.monitoring.incidents import Condition, Unknown
-from tidemark.monitoring.kinds import IncidentKind, Source, found_by
-from tidemark.monitoring.observer_state import TopicSighting, latest
+from tidemark.monitoring.incidents import Condition, IncidentKind, Source, Unknown, found_by
+from tidemark.monitoring.observer_state import ParseSample, TopicSighting, latest
 from tidemark.monitoring.overview import TopicSummary
-from tidemark.monitoring.quarantine_samples import samples_of
 from tidemark.monitoring.topic_conditions import LastRun
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark.table.evidence import PARSED, read_evidence
+
+_MOST_RUNS: Final = 50
+"""The most ledgers that an observation looks back; there is one observation every minute."""
+
+
+class NewSamples(NamedTuple):
+    """The samples of new runs, the newest first. ``reset``: they begin with a replay or a rebuild.
+
+    Such a run tries refused records again, so records refused before no longer count.
+    """
+
+    samples: tuple[ParseSample, ...]
+    reset: bool
+
+
+def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
+    """The samples of the runs after ledger ``seen``; only the last run's if ``seen`` is None."""
+    samples: list[ParseSample] = []
+    known: Ledger | None = ledger
+    oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
+    while known is not None and known.n > max(0, oldest):
+        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
+            samples.append(sample)
+        if known.kind in {"replay", "rebuild", "repair"}:
+            return NewSamples(tuple(samples), reset=True)
+        known = _parent(table, known)
+    return NewSamples(tuple(samples), reset=False)
+
+
+def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
+    """The previous ledger; None if there is none, or if a vacuum has removed it since the watch last looked."""
+    if ledger.parent is None:
+        return None
+    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    try:
+        return Ledger.load(table.store, key)
+    except NotFound:
+        return None
+
+
+def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
+    """The sample of one run; None if a vacuum has folded the run's evidence."""
+    try:
+        rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
+    except NotFound:
+        return None
+    parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)
+    refused = sum(row["rows"] for row in rows if row["class"] == "quarantined")
+    return ParseSample(at=ledger.committed_at, parsed=parsed, refused=refused)
+
 
 _REREAD_AFTER: Final = timedelta(hours=1)
 
@@ -96,8 +148,8 @@ def look_at_topic(table: TopicTable, around: Around, before: TopicSighting, now:
         rotated = _rotated(around.led, sighting.rotated, now)
         conditions += topic_conditions.stuck(table.topic, around.led, rotated, around.gone, now)
         conditions += topic_conditions.retention_near(table.topic, around.led)
-        conditions += promise_conditions.unstored(table.topic, around.led, now)
-        conditions += promise_conditions.unmeasured(table.topic, around.led, around.gone, now)
+        conditions += topic_conditions.unstored(table.topic, around.led, now)
+        conditions += topic_conditions.unmeasured(table.topic, around.led, around.gone, now)
         if any(leader.broker in around.gone for leader in around.led.values()):
             unknown.append(Unknown(frozenset({"stuck"}), table.topic.topic))
         judged = frozenset(partition for partition, leader in around.led.items() if leader.entry.packs_known)
@@ -117,7 +169,7 @@ def _schema(
     if followed_by(table.topic.parser) is None:
         return [], before
     state = read_state(table.store, table.keys)
-    return [] if state is None else list(schema_conditions.of(table.topic, state.value)), before
+    return [] if state is None else list(topic_conditions.schema(table.topic, state.value)), before
 
 
 def _rotated(
@@ -271,5 +323,5 @@ def _state(
     status = before.state
     if status is None or around.state != before.state_etag:
         status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
-    found = list(state_conditions.of(table.topic, status, now))
+    found = list(topic_conditions.states(table.topic, status, now))
     return found, before.model_copy(update={"state": status, "state_etag": around.state})

@@ -1,23 +1,26 @@
-"""Asks Kafka and the store for the facts and the sample that onboarding starts from."""
+"""Asks Kafka and the store for the facts and the sample that onboarding starts from.
+
+A look at a topic, from its name to the change: the work of ``tidemark topics add`` and of Airflow's form.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from tidemark.brokersets.load import PartitionLoad
-from tidemark.brokersets.observed import loads
+from tidemark.brokersets.load import PartitionLoad, loads
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.led_partitions import led_partitions
-from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.facts import Sample, Span, TopicFacts, chosen, ends, rows_of
 from tidemark.onboarding.kafka_source import KafkaSource
-from tidemark.onboarding.onboard import OnboardingRequest, check_request
+from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, check_request, onboard
 from tidemark.onboarding.options import SampleSource
-from tidemark.onboarding.sample import Sample, Span, chosen, ends, rows_of
+from tidemark.onboarding.rights import Right, rights
 from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.read_range import iter_range
 from tidemark.remote.topics import RemoteTopics
+from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
 
 
@@ -89,3 +92,34 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     ]
     rows = rows_of(batches)
     return Sample("raw", rows, spans, len(numbers)) if len(rows) else None
+
+
+class Look(NamedTuple):
+    """The result of onboarding, and the rights that the topic needs."""
+
+    found: Onboarding
+    rights: tuple[Right, ...]
+
+
+def look_at(
+    request: OnboardingRequest,
+    deployment: Deployment,
+    client: Mapping[str, Any] | None,
+    source: SampleSource,
+    records: int,
+    say: Callable[[str], None],
+) -> Look:
+    """Ask Kafka (``client`` are kafka-python's settings, None asks nobody), sample, propose, and try rights.
+
+    ``deployment`` is parsed from the file of ``request``. ``say`` gets the progress.
+
+    Raises:
+        ConfigError: the topic is refused; names the reason, and the option that would change that.
+        BrokerError, StoreError, FormatError, SegmentError, RegistryUnavailable: a service cannot be asked.
+    """
+    say("asking Kafka and sampling records …")
+    facts, sample = facts_and_sample(request, deployment, client, source, records)
+    loads = topic_loads(deployment, request.cluster, request.topic)
+    found = onboard(request, facts, sample, loads, utc_now(), say)
+    say("trying rights …")
+    return Look(found, tuple(rights(deployment, found.topic)))

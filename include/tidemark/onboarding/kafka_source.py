@@ -16,8 +16,7 @@ from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.errors import BrokerError
 from tidemark.formats import keys
 from tidemark.kafka_admin import AdminClient, patiently
-from tidemark.onboarding.facts import TopicFacts
-from tidemark.onboarding.sample import COLUMNS, MOST_BYTES, Sample, Span, chosen, ends, rows_of
+from tidemark.onboarding.facts import COLUMNS, MOST_BYTES, Sample, Span, TopicFacts, chosen, ends, rows_of
 
 _POLL_MS: Final = 200
 _READ_SECONDS: Final = 20.0

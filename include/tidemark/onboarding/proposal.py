@@ -9,11 +9,9 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.detection import Detected
-from tidemark.onboarding.facts import TopicFacts
-from tidemark.onboarding.json_inference import JsonColumnsFound, infer, infer_changes
+from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer, infer_changes
+from tidemark.onboarding.facts import Sample, TopicFacts
 from tidemark.onboarding.options import Format
-from tidemark.onboarding.sample import Sample
 from tidemark.parsers.confluent_framing import split_frame, split_message
 from tidemark.parsers.json.document import RefusedValue, document
 from tidemark.parsers.row_parser import RefusedRecord

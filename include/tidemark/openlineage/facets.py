@@ -1,6 +1,8 @@
 """Facets of OpenLineage, as its JSON schemas have them, and Tidemark's own facet of a run.
 
 Tidemark's facet is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`` is its schema.
+
+The lineage of one job, put together from its parts.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from deltalake import Schema
 
     from tidemark.formats.raw.lineage import Facets
+from typing import NamedTuple
+
+from tidemark.formats.raw.lineage import Dataset, JobLineage
 
 PRODUCER: Final = f"urn:tidemark:{VERSION}"
 """The producer of the metadata, a URI as OpenLineage wants it."""
@@ -100,3 +105,26 @@ def _struct(kind: Any) -> Mapping[str, Any] | None:
     if not isinstance(kind, dict):
         return None
     return kind if kind["type"] == "struct" else _struct(kind.get("elementType") or kind.get("valueType"))
+
+
+class Found(NamedTuple):
+    """A part of a job's lineage: its datasets, and its entry in Tidemark's facet of the run."""
+
+    inputs: tuple[Dataset, ...] = ()
+    outputs: tuple[Dataset, ...] = ()
+    entry: Mapping[str, JsonValue] | None = None
+
+
+def joined(parts: Iterable[Found]) -> JobLineage:
+    """All ``parts`` together. A dataset is listed once as an input and once as an output; its last part counts."""
+    all_parts = list(parts)
+    entries = [part.entry for part in all_parts if part.entry is not None]
+    return JobLineage(
+        inputs=_once(dataset for part in all_parts for dataset in part.inputs),
+        outputs=_once(dataset for part in all_parts for dataset in part.outputs),
+        run=runs(entries) if entries else {},
+    )
+
+
+def _once(datasets: Iterable[Dataset]) -> tuple[Dataset, ...]:
+    return tuple({dataset.key: dataset for dataset in datasets}.values())

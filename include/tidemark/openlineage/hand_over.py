@@ -2,17 +2,52 @@
 
 The task names an object of the lake. The job writes it as its last step, and the task removes it after reading it.
 Each try of a task names an object of its own, so no other job ever writes to it. If a task dies, a vacuum
-(:mod:`tidemark.planning.maintenance.old_reports`) removes the object.
+(:mod:`tidemark.planning.maintenance.vacuum`) removes the object.
+
+Datasets that a job is about to read and write, from the topics file alone: for its start and failure events.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from tidemark.errors import NotFound
-from tidemark.formats.raw.lineage import JobLineage
+from tidemark.formats.raw.lineage import Dataset, JobLineage
+from tidemark.openlineage import naming
+from tidemark.openlineage.facets import Found, joined
 from tidemark.store import open_store, put_over
-from tidemark.topics import Deployment
+from tidemark.topics import Deployment, TopicSettings
+
+_Name = Callable[[Deployment, TopicSettings], Dataset]
+_LANDS: Final = ((naming.kafka_topic, naming.raw_topic), (naming.table,))
+
+_OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
+    "ingest": _LANDS,
+    "land_live": _LANDS,
+    "rebuild": ((naming.raw_topic,), (naming.table,)),
+    "repair": ((naming.raw_topic,), (naming.table,)),
+    "replay": ((naming.quarantine,), (naming.table,)),
+    # The inputs depend on the plan; for retention, so do the outputs: its last report has them.
+    "run_plan": ((), (naming.table,)),
+    "compact": ((naming.table,), (naming.table,)),
+    "compact_live": ((naming.table,), (naming.table,)),
+    "audit": ((naming.raw_topic, naming.table), ()),
+    "vacuum": ((), (naming.table,)),
+    "export": ((naming.raw_topic,), ()),
+    "retain_packs": ((), (naming.packs_of,)),
+}
+"""Inputs and outputs of each topic, by the name of the job's program."""
+
+
+def of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:
+    """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
+    inputs, outputs = _OF_JOBS.get(job, ((), ()))
+    return joined(
+        Found(tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs))
+        for topic in topics
+    )
 
 
 def new_place() -> str:

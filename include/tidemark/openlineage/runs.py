@@ -16,7 +16,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.intervals import Intervals
 from tidemark.openlineage import facets, naming
-from tidemark.openlineage.collected import Found
+from tidemark.openlineage.facets import Found
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 
 MOST_OFFSETS: Final = 2000

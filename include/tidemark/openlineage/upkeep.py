@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from tidemark.formats.table.audit_report import AuditReport, Kind
 from tidemark.openlineage import facets, naming
-from tidemark.openlineage.collected import Found
+from tidemark.openlineage.facets import Found
 from tidemark.openlineage.runs import MOST_DATES, MOST_OFFSETS
 from tidemark.planning.maintenance.retention_report import RetentionReport
 from tidemark.table.delta_table import TopicTable

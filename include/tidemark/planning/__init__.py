@@ -12,13 +12,11 @@ An equal state gives an equal plan, except for its attempt and its time. Nothing
 level, because the scheduler's ``plan`` task runs this code too.
 """
 
+from tidemark.planning.common import find_plan, read_plan, write_plan
 from tidemark.planning.ingest import dates_to_close, plan_ingest
-from tidemark.planning.lost_files import lost_files, waiting_offsets
 from tidemark.planning.maintenance.compaction import plan_compaction
-from tidemark.planning.plan_store import find_plan, read_plan, write_plan
-from tidemark.planning.rebuild import plan_rebuild
-from tidemark.planning.repair import plan_repair
-from tidemark.planning.replay import plan_replay
+from tidemark.planning.rebuild import plan_rebuild, plan_replay
+from tidemark.planning.repair import lost_files, plan_repair, waiting_offsets
 
 __all__ = [
     "dates_to_close",

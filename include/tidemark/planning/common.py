@@ -1,20 +1,98 @@
-"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, and its masks."""
+"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, and its masks.
+
+The digest of the code that makes files: of the sources that turn raw segments into rows and files, and no others.
+
+A plan as an object in the store: written before anything else of its run, and never changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Iterator
 from datetime import datetime
-from typing import Any
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
 
+from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import Ledger, new_attempt
-from tidemark.formats.table.plan import StoredMasks
+from tidemark.formats.table.plan import RunPlan, StoredMasks
 from tidemark.intervals import Intervals
-from tidemark.planning.code_digest import code_digest
-from tidemark.raw.masks import mask_of
+from tidemark.raw.objects import mask_of
 from tidemark.raw.topic import RawTopic
-from tidemark.store import open_store
+from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+
+
+def write_plan(table: TopicTable, plan: RunPlan) -> str:
+    """Write ``plan`` under its attempt and return the key.
+
+    Raises:
+        PreconditionFailed: the attempt has another plan already; read that one.
+    """
+    key = table.keys.attempt(plan.attempt)
+    put_once(table.store, key, plan.to_bytes())
+    return key
+
+
+def read_plan(table: TopicTable, key: str) -> RunPlan:
+    """The plan under ``key``. Raises NotFound, or FormatError for an object that is not a plan."""
+    return RunPlan.load(table.store, key)
+
+
+def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
+    """The plan of ``attempt``, or None."""
+    try:
+        return read_plan(table, table.keys.attempt(attempt))
+    except NotFound:
+        return None
+
+
+SOURCES: Final = (
+    "tidemark/decode",
+    "tidemark/formats/table/base_columns.py",
+    "tidemark/formats/raw/hashsum.py",
+    "tidemark/kafka_log",
+    "tidemark/parsers",
+    "tidemark_spark/compaction",
+    "tidemark_spark/convert",
+    "tidemark_spark/erasing/worker.py",
+    "tidemark_spark/worker.py",
+)
+"""Packages and modules whose change may change a row, its class, its date, or the bytes of a file.
+
+Their installed files are read without an import: plans are also made where Spark's libraries are not installed.
+"""
+
+
+@cache
+def code_digest() -> str:
+    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path. Raises ConfigError if one is missing."""
+    digest = hashlib.sha256()
+    for name, path in sorted(_files()):
+        digest.update(f"{name}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    """The Python files of :data:`SOURCES`, each with its name below the installation."""
+    for source in SOURCES:
+        root = _root(source.partition("/")[0])
+        place = root / source
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            yield path.relative_to(root).as_posix(), path
+
+
+def _root(package: str) -> Path:
+    """The directory that has ``package``."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError("this installation", [(package, "is missing: install Tidemark's wheel whole")])
+    return Path(spec.origin).parent.parent
+
 
 Key = tuple[int, int]
 

@@ -1,4 +1,7 @@
-"""The plan of a run that lands new offsets."""
+"""The plan of a run that lands new offsets.
+
+Gaps that runs found and agents did not: an object was removed, or does not hold the data that its manifest lists.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.ledger import Closing, Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import closing, may_close
-from tidemark.planning.partition_plan import CutOff, Decision, KnownPartition, changes_anything, decide, left_at
-from tidemark.planning.unclean_election import rewind
+from tidemark.planning.partition_plan import CutOff, Decision, KnownPartition, changes_anything, decide, left_at, rewind
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.raw.partition import RawPartition
+from tidemark.raw.segments import opened_after
 from tidemark.raw.topic import RawTopic
-from tidemark.raw.transactions import opened_after
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
 
 log = logging.getLogger(__name__)
@@ -208,3 +211,29 @@ def _opened(raw: RawTopic, part: RawPartition, cut_off: CutOff) -> tuple[OpenTra
     except FormatError:
         log.exception("partition %s: the transactions open where its log left a branch are not known", part.key)
         return None
+
+
+def lost_gaps(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap, ...]:
+    """The gaps that hold the partition in the committed ledger, if a plan made now would find them, too.
+
+    Landed offsets that an unclean election cut off are not gaps: they are replaced, not given up.
+
+    Raises:
+        FormatError: an object in the store does not parse.
+        StoreError: a store did not answer.
+    """
+    ledger = committed_ledger(table)
+    state = ledger.by_partition.get((incarnation, partition))
+    if state is None or not state.gaps:
+        return ()
+    raw = RawTopic(table)
+    part = next((candidate for candidate in raw.partitions(ledger) if candidate.key == state.key), None)
+    decision = decision_of(table, raw, part, ledger, TARGET_BYTES) if part else None
+    if decision is None:
+        return ()
+    still_lost = Intervals.of(decision.plan.gaps)
+    return tuple(
+        gap.model_copy(update={"start": start, "end": end})
+        for gap in state.gaps
+        for start, end in still_lost & Intervals([(max(gap.start, state.next_offset), gap.end)])
+    )

@@ -11,9 +11,8 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
 from tidemark.raw.partition import PartitionView, RawPartition
-from tidemark.raw.segments import Segment, SegmentPiece, cover, live_end, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, decided_by, live_end, whole_lineage
 from tidemark.raw.topic import RawTopic
-from tidemark.raw.transactions import aborted_from, decided_by
 
 NO_LIMIT: Final = 1 << 62
 """A limit in bytes that takes all segments with the offsets."""

@@ -3,12 +3,20 @@
 Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
 manifests that it covers. So a reader that reads the watermark before the manifests finds everything below it.
 :mod:`tidemark.raw.heads` has the whole order. Nothing is cached here, and nothing is retried.
+
+The masks of a topic, as readers of its partitions need them. A process reads each mask once: they never change.
+
+Deletes segments. Without its manifest, which goes first, a segment no longer exists for any reader.
+
+Reading of a version of a stored object piece by piece, and the CRC32C of its bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from itertools import groupby
+from threading import Lock
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -19,6 +27,7 @@ from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, ControlKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.masks import Mask, MaskIndex, read_index, read_mask
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, Lineage, parse_txn_index
 from tidemark.raw.segments import Segment, segment_of
@@ -189,3 +198,104 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
     buried = next(part for part in gone if part.end == end)
     left = next(manifests(store, keys, buried.start, end), None)
     return max(start, left.name.base) if left else end
+
+
+_MOST_OFFSETS: Final = 4_000_000
+"""Most offsets of the masks that a process remembers; about 36 bytes each."""
+
+_known: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
+_lock: Final = Lock()
+
+
+def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
+    """The masks of an incarnation that count now; raises errors of :func:`~tidemark.formats.raw.masks.read_index`."""
+    version = read_index(store, control, place)
+    return version.value if version else MaskIndex(cluster=control.cluster, place=place)
+
+
+def mask_of(store: Store, key: str) -> Mask:
+    """The mask under ``key``; raises errors of :func:`~tidemark.formats.raw.masks.read_mask`."""
+    name = store.url, key
+    with _lock:
+        if (known := _known.get(name)) is not None:
+            _known.move_to_end(name)
+            return known
+    mask = read_mask(store, key)
+    with _lock:
+        _known[name] = mask
+        while len(_known) > 1 and sum(each.count for each in _known.values()) > _MOST_OFFSETS:
+            _known.popitem(last=False)
+    return mask
+
+
+def remove(store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: str, etags: Mapping[str, str]) -> bool:
+    """Delete the segment ``name``, each object only in the version that ``etags`` has for its file name.
+
+    False if its manifest was replaced: then all stays.
+    """
+    manifest = keys.manifest(name)
+    try:
+        store.delete(manifest, if_match=manifest_etag)
+    except NotFound:
+        pass  # another run beside this one was faster
+    except PreconditionFailed:
+        if _exists(store, manifest):
+            return False
+    for file, etag in etags.items():
+        delete_version(store, keys.file(file), etag)
+    return True
+
+
+def _exists(store: Store, key: str) -> bool:
+    """Some servers answer 412 and not 404 to a conditional deletion of an object that is gone."""
+    try:
+        store.head(key)
+    except NotFound:
+        return False
+    return True
+
+
+def delete_version(store: Store, key: str, etag: str) -> None:
+    """Delete the object if it is this very version, and otherwise do nothing."""
+    try:
+        store.delete(key, if_match=etag)
+    except (NotFound, PreconditionFailed):
+        return
+
+
+PIECE_BYTES: Final = 8 << 20
+"""Bytes of an object that are in memory at a time."""
+
+
+def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:
+    """The bytes of exactly that version, 8 MiB at a time.
+
+    Raises:
+        PreconditionFailed: the object was replaced meanwhile.
+        NotFound: the object was removed.
+        StoreError: the store failed.
+    """
+    return pieces_between(store, version.key, 0, version.size, version.etag)
+
+
+def pieces_between(store: Store, key: str, start: int, end: int, etag: str | None) -> Iterator[bytes]:
+    """The bytes ``[start, end)`` of the version ``etag`` of an object; None: of the current one, whatever it is.
+
+    Raises:
+        PreconditionFailed, NotFound, StoreError: as :func:`pieces`.
+    """
+    for at in range(start, end, PIECE_BYTES):
+        yield store.get_range(key, at, min(at + PIECE_BYTES, end), if_match=etag)
+
+
+def read_checksum(store: Store, version: ObjectInfo) -> int:
+    """CRC32C of the bytes of exactly that version; reads them. Raises errors of :func:`pieces`."""
+    value = 0
+    for piece in pieces(store, version):
+        value = crc32c(piece, value)
+    return value
+
+
+def stored_checksum(store: Store, version: ObjectInfo) -> int:
+    """CRC32C of exactly that version; reads its bytes only if the store does not know the checksum."""
+    return read_checksum(store, version) if version.crc32c is None else version.crc32c

@@ -21,8 +21,7 @@ from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.same_batch import is_same, overlapping
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
-from tidemark.raw.objects import LOOK_BACK
-from tidemark.raw.stored_bytes import pieces
+from tidemark.raw.objects import LOOK_BACK, pieces
 from tidemark.store import ObjectInfo, Store
 
 _NEAREST: Final = 64

@@ -20,7 +20,7 @@ from tidemark.errors import AbortsUnreadable, FormatError, NotFound, Preconditio
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw import tombstones
-from tidemark.formats.raw.acknowledgements import acknowledged
+from tidemark.formats.raw.gaps import acknowledged
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
@@ -35,12 +35,10 @@ from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
-from tidemark.raw.masks import index_of
-from tidemark.raw.objects import LOOK_BACK, StoredWatermark
+from tidemark.raw.objects import LOOK_BACK, StoredWatermark, index_of, pieces_between
+from tidemark.raw.packs import Tails
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
-from tidemark.raw.stored_bytes import pieces_between
-from tidemark.raw.tails import Tails
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable
 

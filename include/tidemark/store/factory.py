@@ -14,9 +14,8 @@ from tidemark.store.local import LocalStore
 from tidemark.store.obstore.settings import CLOUDS
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import repeating
-from tidemark.store.schemes import check_options, scheme_of
+from tidemark.store.schemes import check_options, scheme_of, split_store_url
 from tidemark.store.traffic import FreeTraffic, Traffic
-from tidemark.store.url import split_store_url
 
 _NOBODY: Final = FreeTraffic()
 

@@ -1,6 +1,8 @@
 """Schemes of URLs that name a store, and the options that such a store does not know.
 
 docs/code.md, "How to add a store", names the other places of a new scheme.
+
+URLs of stores: the bucket or directory, and the prefix in it.
 """
 
 from __future__ import annotations
@@ -69,3 +71,33 @@ def check_options(url: str, options: StoreOptions) -> None:
     if wrong:
         named = ", ".join(f"store.{name}" for name in wrong)
         raise FormatError(url, f"stores at {scheme}:// do not know {named}; leave it out, see docs/storage.md")
+
+
+_OTHER_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
+
+
+def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:
+    """``s3://bucket/some/prefix`` → (``s3://bucket``, ``some/prefix``); ``file:///dir`` → (``file:///dir``, ````).
+
+    With ``any_scheme`` also ``<scheme>://<name>/some/prefix`` and ``<scheme>:///path``, in the same way, for stores of
+    other kinds (``store.backend``).
+
+    Raises:
+        FormatError: no URL of :data:`tidemark.store.schemes.SCHEMES`, nor another that is allowed.
+    """
+    known = SCHEMES.get(scheme_of(url))
+    if known is None:
+        if any_scheme and (match := _OTHER_URL.fullmatch(url)):
+            if match[2] is None:
+                return url.rstrip("/"), ""
+            return f"{match[1]}://{match[2]}", (match[3] or "").strip("/")
+    elif known.bucket is None:
+        if url.startswith("file:///") and len(url) > len("file:///"):
+            return url.rstrip("/"), ""
+    else:
+        root, _, prefix = url.removeprefix(f"{scheme_of(url)}://").partition("/")
+        if known.bucket.fullmatch(root):
+            return f"{scheme_of(url)}://{root}", prefix.strip("/")
+    forms = [scheme.url for scheme in SCHEMES.values()]
+    rule = f"must be {', '.join(forms[:-1])} or {forms[-1]}"
+    raise FormatError(url, f"{rule}; others need store.backend")

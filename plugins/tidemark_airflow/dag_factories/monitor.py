@@ -19,8 +19,7 @@ from airflow.sdk import DAG, Variable, get_current_context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark.errors import ConfigError
-from tidemark.monitoring.incidents import Unknown
-from tidemark.monitoring.kinds import KINDS, found_by
+from tidemark.monitoring.incidents import KINDS, Unknown, found_by
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults

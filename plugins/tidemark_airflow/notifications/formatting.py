@@ -45,7 +45,7 @@ def news_of(message: Message) -> Notice:
 
 def link_of(message: Message) -> str:
     """The link of a message: the filled-in backfill form, the topic's continuity page, or the page of all topics."""
-    from tidemark.monitoring.kinds import page_of
+    from tidemark.monitoring.incidents import page_of
 
     if not urls.base_url():
         return ""

@@ -108,7 +108,7 @@ class LineageMixin(BaseOperator):
     def _expected(self) -> JobLineage:
         """Lineage from the topics file, or if that is wrong, from the assets of the task's tables."""
         from tidemark.openlineage import naming
-        from tidemark.openlineage.expected import of_job
+        from tidemark.openlineage.hand_over import of_job
 
         try:
             deployment = settings.deployment()

@@ -55,7 +55,7 @@ class OnboardOperator(BaseOperator):
         return answer
 
     def _patch(self, fields: Mapping[str, Any]) -> tuple[str, str]:
-        from tidemark.onboarding.look import look_at
+        from tidemark.onboarding.gather import look_at
         from tidemark.onboarding.report import lines, next_step
 
         deployment = settings.deployment()

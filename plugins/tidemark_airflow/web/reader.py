@@ -10,8 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tidemark.brokersets.load import BrokersetLoad, load_of
-from tidemark.brokersets.observed import loads
+from tidemark.brokersets.load import BrokersetLoad, load_of, loads
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of

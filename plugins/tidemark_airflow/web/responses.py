@@ -17,9 +17,8 @@ from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.formats.table.state_status import StateStatus, doubts
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.health import Key, PartitionHealth
-from tidemark.monitoring.incidents import Incident
+from tidemark.monitoring.incidents import Incident, page_of
 from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
-from tidemark.monitoring.kinds import page_of
 from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.topics import TopicSettings
 from tidemark_airflow.dag_factories.ingest import dag_id

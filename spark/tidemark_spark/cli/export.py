@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.openlineage.upkeep import of_export
-from tidemark.store.schemes import check_options
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import check_options, split_store_url
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import add_topic, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cluster.executor import Executor

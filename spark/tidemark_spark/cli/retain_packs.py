@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemark.errors import ConfigError
-from tidemark.openlineage.collected import Found
+from tidemark.openlineage.facets import Found
 from tidemark.openlineage.upkeep import of_pack_retention
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import job_parser, run_job, show

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
-from tidemark.formats.table.state_audit import PARTS
 from tidemark.formats.table.state_ledger import Leaf
+from tidemark.formats.table.state_status import PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of

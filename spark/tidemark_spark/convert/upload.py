@@ -7,7 +7,7 @@ from typing import BinaryIO, Final
 from crc32c import crc32c
 
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
-from tidemark.raw.stored_bytes import stored_checksum
+from tidemark.raw.objects import stored_checksum
 from tidemark.retry import Retry, Tries
 from tidemark.store import Store
 

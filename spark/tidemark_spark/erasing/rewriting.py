@@ -27,10 +27,8 @@ from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ErasedRecords, ObjectSum, SegmentManifest
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import BatchHeader, SegmentScanner, SegmentSummary
-from tidemark.kafka_log.derived_indexes import DerivedIndexes
-from tidemark.raw.masks import mask_of
-from tidemark.raw.objects import StoredManifest
-from tidemark.raw.stored_bytes import PIECE_BYTES, pieces, read_checksum, stored_checksum
+from tidemark.kafka_log.indexes import DerivedIndexes
+from tidemark.raw.objects import PIECE_BYTES, StoredManifest, mask_of, pieces, read_checksum, stored_checksum
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
 from tidemark_spark.convert.date_partitioner import take
 from tidemark_spark.convert.row_checksums import Account

@@ -33,10 +33,8 @@ from tidemark.planning.common import Key
 from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
-from tidemark.raw.masks import mask_of
-from tidemark.raw.objects import SegmentObjects, StoredManifest
+from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version, mask_of, remove
 from tidemark.raw.packs import live_part
-from tidemark.raw.removal import delete_version, remove
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
 from tidemark.retry import Retry

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.openlineage import hand_over
-from tidemark.openlineage.collected import Found, joined
-from tidemark.openlineage.expected import of_job
+from tidemark.openlineage.facets import Found, joined
+from tidemark.openlineage.hand_over import of_job
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_spark.openlineage import events
 

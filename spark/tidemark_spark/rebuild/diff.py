@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, cast
 
-from tidemark.backfill.comparison import Comparison, Differing
+from tidemark.backfill.report import Comparison, Differing
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.plan import RunPlan
 from tidemark.table.delta_table import TopicTable

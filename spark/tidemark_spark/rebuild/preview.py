@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tidemark.backfill.estimate import rate_of
-from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview
+from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, rate_of
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets

@@ -22,7 +22,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.pack import Range
-from tidemark.formats.raw.pack_tombstones import GivenUpPartition, PackTombstone
+from tidemark.formats.raw.tombstones import GivenUpPartition, PackTombstone
 from tidemark.intervals import Intervals
 from tidemark.planning.maintenance.pack_proof import SETTLED
 from tidemark.raw import objects

@@ -24,7 +24,7 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.pack import PackedRange, read_footer
-from tidemark.formats.raw.pack_tombstones import GivenUp
+from tidemark.formats.raw.tombstones import GivenUp
 from tidemark.planning.maintenance.pack_proof import COMPARED, SETTLED, SealsOfPartition
 from tidemark.raw import objects
 from tidemark.raw.sealed_packs import bounds

@@ -25,9 +25,8 @@ from tidemark.planning.maintenance.retention import Classed, Keeping
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
-from tidemark.raw.objects import SegmentObjects
+from tidemark.raw.objects import SegmentObjects, delete_version
 from tidemark.raw.partition import RawPartition
-from tidemark.raw.removal import delete_version
 from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, open_store
 from tidemark.store.identity import identity

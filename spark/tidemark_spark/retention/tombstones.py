@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.tombstones import Tombstone
-from tidemark.raw.removal import remove
+from tidemark.raw.objects import remove
 from tidemark.store import Store, put_once
 from tidemark.store.base import ObjectInfo
 from tidemark.timestamps import stamp

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.key_hash import key_hashes
+from tidemark.decode.rowhash import key_hashes
 from tidemark.decode.schema import array, numpy_values
 
 HASH: Final = "_hash"

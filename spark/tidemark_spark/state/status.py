@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemark.errors import NotFound, StateStopped
-from tidemark.formats.table.state_audit import StateAudit
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.state_status import AuditedPart, StateAudit, StateStatus, StateStop
 from tidemark.store.update import update
 from tidemark.table.state_table import StateTable
 

@@ -20,7 +20,7 @@ from tests.plugins.world import CLUSTER, World
 from tidemark.errors import AccessDenied
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.openlineage import hand_over, naming
-from tidemark.openlineage.collected import Found, joined
+from tidemark.openlineage.facets import Found, joined
 from tidemark.store import LocalStore
 from tidemark_airflow.assets.events import assets_of
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator

@@ -15,9 +15,8 @@ from tests.spark.inline import Inline
 from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, events
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.backfill.estimate import MEASURED_RATE, START_SECONDS, minutes, rate_of, requests
 from tidemark.backfill.outcome import RecordCounts, outcome_of
-from tidemark.backfill.preview import Preview
+from tidemark.backfill.preview import MEASURED_RATE, START_SECONDS, Preview, minutes, rate_of, requests
 from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode

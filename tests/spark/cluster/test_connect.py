@@ -23,7 +23,7 @@ from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import ConnectServer
 from tests.support.waiting import HUNG, wait_until
-from tidemark.backfill.comparison import Comparison
+from tidemark.backfill.report import Comparison
 from tidemark.errors import ConfigError
 from tidemark.formats.table.audit_report import AuditReport
 from tidemark.formats.table.plan import RunResult

@@ -17,8 +17,8 @@ from tests.spark.test_vacuum import OLD, OLDER, age_all, aged, die, dying_after,
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, batch, simple
+from tidemark.cli.continuity import continuity_of
 from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
-from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit

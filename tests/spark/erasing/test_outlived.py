@@ -26,10 +26,10 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.cli.continuity import continuity_of
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
-from tidemark.formats.table.state_audit import PARTS
-from tidemark.monitoring.continuity import continuity_of
+from tidemark.formats.table.state_status import PARTS
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.audit import audit_state
 

@@ -11,7 +11,7 @@ from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.run.test_runs import DAY
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, batch
-from tidemark.backfill.comparison import Comparison
+from tidemark.backfill.report import Comparison
 from tidemark.decode import decode_batches
 from tidemark.errors import SegmentError
 from tidemark.formats.table.plan import RunResult

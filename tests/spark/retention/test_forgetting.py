@@ -11,7 +11,7 @@ from tests.spark.world import World
 from tests.support.live_end import Packed, Packer
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.pack_tombstones import PackTombstone
+from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.planning.maintenance.pack_proof import SETTLED
 from tidemark_spark.cli import retain_packs as command
 from tidemark_spark.retention.forgetting import ForgetReport, StillPacked, forget

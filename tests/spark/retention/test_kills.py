@@ -26,14 +26,14 @@ from tests.spark.retention.test_raw import (
 from tests.spark.test_vacuum import Died
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
+from tidemark.cli.continuity import continuity_of
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import SegmentName, TableKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
-from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_ingest
-from tidemark.raw import removal
+from tidemark.raw import objects
 from tidemark.store import put_once
 from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> World:
 
 def killed_at(count: int) -> Callable[..., bool]:
     """The removal of segments, up to the death at the one after ``count``."""
-    real, left = removal.remove, [count]
+    real, left = objects.remove, [count]
 
     def removed(*arguments: Any) -> bool:
         left[0] -= 1

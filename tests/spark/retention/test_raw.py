@@ -14,13 +14,13 @@ from tests.spark.retention.test_table import PAST
 from tests.spark.world import World
 from tests.support.raw_builder import EPOCH, UPLOADED_AT
 from tests.tidemark.kafka_log.build import marker, simple, transactional
+from tidemark.cli.continuity import continuity_of
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
-from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport
 from tidemark.store.local import LocalStore

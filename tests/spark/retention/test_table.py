@@ -15,9 +15,9 @@ from tests.spark.test_vacuum import OLDER, Died, age_all, exists, why
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.cli.continuity import continuity_of
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.monitoring.continuity import continuity_of
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed

@@ -16,10 +16,10 @@ from tests.support.proxy import Choose, Fault, FaultProxy, Request, Rule
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.reader import Reader
 from tidemark import retry
+from tidemark.cli.continuity import continuity_of
 from tidemark.cli.read_models import files_of, status_of
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
-from tidemark.monitoring.continuity import continuity_of
 from tidemark.monitoring.incident_store import watch
 from tidemark.remote import Storage
 from tidemark.retry import ATTEMPTS

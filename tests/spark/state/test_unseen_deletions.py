@@ -155,9 +155,9 @@ def test_a_packed_log_was_there_up_to_the_last_commit(
     assert landed(world) == 0
     world.raw.now += 240 * HOURS
     reached = world.raw.now
-    from tidemark.planning import unseen_deletions
+    from tidemark.planning import state
 
-    monkeypatch.setattr(unseen_deletions, "_reached", lambda *_: {(0, 0): reached})
+    monkeypatch.setattr(state, "_reached", lambda *_: {(0, 0): reached})
     world.raw.now += late
     segment(world, 10, 19)
     assert landed(world) == uncertain

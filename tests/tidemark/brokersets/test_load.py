@@ -6,8 +6,7 @@ import pytest
 
 from tests.plugins.world import entry
 from tests.tidemark.brokersets.test_placement import SIX
-from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, loads_by_broker
-from tidemark.brokersets.observed import loads
+from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, loads, loads_by_broker
 from tidemark.brokersets.placement import place
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry

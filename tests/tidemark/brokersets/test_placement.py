@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.brokersets.assignment import reassignment, replica_assignment
-from tidemark.brokersets.placement import Replicas, place, ring, strides
+from tidemark.brokersets.placement import Replicas, place, reassignment, replica_assignment, ring, strides
 from tidemark.brokersets.settings import Brokerset
 from tidemark.errors import ConfigError
 

@@ -12,7 +12,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import SegmentName
-from tidemark.planning.lost_gaps import lost
+from tidemark.planning.ingest import lost_gaps
 from tidemark_spark.run.driver import run
 
 WORD = ("--by", "ada", "--reason", "removed by hand", "-y")
@@ -72,9 +72,9 @@ def test_what_has_come_back_is_not_given_up(world: World, capsys: pytest.Capture
     """Though the ledger still has the gap: no run has come since."""
     removed(world)
     world.land()
-    assert [(gap.start, gap.end) for gap in lost(world.table, 0, 0)] == [(3, 6)]
+    assert [(gap.start, gap.end) for gap in lost_gaps(world.table, 0, 0)] == [(3, 6)]
     world.raw.segment([simple(3)], base=3)
-    assert lost(world.table, 0, 0) == ()
+    assert lost_gaps(world.table, 0, 0) == ()
     code, _, errors = asked(capsys, world, 3, 6)
     assert (code, "Open gaps: none" in errors) == (1, True)
     assert run(world.table, world.plan(), in_process).rows == 6

@@ -20,8 +20,7 @@ from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
 from tidemark.errors import ConfigError
 from tidemark.store.s3.clients import forget_clients
-from tidemark.store.s3.multipart import Upload
-from tidemark.store.s3.store import S3Store
+from tidemark.store.s3.store import S3Store, Upload
 
 BOTH = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
 READS = allow(["s3:GetObject", "s3:ListBucket"], BOTH)

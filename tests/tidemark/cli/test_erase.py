@@ -18,7 +18,7 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.erasure.asked import asked, tell
 from tests.tidemark.kafka_log.build import simple
-from tidemark.cli.erasure_report import NOT_COVERED
+from tidemark.cli.erase import NOT_COVERED
 from tidemark.erasure import requests as erasure_requests
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.secret import VARIABLE, Secret

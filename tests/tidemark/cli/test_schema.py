@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tidemark.cli.app import app
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
-from tidemark.monitoring import schema_conditions
+from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.observe_cluster import look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.table.delta_table import TopicTable, configured_table
@@ -101,15 +101,15 @@ def conditions(table: TopicTable) -> list[str]:
 
 
 def test_an_incident_names_the_change_and_the_command(table: TopicTable) -> None:
-    [wider] = schema_conditions.of(table.topic, state(WIDER, MISFIT))
+    [wider] = topic_conditions.schema(table.topic, state(WIDER, MISFIT))
     assert wider.text == "id: int becomes long; note: string becomes int"
     assert "rebuild.py --topics FILE --cluster east --topic orders --all --schema 7" in wider.mend
     assert "tidemark schema dismiss orders --version 7" in wider.mend
-    [misfit] = schema_conditions.of(table.topic, state(MISFIT))
+    [misfit] = topic_conditions.schema(table.topic, state(MISFIT))
     assert "rebuild.py" not in misfit.mend
-    assert list(schema_conditions.of(table.topic, state(MISFIT, dismissed=7))) == []
-    [silent] = schema_conditions.of(table.topic, state(unanswered_since=AT, reason="answered 503"))
-    assert (silent.key, silent.patience) == ("schema/east/orders/registry", schema_conditions.REGISTRY_PATIENCE)
+    assert list(topic_conditions.schema(table.topic, state(MISFIT, dismissed=7))) == []
+    [silent] = topic_conditions.schema(table.topic, state(unanswered_since=AT, reason="answered 503"))
+    assert (silent.key, silent.patience) == ("schema/east/orders/registry", topic_conditions.REGISTRY_PATIENCE)
     assert "answered 503" in silent.text
 
 

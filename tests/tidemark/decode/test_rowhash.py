@@ -14,8 +14,7 @@ import xxhash
 
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import SCHEMA, combine, decode_batches, row_hash_sum, scan_headers
-from tidemark.decode.rowhash import SEEDS
-from tidemark.decode.xxh64 import xxh64_pair
+from tidemark.decode.rowhash import SEEDS, xxh64_pair
 
 Fields = dict[str, Any]
 

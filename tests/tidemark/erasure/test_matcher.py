@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.tidemark.erasure.asked import SECRET, asked
-from tidemark.erasure.matcher import Matcher, matchers
-from tidemark.erasure.probes import find
+from tidemark.erasure.matcher import Matcher, find_probes, matchers
 from tidemark.erasure.secret import VARIABLE, Secret, siphash
 from tidemark.errors import ConfigError
 from tidemark.formats.raw.erasure import ErasureRequest
@@ -51,7 +50,7 @@ def test_the_loop_has_the_probes_of_the_secret(rng: random.Random) -> None:
     for row, value in enumerate(values):
         rows = np.empty(len(values), np.int64)
         wanted = np.array([siphash(key, value) & 0xFFFFFFFF])
-        assert find(offsets, data, np.uint64(low), np.uint64(high), False, wanted, rows) == 1
+        assert find_probes(offsets, data, np.uint64(low), np.uint64(high), False, wanted, rows) == 1
         assert rows[0] == row
 
 

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from tests.tidemark.erasure.asked import asked
-from tidemark.erasure.values import MOST_VALUES, read_values
+from tidemark.cli.erase import MOST_VALUES, read_values
 from tidemark.errors import ConfigError
 from tidemark.formats import object_sizes
 

@@ -19,7 +19,7 @@ from tidemark.formats.keys import (
     entropy,
     place_of,
 )
-from tidemark.store.url import split_store_url
+from tidemark.store.schemes import split_store_url
 
 topics = st.from_regex(r"[a-zA-Z0-9._-]{1,40}", fullmatch=True).filter(lambda name: name not in {".", ".."})
 TOPIC_ID = "0123456789abcdefghij_-"

@@ -25,9 +25,8 @@ from tidemark.formats.table.ledger import Ledger, StoredLedger
 from tidemark.formats.table.live_landing import LiveLanding, read_landing
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.plan import RunPlan
-from tidemark.monitoring.incidents import Incidents
+from tidemark.monitoring.incidents import Incidents, page_of
 from tidemark.monitoring.judgement import with_incidents
-from tidemark.monitoring.kinds import page_of
 from tidemark.store import open_store
 from tidemark.table.evidence import FORMAT_KEY, EvidenceRow, parse_evidence, schema, to_parquet
 

@@ -16,7 +16,7 @@ from tidemark.kafka_log import (
     parse_txn_index,
     scan_batches,
 )
-from tidemark.kafka_log.derived_indexes import DerivedIndexes
+from tidemark.kafka_log.indexes import DerivedIndexes
 
 T0 = 1_770_000_000_000
 

@@ -12,8 +12,8 @@ from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.monitoring.health import topic_health
+from tidemark.monitoring.incidents import KINDS, IncidentKind
 from tidemark.monitoring.judgement import STATES, WORDS, TopicState, exit_code, sentence, state_of, with_incidents
-from tidemark.monitoring.kinds import KINDS, IncidentKind
 
 GAP = gap(100, 150)
 TIERED = gap(100, 150, "remote_tier")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from tidemark.monitoring.kinds import KINDS, IncidentKind, Source, found_by
+from tidemark.monitoring.incidents import KINDS, IncidentKind, Source, found_by
 
 
 def test_every_kind_is_registered_and_has_a_source() -> None:

@@ -19,7 +19,7 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
-from tidemark.formats.raw.last_batch import last_batch_of
+from tidemark.formats.raw.manifest import last_batch_of
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict

@@ -8,8 +8,7 @@ from tests.plugins.world import entry
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import LeaderEntry
-from tidemark.monitoring.promise_conditions import unmeasured, unstored, unstored_for
-from tidemark.monitoring.topic_conditions import retention_near
+from tidemark.monitoring.topic_conditions import retention_near, unmeasured, unstored, unstored_for
 from tidemark.topics import TopicSettings
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -10,9 +10,8 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World
 from tests.tidemark.monitoring.test_observe_cluster import MINUTE, Requests, seen
-from tidemark.formats.table.state_audit import PARTS
-from tidemark.formats.table.state_status import AuditedPart, StateStatus, StateStop
-from tidemark.monitoring import state_conditions
+from tidemark.formats.table.state_status import PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Condition, Incident
 from tidemark.timestamps import utc_now
@@ -29,7 +28,7 @@ def status(**fields: Any) -> StateStatus:
 
 
 def found(known: StateStatus, topic: TopicSettings = TOPIC) -> list[Condition]:
-    return list(state_conditions.of(topic, known, NOW))
+    return list(topic_conditions.states(topic, known, NOW))
 
 
 def keys(known: StateStatus, topic: TopicSettings = TOPIC) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from tests.tidemark.brokersets.test_load import placed
 from tests.tidemark.brokersets.test_placement import SIX, brokerset
 from tidemark.errors import ConfigError
-from tidemark.onboarding.capacity import choices, partitions_for
+from tidemark.onboarding.creation import choices, partitions_for
 
 TWELVE = brokerset((7, 10, 13, 16), (8, 11, 14, 17), (9, 12, 15, 18)).model_copy(update={"name": "b"})
 

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.decode.schema import TIMESTAMP_TYPE
-from tidemark.onboarding.event_time import candidates
+from tidemark.onboarding.onboard import candidates
 from tidemark.parsers.settings import EventTime
 
 NOW = 1_795_000_000_000_000

@@ -6,11 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tidemark.brokersets.load import PartitionLoad
-from tidemark.onboarding.costs import PerLanding, PerSegment
-from tidemark.onboarding.expectations import Rate, costs, expected_freshness, sampled_rate
-from tidemark.onboarding.facts import TopicFacts
+from tidemark.onboarding.expectations import PerLanding, PerSegment, Rate, costs, expected_freshness, sampled_rate
+from tidemark.onboarding.facts import COLUMNS, Sample, Span, TopicFacts
 from tidemark.onboarding.onboard import loads_of_leaders
-from tidemark.onboarding.sample import COLUMNS, Sample, Span
 from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
 
 TOPIC = TopicSettings(topic="orders", cluster="east", table="orders")

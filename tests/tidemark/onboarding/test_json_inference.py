@@ -10,9 +10,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.json_inference import infer
-from tidemark.onboarding.sample import COLUMNS
-from tidemark.onboarding.trial import tried
+from tidemark.onboarding.detection import infer
+from tidemark.onboarding.facts import COLUMNS
+from tidemark.onboarding.onboard import tried
 from tidemark.parsers.json.document import document
 from tidemark.parsers.settings import JsonParser
 from tidemark.topics import TopicSettings

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.patch import FileChange
+from tidemark.onboarding.topics_file import FileChange
 
 BEFORE, AFTER = "a\nb\n", "a\nb\nc\n"
 

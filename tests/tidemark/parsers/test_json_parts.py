@@ -14,8 +14,7 @@ from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_json import _NAMES, _NOISE, one, parser_of
 from tidemark.parsers import type_conversion
 from tidemark.parsers.column_types import ColumnType
-from tidemark.parsers.json.batch import JsonColumns
-from tidemark.parsers.json.parts import LARGEST
+from tidemark.parsers.json.batch import LARGEST, JsonColumns
 
 PARSERS = [
     parser_of(text)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.tidemark.parsers.test_avro import encoded
 from tidemark.parsers.avro.interpreter import reader_of
+from tidemark.parsers.avro.parser import parsed_schema
 from tidemark.parsers.avro.resolution import RecordStep, resolved
 from tidemark.parsers.avro.schema import Type
-from tidemark.parsers.avro.writers import parsed_schema
 from tidemark.parsers.row_parser import RefusedRecord
 
 

@@ -22,7 +22,7 @@ from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.parsers import schema_registry
-from tidemark.parsers.avro import writers as avro_writers
+from tidemark.parsers.avro import parser as avro_writers
 from tidemark.parsers.base import Parser
 from tidemark.parsers.confluent_framing import by_frequency, numbered
 from tidemark.parsers.factory import parser_of

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
-from tidemark.planning import code_digest as digest
+from tidemark.planning import common
 
 TREES = {"tidemark": ROOT / "include", "tidemark_spark": ROOT / "spark"}
 WORKER = "tidemark_spark.worker"
@@ -73,7 +73,7 @@ def reached(module: str) -> set[str]:
 def covered(module: str) -> bool:
     """Whether the digest covers it."""
     path = module.replace(".", "/")
-    return any(path == one.removesuffix(".py") or path.startswith(f"{one}/") for one in digest.SOURCES)
+    return any(path == one.removesuffix(".py") or path.startswith(f"{one}/") for one in common.SOURCES)
 
 
 def beside(module: str) -> bool:
@@ -89,7 +89,7 @@ def test_all_that_a_worker_runs_is_covered_or_known_to_make_no_file() -> None:
 
 
 def test_each_source_is_there() -> None:
-    for source in digest.SOURCES:
+    for source in common.SOURCES:
         assert (TREES[source.partition("/")[0]] / source).exists(), source
 
 
@@ -98,13 +98,13 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installation whose files may be changed."""
     for name, tree in TREES.items():
         shutil.copytree(tree / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(digest, "_root", lambda _: tmp_path)
+    monkeypatch.setattr(common, "_root", lambda _: tmp_path)
     return tmp_path
 
 
 def now() -> str:
     """The digest of the files as they are."""
-    return digest.code_digest.__wrapped__()
+    return common.code_digest.__wrapped__()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,6 @@ def test_a_new_file_counts(copy: Path) -> None:
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest, "find_spec", lambda _: None)
+    monkeypatch.setattr(common, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="tidemark: is missing: install"):
         now()

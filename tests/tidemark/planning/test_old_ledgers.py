@@ -8,8 +8,7 @@ from random import Random
 import pytest
 
 from tidemark.formats.table.plan import RUN_LIMIT
-from tidemark.planning.maintenance.old_ledgers import NamedLedgers, old_ledgers
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.vacuum import RUN_OVER, NamedLedgers, old_ledgers
 from tidemark.store import ObjectInfo
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)

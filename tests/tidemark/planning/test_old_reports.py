@@ -10,8 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tidemark.formats.keys import TableKeys
-from tidemark.planning.maintenance.old_reports import KEPT, left_by_runs, old_audits, old_backfill_reports
-from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.planning.maintenance.vacuum import KEPT, RUN_OVER, left_by_runs, old_audits, old_backfill_reports
 from tidemark.store import ObjectInfo
 from tidemark.timestamps import stamp
 

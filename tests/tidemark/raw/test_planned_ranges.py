@@ -18,8 +18,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.planning.partition_plan import KnownPartition, changes_anything, decide
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut, ranges_of, tasks_of, within
-from tidemark.raw.segments import Segment, SegmentPiece, cover, live_until
-from tidemark.raw.transactions import aborted_from, decided_end
+from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, decided_end, live_until
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -11,8 +11,7 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.store.test_store import at
 from tidemark.formats.keys import SegmentName
-from tidemark.raw.objects import read_manifest
-from tidemark.raw.removal import remove
+from tidemark.raw.objects import read_manifest, remove
 from tidemark.store import open_store
 
 

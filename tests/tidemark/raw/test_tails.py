@@ -13,8 +13,8 @@ from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.byte_ranges import ranges_of
+from tidemark.raw.packs import Tails
 from tidemark.raw.segments import Segment, cover
-from tidemark.raw.tails import Tails
 
 LINEAGE = Lineage(((3, 0),))
 

@@ -15,7 +15,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
-from tidemark.planning.code_digest import code_digest
+from tidemark.planning.common import code_digest
 from tidemark.raw import topic as raw
 from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition

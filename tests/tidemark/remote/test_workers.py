@@ -9,7 +9,7 @@ from queue import Queue
 
 import pytest
 
-from tidemark.remote.reader.thread_pool import ThreadPool, Work
+from tidemark.remote.reader.tier import ThreadPool, Work
 
 SECONDS = 30.0
 """How long a thread may take that was woken."""

@@ -30,8 +30,7 @@ from tidemark.raw.topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
 from tidemark.store.retrying import RepeatingStore
-from tidemark.store.s3.errors import translated
-from tidemark.store.s3.store import S3Store
+from tidemark.store.s3.store import S3Store, translated
 from uploader_agent import clock
 from uploader_agent.runtime import Runtime
 

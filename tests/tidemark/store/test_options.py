@@ -19,7 +19,7 @@ from tests.support.s3 import S3Server
 from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3.checksums import encoded
+from tidemark.store.s3.store import encoded
 
 MIB = 1 << 20
 LARGE = random.Random(4).randbytes(12 * MIB)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import botocore
 
-from tidemark.store.s3.models import _Undocumented, session
+from tidemark.store.s3.clients import _Undocumented, session
 
 _FILES = Path(botocore.__file__).parent / "data"
 _load_file = _Undocumented.load_file

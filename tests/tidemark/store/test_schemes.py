@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tidemark.store.url import split_store_url
 
 from tests.test_docs import fields
 from tidemark.errors import FormatError
@@ -15,7 +16,6 @@ from tidemark.store.obstore.factory import open_object_store
 from tidemark.store.obstore.settings import CLOUDS, delta_settings, endpoint
 from tidemark.store.schemes import SCHEMES
 from tidemark.store.traffic import FreeTraffic
-from tidemark.store.url import split_store_url
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 
 ROOT = Path(__file__).parents[3]

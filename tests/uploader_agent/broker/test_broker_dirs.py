@@ -10,8 +10,7 @@ import pytest
 
 from tests.uploader_agent.broker.test_properties import KRAFT
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.broker.broker_dirs import BrokerDirs
-from uploader_agent.broker.properties import read_broker
+from uploader_agent.broker.properties import BrokerDirs, read_broker
 from uploader_agent.disk.locks import DirectoryLocks
 from uploader_agent.disk.log_dirs import Disks
 

@@ -16,8 +16,8 @@ from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store
 from uploader_agent.broker.admin import Led
-from uploader_agent.cli import status_table, upload_plan
-from uploader_agent.cli.upload_plan import PlanLine
+from uploader_agent.cli import inspect_commands
+from uploader_agent.cli.inspect_commands import PlanLine
 from uploader_agent.repair.reupload import Reupload, ReuploadRow
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.verify import Severity
@@ -26,7 +26,7 @@ from uploader_agent.verify import Severity
 def planned(world: World, quiet_before: float = 0.0) -> list[PlanLine]:
     with world.agent(read_only=True) as agent:
         agent.survey()
-        return list(upload_plan.plan_of(agent.leadership.partitions.values(), quiet_before))
+        return list(inspect_commands.plan_of(agent.leadership.partitions.values(), quiet_before))
 
 
 def test_a_plan_is_what_is_then_put(world: World) -> None:
@@ -41,7 +41,7 @@ def test_a_plan_is_what_is_then_put(world: World) -> None:
         ("orders-0", 2, 0, None),
         ("orders-1", 1, 0, None),
     ]
-    total = upload_plan.total_of(lines)
+    total = inspect_commands.total_of(lines)
     world.once()
     stored = [info for at in (T, other) for info in world.store.list(world.keys(at).folder)]
     assert total.bytes == sum(info.size for info in stored if info.key.endswith(".log"))
@@ -59,8 +59,8 @@ def test_a_plan_has_the_quiet_tail_and_what_fails(world: World) -> None:
     world.store.inner.put(world.keys().watermark, b"nonsense")
     [line] = planned(world)
     assert "line 1 must be" in (line.error or "")
-    assert upload_plan.total_of([line]).error == "1 partitions failed"
-    assert upload_plan.total_of([]) == PlanLine("total", 0, 0, 0, 0, None)
+    assert inspect_commands.total_of([line]).error == "1 partitions failed"
+    assert inspect_commands.total_of([]) == PlanLine("total", 0, 0, 0, 0, None)
 
 
 def test_a_plan_goes_on_after_a_partition_whose_files_cannot_be_opened(world: World) -> None:
@@ -72,7 +72,7 @@ def test_a_plan_goes_on_after_a_partition_whose_files_cannot_be_opened(world: Wo
         agent.survey()
         log.unlink()
         log.symlink_to("nowhere")
-        failed, fine = upload_plan.plan_of(agent.leadership.partitions.values(), 0.0)
+        failed, fine = inspect_commands.plan_of(agent.leadership.partitions.values(), 0.0)
     assert "symbolic link" in (failed.error or "")
     assert (fine.partition, fine.segments, fine.error) == ("orders-1", 1, None)
 
@@ -82,9 +82,9 @@ def test_status_names_gaps_with_reason_and_time(world: World) -> None:
     world.once()
     with world.agent(read_only=True) as agent:
         agent.survey()
-        lines = status_table.of(agent.leadership.partitions.values())
+        lines = inspect_commands.status_rows(agent.leadership.partitions.values())
     [gap] = world.watermark()[1].gaps
-    shown = status_table.table(lines)
+    shown = inspect_commands.status_table(lines)
     assert f"orders-0: gap 100 to 200: deleted_before_upload, since {gap.detected_at.isoformat()}" in shown
     [found] = json.loads(json.dumps([line.to_json() for line in lines]))
     assert found["gaps"] == [
@@ -105,7 +105,7 @@ def test_leaders_are_what_is_led(world: World) -> None:
     world.metadata.leads[TopicPartition("elsewhere", 0)] = Led(9, OTHER_ID)
     with world.agent(read_only=True) as agent:
         agent.survey()
-        [line] = status_table.led(agent.leadership.partitions.values())
+        [line] = inspect_commands.leader_lines(agent.leadership.partitions.values())
     assert line == ("orders-0", 3, ID, 1_000_000, str(world.disk.log_dirs[0] / "orders-0"))
 
 

@@ -27,9 +27,9 @@ from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.backends import HEADROOM, MOST, NOTE, budget, read_back
-from uploader_agent.hold.eviction import Cost, Space, to_evict
+from uploader_agent.hold.discovery import ends_at
 from uploader_agent.hold.held_segments import HeldKey
-from uploader_agent.hold.taking import ends_at
+from uploader_agent.hold.limits import Cost, Space, to_evict
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 

@@ -14,6 +14,7 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import BatchHeader, Lineage, parse_leader_epoch_checkpoint, scan_batches
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
+from uploader_agent.intake.fetch_connection import FetchSession, SessionRequest
 from uploader_agent.intake.fetching import (
     Cluster,
     EpochAsked,
@@ -28,7 +29,6 @@ from uploader_agent.intake.fetching import (
     TopicLeaders,
     Wanted,
 )
-from uploader_agent.intake.sessions import FetchSession, SessionRequest
 
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAAg"

@@ -19,9 +19,8 @@ from tests.uploader_agent.intake.scripted import ID, T
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_uuid
 from uploader_agent import cli
-from uploader_agent.intake.fetch_connection import FetchConnection
+from uploader_agent.intake.fetch_connection import FetchConnection, FetchSession
 from uploader_agent.intake.fetching import FetchLimits, FrameTooLarge, Wanted
-from uploader_agent.intake.sessions import FetchSession
 
 
 def answer_of(tmp_path: Path, *arguments: str, bootstrap: str = f"{HOST}:1") -> tuple[int, str]:

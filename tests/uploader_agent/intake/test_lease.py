@@ -15,7 +15,7 @@ from tidemark.formats.raw.slots import LeaseOfSlot
 from tidemark.store import LocalStore
 from uploader_agent.intake.lease import LeaseLost, SlotLease, check_count
 from uploader_agent.settings import FetchSettings
-from uploader_agent.stored.guarded_store import GuardedStore
+from uploader_agent.stored.cluster_name import GuardedStore
 
 CONTROL = ControlKeys("", "east")
 KEY = CONTROL.slot_lease(3)

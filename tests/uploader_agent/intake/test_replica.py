@@ -31,8 +31,7 @@ from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import UnfinishedTransaction
-from tidemark.raw.objects import read_manifest
-from tidemark.raw.removal import remove
+from tidemark.raw.objects import read_manifest, remove
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable

@@ -17,8 +17,8 @@ from tidemark.errors import BrokerError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.copying import TopicCopy
+from uploader_agent.intake.fetch_connection import FetchSession
 from uploader_agent.intake.fetching import FetchLimits, Retention, Wanted
-from uploader_agent.intake.sessions import FetchSession
 
 TOPIC = "requests"
 PARTITIONS = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.uploader_agent.intake.scripted import ID, T
+from uploader_agent.intake.fetch_connection import FetchSession, SessionRequest
 from uploader_agent.intake.fetching import FetchedPart, Wanted
-from uploader_agent.intake.sessions import FetchSession, SessionRequest
 
 FIRST = Wanted(T, ID, 1, False, 7, 0, -1)
 LATER = FIRST._replace(leader_epoch=1)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import structlog
 from structlog.testing import capture_logs
 
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 
 
 class Clock:

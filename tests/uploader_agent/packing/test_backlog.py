@@ -9,7 +9,7 @@ import pytest
 
 from tests.uploader_agent.observability.test_health import Clock
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.packing.backlog import Backlog
+from uploader_agent.packing.packer import Backlog
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 

@@ -9,8 +9,8 @@ from tidemark.formats.raw.head import Head
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.raw.objects import listed, read_manifest
+from tidemark.raw.packs import Tails
 from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
-from tidemark.raw.tails import Tails
 from tidemark.store import Store
 from uploader_agent.stored import watermark
 

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.formats.raw.head import EntryKey, HeadEntry, entry_json
 from tidemark.formats.raw.pack import RangePointer
-from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.packs.broker_head import HeadEntries
 
 
 def entry(partition: int, tail_end: int) -> HeadEntry:

@@ -33,8 +33,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.packs.sources import PackedSources
-from uploader_agent.packs.tail import Tail
+from uploader_agent.packs.tail import PackedSources, Tail
 from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.segment_upload import UploadRoute
 

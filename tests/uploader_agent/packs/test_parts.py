@@ -14,9 +14,9 @@ from tests.uploader_agent.fakes import records
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.kafka_log import Lineage, scan_batches
 from uploader_agent.disk.segment_files import opened
-from uploader_agent.packs.chain import KnownRanges, Unsealed
+from uploader_agent.packs.broker_head import KnownRanges, Unsealed
 from uploader_agent.stored.watermark import tails
-from uploader_agent.upload.packed_parts import PartsOfRun
+from uploader_agent.upload.validation import PartsOfRun
 
 NOW = datetime(2026, 11, 23, 6, 19, 9, 120_000, UTC)
 

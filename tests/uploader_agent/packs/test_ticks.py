@@ -14,7 +14,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
-from uploader_agent.packing.ticks import Ticks
+from uploader_agent.packing.thread import Ticks
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer
 from uploader_agent.runtime import MACHINE, Runtime

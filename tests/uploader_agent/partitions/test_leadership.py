@@ -15,12 +15,12 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, rec
 from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
+from uploader_agent.components import Timers
 from uploader_agent.disk import partition_dir as folders
 from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
 from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.partitions.poller import LeadersAnswer
-from uploader_agent.scheduling.timers import Timers
 
 OTHER = TopicPartition("orders", 1)
 

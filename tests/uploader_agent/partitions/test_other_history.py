@@ -15,8 +15,8 @@ from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.head import Head
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from uploader_agent.agent import Monitor
 from uploader_agent.broker.admin import Led
-from uploader_agent.monitor import Monitor
 from uploader_agent.partitions import leadership
 from uploader_agent.repair.reupload import Reupload
 from uploader_agent.stored.foreign_epochs import ForeignEpochs

@@ -21,11 +21,11 @@ from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
 from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
+from uploader_agent import agent as agent_module
 from uploader_agent import cli
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.observability.health import HttpServer
-from uploader_agent.partitions import lag
 from uploader_agent.partitions.led_partition import Ages, LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
 from uploader_agent.partitions.waiting import Wait, Waits, why_tail, why_unpacked
@@ -77,7 +77,7 @@ def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> No
         found = look(agent)
         assert found["rotated"].seconds == found["rotated"].overdue == pytest.approx(HOUR)
         assert "the high watermark 98 is below the segment's end 100" in found["rotated"].reason
-        lag.measure([partition], found.values(), agent.metrics, NOW)
+        agent_module.measure_lag([partition], found.values(), agent.metrics, NOW)
         metrics = agent.metrics
         assert metrics.lag_segments._value.get() == 1
         assert metrics.lag_offsets._value.get() == 100
@@ -98,7 +98,7 @@ def test_a_tail_is_late_only_beyond_tail_after(world: World, high_watermark: int
         assert [tail.seconds, tail.overdue] == pytest.approx([HOUR + 60, HOUR + 60 - TAIL_AFTER])
         behind = "the high watermark 40 is below the log end 50"
         assert (behind in tail.reason) == (high_watermark == 40)
-        lag.measure([partition], [tail], agent.metrics, NOW)
+        agent_module.measure_lag([partition], [tail], agent.metrics, NOW)
         assert agent.metrics.lag_offsets._value.get() == 50, "counted up to the log end"
 
 

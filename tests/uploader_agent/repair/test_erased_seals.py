@@ -18,8 +18,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import scan_batches
-from tidemark.raw.objects import StoredManifest, read_manifest
-from tidemark.raw.removal import remove
+from tidemark.raw.objects import StoredManifest, read_manifest, remove
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.verify import Severity

@@ -12,7 +12,7 @@ from structlog.typing import EventDict
 from tests.uploader_agent.fakes import T
 from tidemark.errors import AccessDenied, BucketMissing, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
-from uploader_agent.observability.log_dedup import ErrorDeduplicator
+from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.retry import Backoff, Failures
 

@@ -21,7 +21,7 @@ from tidemark.errors import NotFound, StoreError
 from tidemark.formats.table import index_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
-from tidemark.planning import ingest, unclean_election
+from tidemark.planning import ingest, partition_plan
 from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.topic import RawTopic
@@ -271,7 +271,7 @@ def _in_memory(table: MemoryTable, store: Store) -> Iterator[None]:
         for module, name, value in (
             (ingest, "open_delta", lambda _table: None),
             (ingest, "ledger_of", lambda _table, _delta: table.ledger),
-            (unclean_election, "EffectiveEvidence", Evidence),
+            (partition_plan, "EffectiveEvidence", Evidence),
             (raw_topic, "open_store", lambda _url, _options: store),
         ):
             stack.enter_context(patch.object(module, name, value))

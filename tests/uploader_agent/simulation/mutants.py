@@ -19,27 +19,24 @@ from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
-from uploader_agent.broker.broker_dirs import BrokerDirs
-from uploader_agent.components import Components
-from uploader_agent.disk.batch_headers import headers
+from uploader_agent.broker.properties import BrokerDirs
+from uploader_agent.components import Components, Timers
 from uploader_agent.disk.partition_dir import PartitionFolder
-from uploader_agent.disk.segment_files import OpenFile
+from uploader_agent.disk.segment_files import OpenFile, batch_headers
 from uploader_agent.packing.head_maintenance import HeadMaintenance
-from uploader_agent.packing.ticks import Ticks
-from uploader_agent.packs import pack_writer
-from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.packing.thread import Ticks
+from uploader_agent.packs import reading
+from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
 from uploader_agent.packs.recovery import PackedTails
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.partitions.partition_uploader import Job, PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.scheduling.timers import Timers
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
-from uploader_agent.upload.packed_parts import PartsOfRun
-from uploader_agent.watermark_index.thread import IndexThread
+from uploader_agent.upload.validation import PartsOfRun
+from uploader_agent.watermark_index.publisher import IndexThread
 
 
 def _log_end_is_the_high_watermark() -> Patches:
@@ -150,7 +147,7 @@ def _a_pack_that_failed_counts_as_stored() -> Patches:
         with suppress(StoreError):
             create(store, key, ours)
 
-    yield patch.object(pack_writer, "create", careless)
+    yield patch.object(reading, "create", careless)
 
 
 def _all_that_is_on_the_disk_is_packed() -> Patches:
@@ -203,7 +200,7 @@ def _only_what_lies_before_the_last_batch_is_compared() -> Patches:
     differing = PartsOfRun.differing
 
     def short(self: PartsOfRun, log: OpenFile, end: int) -> list[PackedPart]:
-        last = max((header.next_offset for header in headers(log, 0)), default=0)
+        last = max((header.next_offset for header in batch_headers(log, 0)), default=0)
         return [part for part in differing(self, log, end) if part.next <= last]
 
     yield patch.object(PartsOfRun, "differing", short)

@@ -17,8 +17,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.agent import Agent
 from uploader_agent.broker.admin import AdminMetadata, Metadata
 from uploader_agent.broker.authority import Authority
-from uploader_agent.broker.broker_dirs import BrokerDirs
-from uploader_agent.broker.properties import Broker
+from uploader_agent.broker.properties import Broker, BrokerDirs
 from uploader_agent.components import Components
 from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.log_source import BrokerDisk, LogSource

@@ -33,14 +33,13 @@ from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import Segment
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.packs import reading, tail
-from uploader_agent.packs.abandoned import Abandoned
-from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.head_entries import HeadEntries
+from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
+from uploader_agent.packs.recovery import Abandoned
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload import eligibility, segment_upload
-from uploader_agent.upload.packed_parts import PartsOfRun
+from uploader_agent.upload.validation import PartsOfRun
 
 
 def _lineage_ends_at_the_next_offset() -> Patches:

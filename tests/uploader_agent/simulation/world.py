@@ -38,7 +38,7 @@ from tidemark.store import clock
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
-from uploader_agent.packs import pack_writer
+from uploader_agent.packs import reading
 from uploader_agent.partitions.observation import LONGEST_PAUSE
 from uploader_agent.settings import AgentSettings
 
@@ -146,7 +146,7 @@ class World:
             with (
                 patch.object(clock, "utc_now", self._store.clock),
                 patch.object(timestamps, "utc_now", self._store.clock),
-                patch.object(pack_writer, "pack_name", self._name),
+                patch.object(reading, "pack_name", self._name),
                 patch.object(packer, "MOST_UNSEALED_AGE", schedule.unsealed),
                 one_thread(),
                 self._failing.patched(),

@@ -21,8 +21,7 @@ from tidemark.store import LocalStore
 from tidemark.store.base import Fetched
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
 from uploader_agent.broker.properties import Identity
-from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, NameInUse
-from uploader_agent.stored.guarded_store import GuardedStore
+from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, GuardedStore, NameInUse
 
 CONTROL = ControlKeys("", "prod")
 KEY = CONTROL.cluster_owner

@@ -10,14 +10,13 @@ import pytest
 from tests.uploader_agent.fakes import CLUSTER, ID
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import Endpoint, PartitionKeys
-from tidemark.formats.raw.acknowledgements import split_acknowledged
-from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import LocalStore
+from uploader_agent.repair.gap_search import Evidence, find_gaps
 from uploader_agent.stored import watermark
-from uploader_agent.stored.gaps import Evidence, find_gaps
 from uploader_agent.stored.watermark import Fenced, WatermarkState
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -31,8 +31,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
-from tidemark.formats.raw.last_batch import LastBatch
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, PackedPart, Restores
+from tidemark.formats.raw.manifest import LastBatch, LineagePairs, OpenTransaction, PackedPart, Restores
 from tidemark.formats.table.plan import Aborted
 from tidemark.store import Store, check_size
 

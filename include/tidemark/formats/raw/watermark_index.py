@@ -20,7 +20,7 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.last_batch import LastBatch
+from tidemark.formats.raw.manifest import LastBatch
 from tidemark.store import ObjectInfo, clock
 
 

@@ -25,7 +25,7 @@ class Through(Model):
     """The part of the vector: all rows of a partition below ``next_offset`` are in the state, on that ``branch``.
 
     ``uncertain`` counts the offsets below that compaction had removed before they were stored, and that may have been
-    deletions: see :mod:`tidemark.planning.unseen_deletions`.
+    deletions: see :mod:`tidemark.planning.state`.
     """
 
     incarnation: int = Field(ge=0)

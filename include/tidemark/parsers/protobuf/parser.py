@@ -6,19 +6,28 @@ A field is unknown if the descriptor lacks its number, or if Google's library ke
 its type on the wire differs; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
 than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
 of the message around it, and then its number: ``customer.12``.
+
+Fields of a message that its descriptor lacks, as Google's library finds them.
+
+The schemas that wrote Protobuf records, as far as their registry knows them.
+
+Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
+compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field has
+another meaning, they are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from google.protobuf import message_factory
-from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from tidemark.parsers.base import Parsed, without
 from tidemark.parsers.block_parser import Group, parse_in_blocks
@@ -26,21 +35,133 @@ from tidemark.parsers.confluent_framing import (
     FIRST_MESSAGE,
     by_frequency,
     framed_values,
+    guid_of,
     numbered,
     of_message,
     split_frame,
     split_message,
 )
-from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed_files
-from tidemark.parsers.protobuf.differences import Reading, with_presence
+from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed_files, registered_files
+from tidemark.parsers.protobuf.differences import Reading, compared, with_presence
 from tidemark.parsers.protobuf.tables import block_reader
 from tidemark.parsers.protobuf.types import check_size, has_maps, message_fields
-from tidemark.parsers.protobuf.unknown import UnknownFields
-from tidemark.parsers.protobuf.writers import ProtobufWriters
 from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
-from tidemark.parsers.schema_registry import SchemaRegistry
-from tidemark.parsers.settings import ProtobufParser
+from tidemark.parsers.schema_registry import SchemaRegistry, Schemas, Unreadable, Written
+from tidemark.parsers.settings import Misfits, ProtobufParser
 from tidemark.parsers.slots import BlockReader, Unsupported
+from tidemark.parsers.unknown_fields import field_name
+
+MAX_KNOWN: Final = 4096
+"""The most numbers that one task looks up; records with others are refused, and a replay looks again."""
+
+Indexes = tuple[int, ...]
+
+
+class Place(NamedTuple):
+    """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
+
+    indexes: Indexes
+    reading: Reading
+
+
+class ProtobufWriters:
+    """The schemas of one task; ``message`` is the table's."""
+
+    def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
+        self._schemas = schemas
+        self._message = message
+        self._lands = misfits == "land"
+        self._found: dict[int, Place | str] = {}
+        self.misfits: dict[int, frozenset[str]] = {}
+        """By number, the columns that are null in records of schemas that do not agree, if these land."""
+        self.readable: dict[Place, list[int]] = {}
+        """The numbers of schemas that agree with the table's, by the way in which their records are read."""
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
+        new = [number for number in numbers if number not in self._found][: MAX_KNOWN - len(self._found)]
+        if not new:
+            return
+        for number, answer in self._schemas.find(new).items():
+            judged = self._judged(number, answer)
+            self._found[number] = judged
+            if not isinstance(judged, str):
+                self.readable.setdefault(judged, []).append(number)
+
+    def place(self, number: int) -> Place:
+        """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
+        judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
+        if isinstance(judged, str):
+            raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
+        return judged
+
+    def _judged(self, number: int, answer: Written | Unreadable) -> Place | str:
+        """The way in which its records are read, or the reason why they cannot be."""
+        if isinstance(answer, Unreadable):
+            return answer.reason
+        try:
+            theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
+        except ValueError as error:
+            return f"cannot be read: {error}"
+        differ = [found for found in compared(self._message, theirs) if found.difference is not None]
+        if self._lands:
+            self.misfits[number] = frozenset(found.column for found in differ)
+        elif differ and (first := differ[0].difference):
+            return f"differs from the table's in {differ[0].path}: {first.detail}"
+        return Place(indexes_of(theirs), Reading.of(self._message, theirs))
+
+
+_Within = Callable[[Any], Iterable[Any]]
+"""The messages that a message has in one of its fields."""
+
+
+class UnknownFields:
+    """Finds the unknown fields of messages of one kind, and of the messages within; the kind does not hold itself."""
+
+    def __init__(self, message: Descriptor, *path: str) -> None:
+        """Make the finder of messages under ``path``."""
+        self._path = path
+        self._is_extendable = message.is_extendable
+        self._inner = [_inner(field, path) for field in message.fields if _message(field) is not None]
+
+    def of(self, message: Any) -> set[str]:
+        """The names of the unknown fields, and of extensions, in ``message``."""
+        names: set[str] = set()
+        self._add(message, names)
+        return names
+
+    def _add(self, message: Any, names: set[str]) -> None:
+        unknown: Any = UnknownFieldSet(message)
+        for entry in unknown:
+            names.add(field_name(*self._path, str(entry.field_number)))
+        if self._is_extendable:
+            for field, _ in message.ListFields():
+                if field.is_extension:
+                    names.add(field_name(*self._path, str(field.number)))
+        for within, inner in self._inner:
+            for part in within(message):
+                inner._add(part, names)
+
+
+def _message(field: FieldDescriptor) -> Descriptor | None:
+    """The message type of a field, or of a map's values; None if there is none."""
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        return kind.fields_by_name["value"].message_type
+    return kind
+
+
+def _inner(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
+    name, kind, message = field.name, field.message_type, _message(field)
+    assert kind is not None
+    assert message is not None
+    if kind.GetOptions().map_entry:
+        return lambda holder: getattr(holder, name).values(), UnknownFields(message, *path, name, "value")
+    inner = UnknownFields(message, *path, name)
+    if field.is_repeated:
+        return lambda holder: getattr(holder, name), inner
+    return lambda holder: (getattr(holder, name),) if holder.HasField(name) else (), inner
+
 
 _OUT_OF_MEMORY: Final = "Arena alloc failed"
 """Google's words in a DecodeError when memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""

@@ -12,8 +12,7 @@ from typing import Final
 
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan
-from tidemark.planning.common import following
-from tidemark.planning.plan_store import find_plan
+from tidemark.planning.common import find_plan, following
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import evidence_key
 

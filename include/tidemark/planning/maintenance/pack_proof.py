@@ -29,10 +29,9 @@ from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
-from tidemark.raw.objects import StoredWatermark
+from tidemark.raw.objects import StoredWatermark, pieces
 from tidemark.raw.packs import live_part
 from tidemark.raw.sealed_packs import SealsAround, id_of
-from tidemark.raw.stored_bytes import pieces
 from tidemark.store import ObjectInfo, Store
 
 SETTLED: Final = RUN_OVER

@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.masks import MaskName
-from tidemark.raw.masks import index_of, mask_of
+from tidemark.raw.objects import index_of, mask_of
 from tidemark.remote.catalog.storage import Storage
 from tidemark.store import Store
 
@@ -31,7 +31,7 @@ class TopicMasks:
         self._by_partition: dict[int, tuple[MaskName, ...]] = {}
 
     def of(self, partition: int) -> tuple[MaskName, ...]:
-        """The masks of a partition that count. Raises errors of :func:`tidemark.raw.masks.index_of`."""
+        """The masks of a partition that count. Raises errors of :func:`tidemark.raw.objects.index_of`."""
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= SECONDS:
@@ -43,7 +43,7 @@ class TopicMasks:
             return self._by_partition.get(partition, ())
 
     def read(self, masks: Iterable[MaskName], restores: tuple[int, ...]) -> OffsetMask:
-        """The offsets of ``masks`` in a log with ``restores``. Raises errors of :func:`tidemark.raw.masks.mask_of`."""
+        """The offsets of ``masks`` in a log with ``restores``. Raises what :func:`mask_of` does."""
         keys = (self._control.mask(self._place, mask.partition, mask.start, mask.end, mask.digest) for mask in masks)
         return OffsetMask((mask_of(self._store, key) for key in keys), restores=restores)
 

@@ -16,9 +16,8 @@ from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.packs import ReadLine, chain, live_end
+from tidemark.raw.packs import ReadLine, chain, live_end, segment_of_range
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
-from tidemark.raw.tails import segment_of_range
 from tidemark.store import Store
 
 

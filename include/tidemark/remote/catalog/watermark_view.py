@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from tidemark.formats.raw.acknowledgements import split_acknowledged
-from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
