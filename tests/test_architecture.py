@@ -56,7 +56,7 @@ FLOORS = {
         "scheduling verify watermark_index",
         "packing",
         "components",
-        "monitor one_shot",
+        "one_shot",
         "agent",
         "cli",
     ),

@@ -1,8 +1,9 @@
 """The files of compiled kernels: a machine compiles each kernel once.
 
 A kernel is kept in a file that is named after what its machine code depends on: the bytecode of its function and of
-all functions and constants that it uses, the types of its arguments, the versions of Python, numba, LLVM and numpy, the
-CPU, and numba's settings. Paths and times do not matter: two checkouts of the same code share the file.
+all functions and constants that it uses, the modules where they are, the types of its arguments, the versions of
+Python, numba, LLVM and numpy, the CPU, and numba's settings. Paths and times do not matter: two checkouts of the same
+code share the file.
 
 =============================  ======================================================================================
 directory                      who writes it
@@ -50,7 +51,6 @@ from numba.extending import is_jitted
 MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
-    "tidemark.decode.rowhash",
     "tidemark.decode.rowhash",
     "tidemark.erasure.matcher",
     "tidemark.parsers.avro.kernel",
@@ -252,6 +252,7 @@ def _traits(function: FunctionType, seen: set[FunctionType]) -> Iterable[object]
     if function in seen:
         return
     seen.add(function)
+    yield function.__module__  # the file names it, and cannot be loaded where the code has moved on
     yield function.__defaults__
     codes = [function.__code__]
     while codes:

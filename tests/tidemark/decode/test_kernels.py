@@ -123,6 +123,20 @@ def test_a_changed_constant_helper_or_type_is_compiled_again(
     assert COMPILED.fullmatch(said)
 
 
+def test_code_that_moved_into_another_module_is_compiled_again(machine: Machine) -> None:
+    """The former file names the module where the helper was, which is gone: it could not be loaded."""
+    helper = "@helper\ndef times(number, factor):\n    return number * factor\n"
+    assert helper in MODULE
+    former = machine.path / "former"
+    former.mkdir()
+    (former / "multiplying.py").write_text(f"from tidemark.decode.jit import helper\n\n{helper}")
+    module = MODULE.replace(helper, "from multiplying import times\n")
+    assert machine.run("former", module=module)[0][0] == "42"
+    (value, _), said = machine.run("first")
+    assert value == "42"
+    assert COMPILED.fullmatch(said)
+
+
 def test_code_with_other_settings_is_kept_apart(machine: Machine, compiled: str) -> None:
     names = {machine.run("first", **env)[0][1] for env in ({"NUMBA_BOUNDSCHECK": "1"}, {"NUMBA_CPU_NAME": "generic"})}
     assert len(names | {compiled}) == 3

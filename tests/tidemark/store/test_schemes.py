@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidemark.store.url import split_store_url
 
 from tests.test_docs import fields
 from tidemark.errors import FormatError
@@ -14,7 +13,7 @@ from tidemark.store.factory import OPENED_BY
 from tidemark.store.obstore.clients import CONNECT
 from tidemark.store.obstore.factory import open_object_store
 from tidemark.store.obstore.settings import CLOUDS, delta_settings, endpoint
-from tidemark.store.schemes import SCHEMES
+from tidemark.store.schemes import SCHEMES, split_store_url
 from tidemark.store.traffic import FreeTraffic
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 
