@@ -22,7 +22,6 @@ from uploader_agent.broker.properties import BrokerReplaced
 from uploader_agent.cli import inspect_commands
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
-from uploader_agent.cli.copy_command import copy
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.repair_commands import adopt, branch, reupload, take_name
 from uploader_agent.cli.start import Reload, await_log_dir
@@ -121,7 +120,6 @@ app.command(epilog='Example: tidemark-agent branch orders 7 --execute --by ada -
 )
 app.command(epilog="Example: tidemark-agent reupload orders 7 --from 81000 --to 82000 --dry-run")(reupload)
 app.command("take-name", epilog="Example: tidemark-agent take-name MkU3OEVBNTcwNTJENDM2Qk -c agent.yaml")(take_name)
-app.command(epilog="Example: tidemark-agent copy --bootstrap kafka1:9092 --topic orders --to /var/spool/tidemark")(copy)
 
 
 def _report(components: Components, output: Output) -> None:

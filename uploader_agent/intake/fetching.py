@@ -68,7 +68,7 @@ class FrameTooLarge(FetchStopped):
         super().__init__(
             StopReason.BATCH_SIZE,
             f"{tp}: the answer from offset {offset} on has {size} bytes, and at most {limit} are accepted: "
-            f"a batch there is larger than the largest message that was expected; raise --largest-message",
+            f"a batch there is larger than the largest message that was expected; raise fetch.largest_message",
         )
         self.tp = tp
 

@@ -30,10 +30,10 @@ from tests.uploader_agent.faults.cluster import (
 from tests.uploader_agent.faults.load import Book, Load, open_transaction, producer, send, under
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import batches_in, header_of
+from tests.uploader_agent.intake.topic_copy import CopyRow, TopicCopy
 from tests.uploader_agent.real import SMALL
 from tidemark.kafka_log import Lineage, scan_batches
 from uploader_agent.intake.brokers import BrokerConnections
-from uploader_agent.intake.copying import CopyRow, TopicCopy
 from uploader_agent.intake.fetching import FetchLimits
 
 VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]

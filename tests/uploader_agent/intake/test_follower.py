@@ -25,11 +25,11 @@ from tests.uploader_agent.intake.scripted import (
     lineage_in,
 )
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
+from tests.uploader_agent.intake.topic_copy import CopyRow, TopicCopy
 from tidemark.errors import BrokerError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
-from uploader_agent.intake.copying import CopyRow, TopicCopy
 from uploader_agent.intake.fetching import FetchedPart, FrameTooLarge, PartitionRefused, Refusal, TopicLeaders, Wanted
 from uploader_agent.intake.follower import FollowerState, PartitionFollower
 from uploader_agent.intake.leader_logs import LeaderLog, LogAsked, leader_logs
@@ -482,7 +482,7 @@ def test_an_answer_beyond_the_limit_stops_its_partition(tmp_path: Path) -> None:
     assert row.state == "stopped"
     assert row.why == (
         "orders-0: the answer from offset 0 on has 200 bytes, and at most 100 are accepted: "
-        "a batch there is larger than the largest message that was expected; raise --largest-message"
+        "a batch there is larger than the largest message that was expected; raise fetch.largest_message"
     )
 
 

@@ -15,8 +15,8 @@ from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
 from tests.uploader_agent.faults.cluster import create, folder, lead
 from tests.uploader_agent.intake.scripted import batches_in
+from tests.uploader_agent.intake.topic_copy import TopicCopy
 from uploader_agent.intake.brokers import BrokerConnections
-from uploader_agent.intake.copying import TopicCopy
 from uploader_agent.intake.fetch_connection import FETCHES
 from uploader_agent.intake.fetching import FetchLimits, Wanted
 

@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
 from tests.uploader_agent.intake.scripted import batches_in
+from tests.uploader_agent.intake.topic_copy import TopicCopy
 from tidemark.errors import BrokerError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.intake.brokers import BrokerConnections
-from uploader_agent.intake.copying import TopicCopy
 from uploader_agent.intake.fetch_connection import FetchSession
 from uploader_agent.intake.fetching import FetchLimits, Retention, Wanted
 

@@ -1,4 +1,4 @@
-"""The copy of one topic into a spool."""
+"""The copy of one topic into a spool, by the followers that a slot has, without anything else of an agent."""
 
 from __future__ import annotations
 

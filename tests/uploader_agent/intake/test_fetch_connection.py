@@ -1,7 +1,8 @@
-"""``tidemark-agent copy``: its errors are one message each."""
+"""A connection that fetches: what is wrong with it is told, and nothing of it is waited for without end."""
 
 from __future__ import annotations
 
+import re
 import select
 import selectors
 import signal
@@ -13,61 +14,37 @@ from pathlib import Path
 import pytest
 from kafka.protocol.consumer import FetchResponse
 
-from tests.support.ports import HOST, free_port
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.intake.scripted import ID, T
+from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_uuid
 from uploader_agent import cli
-from uploader_agent.intake.fetch_connection import FetchConnection, FetchSession
+from uploader_agent.intake.fetch_connection import FetchConnection, FetchSession, check_security
 from uploader_agent.intake.fetching import FetchLimits, FrameTooLarge, Wanted
 
 
-def answer_of(tmp_path: Path, *arguments: str, bootstrap: str = f"{HOST}:1") -> tuple[int, str]:
-    log = tmp_path / "log"
-    log.unlink(missing_ok=True)
-    code = run_here(
-        ["copy", "--bootstrap", bootstrap, "--topic", "orders", "--to", tmp_path / "spool", *arguments], log
-    )
-    return code, log.read_text()
-
-
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("settings", "says"),
     [
         (
-            "security_protocol: SASL_SSL\nsasl_mechanism: SCRAM-MD5\n",
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-MD5"},
             "sasl_mechanism: 'SCRAM-MD5' is not known; it must be",
         ),
-        ("security_protocol: SSL\nssl_cafile: /no.pem\n", "ssl_cafile: /no.pem cannot be read: No such file"),
-        ("security_protocol: SSL\nssl_cafile: /dev/null\n", "ssl_cafile: /dev/null must have authorities'"),
-        ("acks: all\n", "acks: is not a connection setting"),
-        ("[1]", "--config: must be a mapping"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/no.pem"}, "ssl_cafile: /no.pem cannot be read: No such file"),
+        ({"security_protocol": "SSL", "ssl_cafile": "/dev/null"}, "ssl_cafile: /dev/null must have authorities'"),
     ],
 )
-def test_wrong_settings(tmp_path: Path, config: str, says: str) -> None:
-    (tmp_path / "client.yaml").write_text(config)
-    code, text = answer_of(tmp_path, "--config", str(tmp_path / "client.yaml"))
-    assert (code, says in text) == (2, True), text
-
-
-def test_wrong_arguments(tmp_path: Path) -> None:
-    assert answer_of(tmp_path, bootstrap="kafka1:9092:9093")[0] == 2
-    assert answer_of(tmp_path, "--largest-message", "0")[0] == 2
-
-
-def test_no_broker_is_there(tmp_path: Path) -> None:
-    code, text = answer_of(tmp_path, bootstrap=f"{HOST}:{free_port()}")
-    assert code == 1
-    assert "cannot be asked" in text
-    assert "Traceback" not in text
+def test_wrong_settings(settings: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check_security(settings)
 
 
 def test_its_answers_to_signals_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nobody could end the tests that come after it in the same process."""
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(cli, "main", lambda: signal.signal(signal.SIGTERM, lambda *_: None))
-    assert run_here(["copy"], tmp_path / "log") == 0
+    assert run_here(["status"], tmp_path / "log") == 0
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -105,7 +82,7 @@ def test_a_frame_beyond_the_limit_names_partition_offset_and_remedy(
         frame = answer.encode(framed=True, header=True)
         sender = threading.Thread(target=theirs.sendall, args=(frame,))
         sender.start()
-        says = rf"orders-0: the answer from offset 7 on has {len(frame) - 4} bytes.*--largest"
+        says = rf"orders-0: the answer from offset 7 on has {len(frame) - 4} bytes.*fetch.largest_message"
         with pytest.raises(FrameTooLarge, match=says):
             awaited(connection)
         sender.join()
