@@ -25,7 +25,7 @@ ALLOWED = {
 FLOORS = {
     "include/tidemark": (
         "errors words",
-        "concurrency installation intervals kafka_admin terminal timestamps",
+        "concurrency installation intervals kafka_admin lru terminal timestamps",
         "config kafka_log offset_bounds retry",
         "connections store",
         "formats",

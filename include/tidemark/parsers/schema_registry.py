@@ -27,10 +27,8 @@ import os
 import random
 import ssl
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -40,6 +38,7 @@ from typing_extensions import override
 from tidemark.concurrency import in_parallel
 from tidemark.connections import connection
 from tidemark.errors import ConfigError, RegistryUnavailable
+from tidemark.lru import Lru
 from tidemark.parsers.confluent_framing import MAX_NUMBER, guid_of
 from tidemark.parsers.settings import Registry, SettingsFile
 
@@ -285,37 +284,11 @@ class SchemaFiles(Schemas):
             return Unreadable(f"is not valid UTF-8: {error}")
 
 
-_Key = tuple[str, SchemaKind, str]
+_kept: Final[Lru[tuple[str, SchemaKind, str], Written]] = Lru(MAX_KEPT_TEXT, lambda written: written.size)
+"""The schemas that this process has found, by registry, kind and number.
 
-
-class _SchemaCache:
-    """The schemas that a process has found, by registry, kind and number; the least recently used are dropped first.
-
-    The kind is part of the key because a number may be asked for as one kind after another, to learn its kind.
-    """
-
-    def __init__(self) -> None:
-        self._found: OrderedDict[_Key, Written] = OrderedDict()
-        self._size = 0
-        self._lock = Lock()
-
-    def get(self, key: _Key) -> Written | None:
-        with self._lock:
-            written = self._found.get(key)
-            if written is not None:
-                self._found.move_to_end(key)
-            return written
-
-    def keep(self, key: _Key, written: Written) -> None:
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = written
-                self._size += written.size
-            while self._size > MAX_KEPT_TEXT:
-                self._size -= self._found.popitem(last=False)[1].size
-
-
-_kept: Final = _SchemaCache()
+The kind is part of the key because a number may be asked for as one kind after another, to learn its kind.
+"""
 
 
 class _OfTheNumber(Exception):
@@ -368,7 +341,7 @@ class SchemaRegistry(Schemas):
         answers |= zip(wanted, in_parallel(self._find, wanted, CONNECTIONS), strict=True)
         return answers
 
-    def _key(self, number: int) -> _Key:
+    def _key(self, number: int) -> tuple[str, SchemaKind, str]:
         return self._url, self._kind, self._path(number)
 
     @staticmethod

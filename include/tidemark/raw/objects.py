@@ -13,10 +13,8 @@ Reading of a version of a stored object piece by piece, and the CRC32C of its by
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from itertools import groupby
-from threading import Lock
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -30,6 +28,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask, MaskIndex, read_index, read_mask
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.kafka_log import AbortedTransaction, Lineage, parse_txn_index
+from tidemark.lru import Lru
 from tidemark.raw.segments import Segment, segment_of
 from tidemark.store import ObjectInfo, Store
 
@@ -203,8 +202,7 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
 _MOST_OFFSETS: Final = 4_000_000
 """Most offsets of the masks that a process remembers; about 36 bytes each."""
 
-_known: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
-_lock: Final = Lock()
+_known: Final[Lru[tuple[str, str], Mask]] = Lru(_MOST_OFFSETS, lambda mask: mask.count, at_least=1)
 
 
 def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
@@ -216,15 +214,9 @@ def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
 def mask_of(store: Store, key: str) -> Mask:
     """The mask under ``key``; raises errors of :func:`~tidemark.formats.raw.masks.read_mask`."""
     name = store.url, key
-    with _lock:
-        if (known := _known.get(name)) is not None:
-            _known.move_to_end(name)
-            return known
-    mask = read_mask(store, key)
-    with _lock:
-        _known[name] = mask
-        while len(_known) > 1 and sum(each.count for each in _known.values()) > _MOST_OFFSETS:
-            _known.popitem(last=False)
+    if (mask := _known.get(name)) is None:
+        mask = read_mask(store, key)
+        _known.keep(name, mask)
     return mask
 
 

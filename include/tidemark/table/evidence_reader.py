@@ -7,15 +7,14 @@ kept and read ahead; one object at a time is decoded.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.concurrency import ahead
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
+from tidemark.lru import Lru
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import evidence_key, parse_evidence, schema, to_bytes
 
@@ -34,10 +33,7 @@ class EvidenceReader:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         """Keep at most ``kept_bytes`` of the objects read."""
-        self._kept_bytes = kept_bytes
-        self._bodies: OrderedDict[tuple[str, str], bytes] = OrderedDict()
-        self._size = 0
-        self._lock = Lock()
+        self._bodies: Lru[tuple[str, str], bytes] = Lru(kept_bytes, len)
 
     def read(self, table: TopicTable, attempts: Sequence[int]) -> Iterator[tuple[int, pa.Table | None]]:
         """Each attempt with its evidence, in the order of ``attempts``; None if it has no object.
@@ -58,38 +54,24 @@ class EvidenceReader:
                 if body is None:
                     yield attempt, None
                     continue
-                self._keep(self._name(table, attempt), body)  # in their order, whatever came first
+                self._bodies.keep(self._name(table, attempt), body)  # in their order, whatever came first
                 yield attempt, parse_evidence(body, evidence_key(table, attempt))
 
     def _sizes(self, table: TopicTable, attempts: Sequence[int]) -> Mapping[str, int]:
         """The listed sizes of objects that are not kept; empty, without a request, if that is at most one object."""
-        with self._lock:
-            unread = [attempt for attempt in attempts if self._name(table, attempt) not in self._bodies]
+        unread = [attempt for attempt in attempts if self._name(table, attempt) not in self._bodies]
         if len(unread) < 2:
             return {}
         return {info.key: info.size for info in table.store.list(table.keys.evidence)}
 
     def _body(self, table: TopicTable, attempt: int) -> bytes | None:
         name = self._name(table, attempt)
-        with self._lock:
-            kept = self._bodies.get(name)
-        if kept is not None:
+        if (kept := self._bodies.get(name)) is not None:
             return kept
         try:
             return table.store.get(name[1], limit=object_sizes.EVIDENCE).body
         except NotFound:
             return None
-
-    def _keep(self, name: tuple[str, str], body: bytes) -> None:
-        if len(body) > self._kept_bytes:
-            return
-        with self._lock:
-            self._size += len(body) - len(self._bodies.get(name, b""))
-            self._bodies[name] = body
-            self._bodies.move_to_end(name)
-            while self._size > self._kept_bytes:
-                _, dropped = self._bodies.popitem(last=False)
-                self._size -= len(dropped)
 
     @staticmethod
     def _name(table: TopicTable, attempt: int) -> tuple[str, str]:

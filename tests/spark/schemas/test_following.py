@@ -22,6 +22,7 @@ from tests.tidemark.schemas import test_protobuf_merge as proto
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState, SchemaStep
+from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed, revert
@@ -52,7 +53,7 @@ V4 = record(("id", "string"), ("vip", "boolean"), ("city", "string"))
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
-    monkeypatch.setattr(schema_registry, "_kept", schema_registry._SchemaCache())
+    monkeypatch.setattr(schema_registry, "_kept", Lru(1000))
 
 
 @pytest.fixture

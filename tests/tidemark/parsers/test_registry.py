@@ -21,6 +21,7 @@ from tests.tidemark.parsers.test_protobuf import order, order_file, protobuf
 from tidemark import connections
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
+from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
 from tidemark.parsers.avro import parser as avro_writers
 from tidemark.parsers.base import Parser
@@ -36,7 +37,7 @@ RECURSIVE = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["n
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a server that will not answer; and each test's process has found no schema yet."""
     monkeypatch.setattr(schema_registry, "PAUSES_SECONDS", (0.0,) * len(schema_registry.PAUSES_SECONDS))
-    monkeypatch.setattr(schema_registry, "_kept", schema_registry._SchemaCache())
+    monkeypatch.setattr(schema_registry, "_kept", Lru(1000))
 
 
 @pytest.fixture
@@ -226,7 +227,8 @@ def test_a_task_reads_so_much_of_schemas(tmp_path: Path, server: Registry, monke
 
 
 def test_a_process_keeps_so_much_of_schemas(tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "MAX_KEPT_TEXT", len(json.dumps(V2)))
+    kept: Lru[Any, schema_registry.Written] = Lru(len(json.dumps(V2)), lambda written: written.size)
+    monkeypatch.setattr(schema_registry, "_kept", kept)
     for _ in range(2):
         reader(tmp_path, server).parse(rows_of([framed(1, b"")]))
         reader(tmp_path, server).parse(rows_of([GOOD]))

@@ -7,14 +7,13 @@ offset. The result for a transaction is kept, so that a transaction that spans m
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.lru import Lru
 from tidemark.raw.objects import aborts_of
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until
 from tidemark.store import Store
@@ -44,20 +43,15 @@ class Verdicts:
 
     def __init__(self) -> None:
         """Start with no known outcome."""
-        self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[int, int], tuple[AbortedTransaction, ...]] = OrderedDict()
+        self._found: Lru[tuple[int, int], tuple[AbortedTransaction, ...]] = Lru(_KEPT)
 
     def get(self, opened: OpenTransaction) -> tuple[AbortedTransaction, ...] | None:
         """The aborts of a transaction, none if it committed; None if it is not known."""
-        with self._lock:
-            return self._found.get((opened.producer_id, opened.first_offset))
+        return self._found.get((opened.producer_id, opened.first_offset))
 
     def keep(self, opened: OpenTransaction, aborts: tuple[AbortedTransaction, ...]) -> None:
         """Remember the aborts for :meth:`get`."""
-        with self._lock:
-            self._found[opened.producer_id, opened.first_offset] = aborts
-            if len(self._found) > _KEPT:
-                self._found.popitem(last=False)
+        self._found.keep((opened.producer_id, opened.first_offset), aborts)
 
 
 class Aborts:
@@ -67,8 +61,7 @@ class Aborts:
         """``refused`` is called with a segment if its ``.txnindex`` differs from the one in its manifest."""
         self._store = store
         self._refused = refused
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[tuple[str, str], tuple[AbortedTransaction, ...]] = OrderedDict()
+        self._lists: Lru[tuple[str, str], tuple[AbortedTransaction, ...]] = Lru(_KEPT // 64)
 
     def of(
         self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
@@ -120,18 +113,14 @@ class Aborts:
         if segment.aborts is None:
             return segment.aborted
         name = segment.key, segment.etag
-        with self._lock:
-            known = self._lists.get(name)
+        known = self._lists.get(name)
         if known is None:
             try:
                 known = tuple(aborts_of(self._store, segment))
             except (PreconditionFailed, NotFound):
                 self._refused(segment)
                 raise
-            with self._lock:
-                self._lists[name] = known
-                if len(self._lists) > _KEPT // 64:
-                    self._lists.popitem(last=False)
+            self._lists.keep(name, known)
         return known
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, TypeVar
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.kafka_log import Lineage
+from tidemark.lru import Lru
 from tidemark.raw.objects import LOOK_BACK, REACH, ListedObject, manifests, read_segment
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.store import Store
@@ -165,7 +165,7 @@ class StoredSegments:
         self._store, self._keys = store, keys
         self._lock = threading.Lock()
         self._table = SegmentTable()
-        self._read: OrderedDict[SegmentName, Segment] = OrderedDict()
+        self._read: Lru[SegmentName, Segment] = Lru(_KEPT)
         self._gone = 0  # listed segments that were found gone
 
     @property
@@ -180,7 +180,7 @@ class StoredSegments:
         with self._lock:
             self._table, changed = self._table.listed(first, end, entries)
             for name in changed:
-                self._read.pop(name, None)
+                self._read.forget(name)
         return bool(changed)
 
     def look_back(self, offset: int) -> bool:
@@ -199,7 +199,7 @@ class StoredSegments:
     def forget(self, name: SegmentName) -> None:
         """Have the manifest of the segment ``name`` read again when it is needed."""
         with self._lock:
-            self._read.pop(name, None)
+            self._read.forget(name)
             self._table.forget(name)
 
     def piece(self, offset: int, lineage: Lineage) -> SegmentPiece | None:
@@ -266,11 +266,8 @@ class StoredSegments:
 
     def segment(self, name: SegmentName) -> Segment | None:
         """The segment ``name``; None if it is gone. Then its base is listed again."""
-        with self._lock:
-            known = self._read.get(name)
-            if known is not None:
-                self._read.move_to_end(name)
-                return known
+        if (known := self._read.get(name)) is not None:
+            return known
         segment = read_segment(self._store, self._keys, name)
         if segment is None:
             with self._lock:
@@ -281,9 +278,7 @@ class StoredSegments:
         with self._lock:
             damaged = segment.name.is_of_damage  # its manifest's time is that of the damaged part as well
             self._table.learn(name, segment.end, ANY_TIME if damaged else segment.max_timestamp)
-            self._read[name] = segment
-            if len(self._read) > _KEPT:
-                self._read.popitem(last=False)
+            self._read.keep(name, segment)
         return segment
 
     def read_all(self, threads: int) -> None:

@@ -13,8 +13,6 @@ Finds the byte of a segment's log to read an offset from, by its ``.index``; a b
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
@@ -31,6 +29,7 @@ from tidemark.formats import object_sizes
 from tidemark.kafka_log import AbortedTransaction, OffsetIndexEntry, confirms_cut
 from tidemark.kafka_log.batch import CONTROL, HEADER_SIZE, LOG_OVERHEAD, PREFIX_SIZE, read_header
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
+from tidemark.lru import Lru
 from tidemark.raw.segments import Segment, live_until
 from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.watermark_view import WatermarkView
@@ -46,9 +45,7 @@ class IndexObjects:
 
     def __init__(self) -> None:
         """Start with no object read."""
-        self._lock = threading.Lock()
-        self._read: OrderedDict[tuple[str, str, str, str], bytes] = OrderedDict()
-        self._size = 0
+        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_BYTES, len, at_least=1)
 
     def position(self, store: Store, segment: Segment, offset: int) -> int:
         """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
@@ -72,20 +69,13 @@ class IndexObjects:
 
     def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
         name = segment.store, segment.key, segment.etag, extension
-        with self._lock:
-            if name in self._read:
-                self._read.move_to_end(name)
-                return self._read[name]
+        if (body := self._read.get(name)) is not None:
+            return body
         try:
             body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
         except NotFound:
             body = b""  # only a hint: without it the segment is read from its start
-        with self._lock:
-            if name not in self._read:
-                self._size += len(body)
-            self._read[name] = body
-            while self._size > _KEPT_BYTES and len(self._read) > 1:
-                self._size -= len(self._read.popitem(last=False)[1])
+        self._read.keep(name, body)
         return body
 
 
