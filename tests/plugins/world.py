@@ -1,7 +1,7 @@
 """A deployment in one directory: a topics file, what an agent uploads, and what a Spark job commits.
 
-Enough of each for Airflow's side: objects have their real formats and planning is the real one, but a segment's bytes
-are not Kafka's, and the job lands no rows. ``python -m tests.plugins.world`` is that job, with spark-submit's
+Enough of each for Airflow's side: objects have their real formats and planning is the real one, but a segment has no
+record, and the job lands no rows. ``python -m tests.plugins.world`` is that job, with spark-submit's
 command line, so that an executable that runs it can stand in for spark-submit.
 """
 
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.support.ledgers import landed
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
+from tests.support.raw_builder import RawBuilder
+from tests.tidemark.kafka_log.build import empty
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, SegmentManifest
-from tidemark.formats.raw.watermark import Watermark, render
+from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import (
     ATTEMPT_TRANSACTION,
@@ -179,57 +179,14 @@ class World:
         self, topic: str, end: int, *, start: int = 0, gaps: Sequence[Gap] = (), observed_at: datetime = LONG_AGO
     ) -> None:
         """Partition 0 of ``topic`` as an agent leaves it that has uploaded ``[start, end)`` as one segment."""
-        keys = PartitionKeys(Endpoint(self.raw.url), CLUSTER, topic, 0)
-        lives = TopicIncarnations(topic=topic).with_topic_id(TOPIC_ID, LONG_AGO)
-        self.raw.put(self.control.incarnations(topic), lives.to_bytes())
-        next_offset = start if gaps else end
-        if end > start:
-            etag = self.raw.put(keys.segment(SegmentName(start), "log"), b"bytes")
-            manifest = _manifest(topic, start, end, etag)
-            self.raw.put(keys.segment(SegmentName(start), "manifest.json"), manifest.to_bytes())
-        watermark = Watermark(
-            topic_id=TOPIC_ID,
-            start_offset=0,
-            leader_epoch=0,
-            next_offset=next_offset,
-            lineage=((0, 0),),
-            gaps=tuple(gaps),
-            broker=1,
-            written_at=utc_now(),
-        )
-        self.raw.put(keys.watermark, render(start, watermark))
         broker = 100 + [one.topic for one in self.deployment.topics].index(topic)
-        self.put_index(entry(topic, 0, next_offset, gaps=gaps, observed_at=observed_at), broker=broker)
-
-
-def _manifest(topic: str, start: int, end: int, etag: str) -> SegmentManifest:
-    return SegmentManifest(
-        cluster=CLUSTER,
-        topic=topic,
-        topic_id=TOPIC_ID,
-        partition=0,
-        base_offset=start,
-        last_batch_end=end,
-        next_offset=end,
-        lineage=((0, 0),),
-        first_timestamp=None,
-        max_timestamp=None,
-        batch_count=1,
-        magics=(2,),
-        codecs=("none",),
-        open_transactions=(),
-        log_start_offset=0,
-        high_watermark=end,
-        last_stable_offset=end,
-        offsets_from="broker",
-        cleanup_policy="delete",
-        rotated_at=LONG_AGO,
-        uploaded_at=LONG_AGO,
-        broker=1,
-        agent_version="test",
-        state="whole",
-        objects={f"{start:020d}.log": ObjectSum(size=5, crc32c="00000000", etag=etag)},
-    )
+        builder = RawBuilder(self.raw, cluster=CLUSTER, topic=topic, broker=broker)
+        builder.now, builder.observed_at, known = utc_now(), observed_at, builder.partition()
+        known.lineage, known.leader_epoch, known.end, known.line1 = ((0, 0),), 0, end, start
+        if end > start:
+            builder.segment(empty(start, end - start - 1, leader_epoch=0), base=start)
+        known.next_offset, known.gaps = start if gaps else end, list(gaps)
+        builder.publish()
 
 
 def commit(

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, state
 from tidemark.formats.table.ledger import DateState
+from tidemark.kafka_log.batch import HEADER_SIZE
 from tidemark.planning import read_plan
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import Commit, mark_planned, move, read_published
@@ -92,7 +93,7 @@ def test_it_plans_what_the_trigger_found(world: World, sensor: WatermarkSensor) 
 
     [partition] = read_plan(world.table(), planned["plan"]).partitions
     assert (partition.start, partition.end) == (0, 100)
-    assert (planned["empty"], planned["tasks"], planned["bytes"]) == (False, 1, 5)
+    assert (planned["empty"], planned["tasks"], planned["bytes"]) == (False, 1, HEADER_SIZE[2])
     assert all(value < 1 << 53 for value in planned.values() if isinstance(value, int))
 
 
