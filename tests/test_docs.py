@@ -239,6 +239,28 @@ def test_the_places_in_the_glossary_exist() -> None:
     assert not [path for path in paths if not any(ROOT.joinpath(top, path).exists() for top in ("", *TOPS))]
 
 
+def test_who_carries_one_offset_is_where_the_page_says() -> None:
+    """Each row's classes and functions are defined in its files, and each file defines one of them."""
+    text = (ROOT / "docs" / "one-offset.md").read_text()
+    rows = [
+        re.findall(r"`([^`]+)`", cells) for cells in re.findall(r"^\| [^|]*\| ([^|]*\|[^|]*) \|$", text, re.MULTILINE)
+    ]
+    assert len(rows) > 20
+    for row in rows:
+        files = {name: (ROOT / name).read_text() for name in row if "/" in name}
+        names = [name for name in row if "/" not in name]
+        found = {(name, file) for file, source in files.items() for name in names if defines(source, name)}
+        assert {name for name, _ in found} == set(names), row
+        assert {file for _, file in found} == files.keys(), row
+    for name, path in re.findall(r"`(\w+)`[^`.]* (?:in|\()\s*`([\w/]+\.py)`", text):
+        assert defines((ROOT / path).read_text(), name), (name, path)
+
+
+def defines(source: str, name: str) -> bool:
+    """True if a module's ``source`` has a class or a function of that name at its top."""
+    return re.search(rf"^(?:class|def) {name}\b", source, re.MULTILINE) is not None
+
+
 def how_to_add() -> str:
     return (ROOT / "docs" / "code.md").read_text().partition("\n## How to add")[2]
 
