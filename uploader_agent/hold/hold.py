@@ -457,8 +457,9 @@ def believable(
     and compactions may leave others, with data that the log no longer has: they end above the first live base offset,
     or have older leader epochs than the new data.
 
-    They end at or below ``live_start``, share no offset with held segments, and their lineage agrees with the ``live``
-    lineage and the watermark's, where these are known. If two share an offset, the later epoch there counts.
+    Those that belong end at or below ``live_start``, share no offset with held segments, and have a lineage that agrees
+    with the ``live`` one and the watermark's, where these are known. If two share an offset, the later epoch there
+    counts.
     """
     return [
         note
@@ -482,7 +483,7 @@ def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
 
 
 def _lineages_agree(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
-    """True if the lineage of a ``.deleted`` segment _lineages_agree with the live lineage and the watermark's."""
+    """True if the lineage of a ``.deleted`` segment agrees with the live lineage and the watermark's."""
     try:
         Lineage.of(note.lineage, note.log)
     except FormatError:
