@@ -3,11 +3,8 @@
 It never waits for a network: one thread asks the broker, another writes the watermark index, and worker threads upload
 segments. The work of a turn depends on the changes, not on the number of led partitions.
 
-The times at which to ask the broker who leads: regularly, soon after a hint, and once more after that. Pure.
-
-The agent's own state: its metrics, its health, its status line, and its waits.
-
-The metrics of the store's lag behind the broker, over all led partitions.
+:class:`LeaderQuestions` tells the loop when to ask the broker who leads, and :class:`Monitor` reports the agent's own
+state.
 """
 
 from __future__ import annotations
@@ -31,154 +28,6 @@ from uploader_agent.runtime import Thread
 from uploader_agent.scheduling.workers import PartitionJob
 from uploader_agent.settings import AgentSettings
 
-_STORABLE: tuple[Kind, ...] = ("rotated", "tail")
-
-
-def measure_lag(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics: Metrics, now: float) -> None:
-    """Set the lag and gap metrics as of ``now``, in seconds since 1970.
-
-    Only partitions that have a job or wait are measured in detail.
-    """
-    offsets = segments = size = gaps = gap_offsets = tiered = 0
-    rotated = moved = now
-    for partition in partitions:
-        if partition.observation is not None:
-            end = partition.observation.log_end or partition.observation.offsets.high_watermark
-            offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
-        if not partition.restless:
-            continue
-        held_up = [gap for gap in partition.remote.gaps if not gap.in_remote_tier]
-        gaps += len(held_up)
-        gap_offsets += sum(gap.end - gap.start for gap in held_up)
-        tiered += sum(gap.end - gap.start for gap in partition.remote.gaps if gap.in_remote_tier)
-        pending = partition.pending()
-        segments += len(pending)
-        size += sum(segment.size for segment in pending)
-        if pending:
-            rotated = min(rotated, pending[0].modified)
-            watermark = partition.remote.watermark
-            moved = min(moved, watermark.written_at.timestamp() if watermark else pending[0].modified)
-    metrics.lag_offsets.set(offsets)
-    metrics.lag_segments.set(segments)
-    metrics.lag_bytes.set(size)
-    metrics.lag_seconds.set(now - rotated)
-    metrics.watermark_age.set(now - moved)
-    metrics.gaps.set(gaps)
-    metrics.gap_offsets.set(gap_offsets)
-    metrics.remote_tier_offsets.set(tiered)
-    for kind in _STORABLE:
-        seconds, overdue = oldest(waits, kind)
-        metrics.unstored_age.labels(kind).set(seconds)
-        metrics.overdue.labels(kind).set(overdue)
-
-
-_BROKER_LIMIT = 10.0
-"""Seconds without an answer after which the broker counts as unreachable."""
-
-
-class Monitor:
-    """Reports the agent's state. The loop calls it; :meth:`waiting` is for any thread."""
-
-    def __init__(self, components: Components) -> None:
-        self.index_read = False
-        """True once the former watermark index has been read, or the agent continues without it."""
-        self._parts = components
-
-    def measure(self) -> None:
-        """Set the metrics that are computed over all partitions."""
-        parts = self._parts
-        parts.metrics.waiting.set(parts.queue.waiting())
-        partitions, now = parts.leadership.partitions.values(), parts.runtime.monotonic()
-        measure_lag(partitions, parts.waits(), parts.metrics, parts.runtime.time())
-        ages = (partition.unstored_age(now) or 0.0 for partition in partitions)
-        parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
-        stalled = parts.packs.stalled()
-        parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
-        if parts.source.has_whole_log:
-            parts.metrics.stopped_partitions.labels("other_log").set(len(parts.leadership.parted()))
-        parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
-        parts.disk_faults.look()
-
-    def turn(self) -> None:
-        """Report the state to health and supervisor; log when trouble begins and when it is over."""
-        parts = self._parts
-        parts.health.unfinished(parts.queue.unfinished())
-        if parts.poller.hangs(_BROKER_LIMIT):
-            parts.leadership.silent(parts.poller.open_for())
-        if not parts.health.ready:
-            parts.health.waits_for = self._waits_for()
-        trouble = parts.health.trouble()
-        if trouble:
-            parts.repeats.failed("health", "unhealthy", "error", reason=trouble)
-        else:
-            parts.repeats.cleared("health", "healthy_again")
-        parts.notifier.turned(ready=parts.health.ready, status=self._status())
-
-    def waiting(self) -> dict[str, object]:
-        """The waits of the agent as a whole, of log directories and of partitions, for ``/waiting``. For any thread."""
-        unreadable = self._parts.leadership.unreadable
-        return {
-            "agent": self._waits_for(),
-            "log_dirs": [{"path": str(path), "reason": reason} for path, reason in unreadable.items()],
-            "partitions": [wait.to_json() for wait in self._parts.waits()],
-        }
-
-    def _status(self) -> str:
-        health = self._parts.health
-        wrong = health.trouble() or health.waits_for
-        partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()
-        return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
-
-    def _waits_for(self) -> str | None:
-        """The condition that is missing until the agent is ready."""
-        if not self._parts.leadership.seen:
-            return "the broker has not said yet which partitions it leads"
-        failing = self._parts.index.failing()
-        error = f": {failing.error}" if failing else ""
-        if not self.index_read:
-            return f"the watermark index that the agent wrote before has not been read yet{error}"
-        return None if self._parts.index.has_written else f"the store has not taken the watermark index yet{error}"
-
-
-_HINT_PAUSE = 0.2
-"""Seconds from a hint until the broker is asked: hints come in bursts, slightly before the change itself."""
-
-_HINT_SPACING = 1.0
-"""Least seconds between two hinted questions."""
-
-_SECOND_QUESTION = 2.0
-"""Seconds from a hinted question to its repetition, since a hint may arrive before the broker knows of the change."""
-
-
-class LeaderQuestions:
-    """The next question's time, in seconds of the caller's clock. The first question is due at once."""
-
-    def __init__(self) -> None:
-        self.next_time = 0.0
-        self._asked_at = -_HINT_SPACING
-        self._hinted = 0  # questions that the last hint caused and that are not asked yet
-
-    @property
-    def is_hinted(self) -> bool:
-        """True if the next question follows from a hint, so that the disks may have changed as well."""
-        return self._hinted > 0
-
-    def hint(self, now: float) -> None:
-        """Make a question due soon, since the leadership may have changed."""
-        self.next_time = min(self.next_time, max(now + _HINT_PAUSE, self._asked_at + _HINT_SPACING))
-        self._hinted = 2
-
-    def ask_now(self) -> None:
-        """Make the next question due at once."""
-        self.next_time = 0.0
-
-    def asked(self, now: float, interval: float) -> None:
-        """Note that the question was put. Without a hint, the next one follows after ``interval`` seconds."""
-        self._hinted = max(0, self._hinted - 1)
-        self._asked_at = now
-        self.next_time = now + (min(interval, _SECOND_QUESTION) if self._hinted else interval)
-
-
 logger = structlog.get_logger(__name__)
 
 _BROKER_PATIENCE = 1.0
@@ -198,6 +47,20 @@ _OVERVIEW_SHARE = 20
 
 _MEASURE_INTERVAL = 10.0
 """Seconds between two measurements of the lag over all partitions."""
+
+_BROKER_LIMIT = 10.0
+"""Seconds without an answer after which the broker counts as unreachable."""
+
+_STORABLE: tuple[Kind, ...] = ("rotated", "tail")
+
+_HINT_PAUSE = 0.2
+"""Seconds from a hint until the broker is asked: hints come in bursts, slightly before the change itself."""
+
+_HINT_SPACING = 1.0
+"""Least seconds between two hinted questions."""
+
+_SECOND_QUESTION = 2.0
+"""Seconds from a hinted question to its repetition, since a hint may arrive before the broker knows of the change."""
 
 
 class Agent:
@@ -454,3 +317,140 @@ class Agent:
         if self._parts.health.ready and not self._frozen:
             self._frozen = True
             gc.freeze()  # thousands of partitions hold long-lived objects; to scan these costs more than the polls do
+
+
+class Monitor:
+    """Reports the agent's own state: its metrics, its health, its status line, and its waits.
+
+    The loop calls it; :meth:`waiting` is for any thread.
+    """
+
+    def __init__(self, components: Components) -> None:
+        self.index_read = False
+        """True once the former watermark index has been read, or the agent continues without it."""
+        self._parts = components
+
+    def measure(self) -> None:
+        """Set the metrics that are computed over all partitions."""
+        parts = self._parts
+        parts.metrics.waiting.set(parts.queue.waiting())
+        partitions, now = parts.leadership.partitions.values(), parts.runtime.monotonic()
+        measure_lag(partitions, parts.waits(), parts.metrics, parts.runtime.time())
+        ages = (partition.unstored_age(now) or 0.0 for partition in partitions)
+        parts.metrics.oldest_unpacked.set(max(ages, default=0.0))
+        stalled = parts.packs.stalled()
+        parts.metrics.packs_stalled.set(stalled.seconds if stalled is not None else 0.0)
+        if parts.source.has_whole_log:
+            parts.metrics.stopped_partitions.labels("other_log").set(len(parts.leadership.parted()))
+        parts.metrics.damaged_heads.set(sum(head.made_at is None for head in parts.packs.damaged()))
+        parts.disk_faults.look()
+
+    def turn(self) -> None:
+        """Report the state to health and supervisor; log when trouble begins and when it is over."""
+        parts = self._parts
+        parts.health.unfinished(parts.queue.unfinished())
+        if parts.poller.hangs(_BROKER_LIMIT):
+            parts.leadership.silent(parts.poller.open_for())
+        if not parts.health.ready:
+            parts.health.waits_for = self._waits_for()
+        trouble = parts.health.trouble()
+        if trouble:
+            parts.repeats.failed("health", "unhealthy", "error", reason=trouble)
+        else:
+            parts.repeats.cleared("health", "healthy_again")
+        parts.notifier.turned(ready=parts.health.ready, status=self._status())
+
+    def waiting(self) -> dict[str, object]:
+        """The waits of the agent as a whole, of log directories and of partitions, for ``/waiting``. For any thread."""
+        unreadable = self._parts.leadership.unreadable
+        return {
+            "agent": self._waits_for(),
+            "log_dirs": [{"path": str(path), "reason": reason} for path, reason in unreadable.items()],
+            "partitions": [wait.to_json() for wait in self._parts.waits()],
+        }
+
+    def _status(self) -> str:
+        health = self._parts.health
+        wrong = health.trouble() or health.waits_for
+        partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()
+        return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
+
+    def _waits_for(self) -> str | None:
+        """The condition that is missing until the agent is ready."""
+        if not self._parts.leadership.seen:
+            return "the broker has not said yet which partitions it leads"
+        failing = self._parts.index.failing()
+        error = f": {failing.error}" if failing else ""
+        if not self.index_read:
+            return f"the watermark index that the agent wrote before has not been read yet{error}"
+        return None if self._parts.index.has_written else f"the store has not taken the watermark index yet{error}"
+
+
+def measure_lag(partitions: Iterable[LedPartition], waits: Collection[Wait], metrics: Metrics, now: float) -> None:
+    """Set the metrics of the store's lag behind the broker and of gaps as of ``now``, in seconds since 1970.
+
+    Only partitions that have a job or wait are measured in detail.
+    """
+    offsets = segments = size = gaps = gap_offsets = tiered = 0
+    rotated = moved = now
+    for partition in partitions:
+        if partition.observation is not None:
+            end = partition.observation.log_end or partition.observation.offsets.high_watermark
+            offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
+        if not partition.restless:
+            continue
+        held_up = [gap for gap in partition.remote.gaps if not gap.in_remote_tier]
+        gaps += len(held_up)
+        gap_offsets += sum(gap.end - gap.start for gap in held_up)
+        tiered += sum(gap.end - gap.start for gap in partition.remote.gaps if gap.in_remote_tier)
+        pending = partition.pending()
+        segments += len(pending)
+        size += sum(segment.size for segment in pending)
+        if pending:
+            rotated = min(rotated, pending[0].modified)
+            watermark = partition.remote.watermark
+            moved = min(moved, watermark.written_at.timestamp() if watermark else pending[0].modified)
+    metrics.lag_offsets.set(offsets)
+    metrics.lag_segments.set(segments)
+    metrics.lag_bytes.set(size)
+    metrics.lag_seconds.set(now - rotated)
+    metrics.watermark_age.set(now - moved)
+    metrics.gaps.set(gaps)
+    metrics.gap_offsets.set(gap_offsets)
+    metrics.remote_tier_offsets.set(tiered)
+    for kind in _STORABLE:
+        seconds, overdue = oldest(waits, kind)
+        metrics.unstored_age.labels(kind).set(seconds)
+        metrics.overdue.labels(kind).set(overdue)
+
+
+class LeaderQuestions:
+    """The time of the next question who leads: regularly, soon after a hint, and once more after that.
+
+    Times are seconds of the caller's clock. The first question is due at once.
+    """
+
+    def __init__(self) -> None:
+        self.next_time = 0.0
+        self._asked_at = -_HINT_SPACING
+        self._hinted = 0  # questions that the last hint caused and that are not asked yet
+
+    @property
+    def is_hinted(self) -> bool:
+        """True if the next question follows from a hint, so that the disks may have changed as well."""
+        return self._hinted > 0
+
+    def hint(self, now: float) -> None:
+        """Make a question due soon, since the leadership may have changed."""
+        self.next_time = min(self.next_time, max(now + _HINT_PAUSE, self._asked_at + _HINT_SPACING))
+        self._hinted = 2
+
+    def ask_now(self) -> None:
+        """Make the next question due at once."""
+        self.next_time = 0.0
+
+    def asked(self, now: float, interval: float) -> None:
+        """Note that the question was put. Without a hint, the next one follows after ``interval`` seconds."""
+        self._hinted = max(0, self._hinted - 1)
+        self._asked_at = now
+        self.next_time = now + (min(interval, _SECOND_QUESTION) if self._hinted else interval)

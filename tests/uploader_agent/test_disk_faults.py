@@ -383,7 +383,7 @@ def test_an_agent_waits_for_the_first_log_directory(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It neither ends nor says that all is well; its pages say what is missing."""
-    monkeypatch.setattr(start, "_INTERVAL", 0.01)
+    monkeypatch.setattr(start, "_TRY_INTERVAL", 0.01)
     port, disk, away = free_port(), broker.world.disk.log_dirs[0].parent, tmp_path / "away"
     disk.rename(away)
     settings = broker.world.settings(broker={"properties": str(broker.properties)}, http={"port": port})

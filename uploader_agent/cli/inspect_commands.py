@@ -1,9 +1,4 @@
-"""The commands that only read, apart from ``status``: ``plan``, ``leaders``, ``verify``.
-
-The state of each partition, for people and for programs.
-
-The segments, bytes and requests that ``upload-once`` would upload now.
-"""
+"""The commands that only read: ``plan``, ``leaders`` and ``verify``; and the rows that ``status`` prints."""
 
 from __future__ import annotations
 
@@ -29,166 +24,8 @@ from uploader_agent.settings import load_settings
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.verify import VerifyFinding, compare_packs, verify
 
-_PUTS = 4
+_MOST_PUTS = 4
 """``.log``, ``.index``, ``.timeindex`` and the manifest; a ``.txnindex`` only where a transaction was aborted."""
-
-
-class PlanLine(NamedTuple):
-    """The plan for a partition, or for all of them. ``puts`` are the most requests of a run without failures."""
-
-    partition: str
-    segments: int
-    tails: int
-    bytes: int
-    puts: int
-    error: str | None
-
-
-def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator[PlanLine]:
-    """A line for each partition that has something to upload or an error, sorted by name.
-
-    The partitions must have been surveyed. ``quiet_before`` is as in :meth:`LedPartition.plan`.
-    """
-    for partition in sorted(partitions, key=lambda partition: partition.tp):
-        works = [*partition.work(quiet_before)] if partition.remote.surveyed else []
-        if works or partition.error:
-            yield _plan_line(partition, works)
-
-
-def total_of(lines: Iterable[PlanLine]) -> PlanLine:
-    """A line with the sums of ``lines``."""
-    lines = list(lines)
-    failed = sum(line.error is not None for line in lines)
-    return PlanLine(
-        "total",
-        sum(line.segments for line in lines),
-        sum(line.tails for line in lines),
-        sum(line.bytes for line in lines),
-        sum(line.puts for line in lines),
-        f"{failed} partitions failed" if failed else None,
-    )
-
-
-def _plan_line(partition: LedPartition, works: list[SealRun]) -> PlanLine:
-    size = puts = 0
-    error = partition.error
-    try:
-        with PartitionFiles(partition.folder, partition.led.topic_id) as files:
-            for work in works:
-                size += _size(files, work)
-                puts += _PUTS
-    except (SegmentChanged, OSError) as changed:
-        error = str(changed)
-    tails = sum(work.is_tail for work in works)
-    written = len(works) + (not partition.uploader.claimed)  # offset.wm, at most once for each run, and first of all
-    return PlanLine(str(partition.tp), len(works), tails, size, puts + written, error)
-
-
-def _size(files: PartitionFiles, work: SealRun) -> int:
-    """The most bytes that the run can have: a run that begins within its local segment is shorter than that."""
-    log = files.open(file_name(work.segment, "log"))
-    return log.size if log else 0
-
-
-class GapLine(NamedTuple):
-    """The missing offsets ``[start, end)``, the reason, and the time at which the gap was detected."""
-
-    start: int
-    end: int
-    reason: str
-    detected_at: str
-
-    @classmethod
-    def of(cls, gap: Gap) -> GapLine:
-        """``gap`` in plain values."""
-        return cls(gap.start, gap.end, gap.reason, gap.detected_at.isoformat())
-
-
-class StatusRow(NamedTuple):
-    """The state of a partition. ``pending`` counts rotated segments that are not in the store.
-
-    Offsets are next offsets; ``uploaded_end`` is the end of segments and packs. ``remote_tier`` are the offsets below
-    the partition's first one in the store that only Kafka's own remote tier has.
-    """
-
-    partition: str
-    leader_epoch: int
-    next_offset: int | None
-    uploaded_end: int
-    high_watermark: int | None
-    pending: int
-    pending_bytes: int
-    gaps: tuple[GapLine, ...]
-    error: str | None
-    remote_tier: tuple[tuple[int, int], ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """The row as plain values, for ``json.dumps``."""
-        return {**self._asdict(), "gaps": [gap._asdict() for gap in self.gaps]}
-
-
-class LedLine(NamedTuple):
-    """A partition that the broker leads, and its directory."""
-
-    partition: str
-    leader_epoch: int
-    topic_id: str | None
-    high_watermark: int | None
-    directory: str
-
-
-def status_rows(partitions: Iterable[LedPartition]) -> list[StatusRow]:
-    """A row for each partition, sorted by name."""
-    return [_line(partition) for partition in sorted(partitions, key=lambda partition: partition.tp)]
-
-
-def leader_lines(partitions: Iterable[LedPartition]) -> list[LedLine]:
-    """A line for each partition that the broker leads, sorted by name."""
-    return [
-        LedLine(
-            str(partition.tp),
-            partition.led.leader_epoch,
-            partition.led.topic_id,
-            partition.offsets.high_watermark if partition.offsets else None,
-            str(partition.folder),
-        )
-        for partition in sorted(partitions, key=lambda partition: partition.tp)
-    ]
-
-
-def status_table(lines: Iterable[StatusRow]) -> str:
-    """Columns for a terminal, and a line for each gap below them."""
-    lines = list(lines)
-    heads = ["PARTITION", "EPOCH", "NEXT", "UPLOADED", "HIGH WM", "PENDING", "BYTES", "GAPS", "ERROR"]
-    rows = [(*line[:7], len(line.gaps) or None, line.error) for line in lines]
-    shown = [columns([heads, *rows])]
-    for line in lines:
-        shown += [
-            f"{line.partition}: {start} to {end}: {REMOTE_TIER}, below its first offset in the store"
-            for start, end in line.remote_tier
-        ]
-        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_in_words(gap)}" for gap in line.gaps]
-    return "\n".join(shown)
-
-
-def _in_words(gap: GapLine) -> str:
-    return f"{gap.reason}, since {gap.detected_at}"
-
-
-def _line(partition: LedPartition) -> StatusRow:
-    watermark, pending = partition.remote.watermark, partition.pending()
-    return StatusRow(
-        partition=str(partition.tp),
-        leader_epoch=partition.led.leader_epoch,
-        next_offset=watermark.next_offset if watermark else None,
-        uploaded_end=partition.stored_end,
-        high_watermark=partition.offsets.high_watermark if partition.offsets else None,
-        pending=len(pending),
-        pending_bytes=sum(segment.size for segment in pending),
-        gaps=tuple(map(GapLine.of, partition.remote.gaps)),
-        remote_tier=partition.remote.remote_tier,
-        error=partition.error,
-    )
 
 
 def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
@@ -261,6 +98,168 @@ def verify_command(
                 typer.echo(f"{verdict.word:9}  {tp}: {verdict.in_words()}")
     if failed:
         raise typer.Exit(1)
+
+
+class GapLine(NamedTuple):
+    """The missing offsets ``[start, end)``, the reason, and the time at which the gap was detected."""
+
+    start: int
+    end: int
+    reason: str
+    detected_at: str
+
+    @classmethod
+    def of(cls, gap: Gap) -> GapLine:
+        """``gap`` in plain values."""
+        return cls(gap.start, gap.end, gap.reason, gap.detected_at.isoformat())
+
+
+class StatusRow(NamedTuple):
+    """The state of a partition, for people and for programs.
+
+    ``pending`` counts rotated segments that are not in the store. Offsets are next offsets; ``uploaded_end`` is the end
+    of segments and packs. ``remote_tier`` are the offsets below the partition's first one in the store that only
+    Kafka's own remote tier has.
+    """
+
+    partition: str
+    leader_epoch: int
+    next_offset: int | None
+    uploaded_end: int
+    high_watermark: int | None
+    pending: int
+    pending_bytes: int
+    gaps: tuple[GapLine, ...]
+    error: str | None
+    remote_tier: tuple[tuple[int, int], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """The row as plain values, for ``json.dumps``."""
+        return {**self._asdict(), "gaps": [gap._asdict() for gap in self.gaps]}
+
+
+def status_rows(partitions: Iterable[LedPartition]) -> list[StatusRow]:
+    """A row for each partition, sorted by name."""
+    return [_status_row(partition) for partition in sorted(partitions, key=lambda partition: partition.tp)]
+
+
+def status_table(lines: Iterable[StatusRow]) -> str:
+    """Columns for a terminal, and a line for each gap below them."""
+    lines = list(lines)
+    heads = ["PARTITION", "EPOCH", "NEXT", "UPLOADED", "HIGH WM", "PENDING", "BYTES", "GAPS", "ERROR"]
+    rows = [(*line[:7], len(line.gaps) or None, line.error) for line in lines]
+    shown = [columns([heads, *rows])]
+    for line in lines:
+        shown += [
+            f"{line.partition}: {start} to {end}: {REMOTE_TIER}, below its first offset in the store"
+            for start, end in line.remote_tier
+        ]
+        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_gap_in_words(gap)}" for gap in line.gaps]
+    return "\n".join(shown)
+
+
+def _status_row(partition: LedPartition) -> StatusRow:
+    watermark, pending = partition.remote.watermark, partition.pending()
+    return StatusRow(
+        partition=str(partition.tp),
+        leader_epoch=partition.led.leader_epoch,
+        next_offset=watermark.next_offset if watermark else None,
+        uploaded_end=partition.stored_end,
+        high_watermark=partition.offsets.high_watermark if partition.offsets else None,
+        pending=len(pending),
+        pending_bytes=sum(segment.size for segment in pending),
+        gaps=tuple(map(GapLine.of, partition.remote.gaps)),
+        remote_tier=partition.remote.remote_tier,
+        error=partition.error,
+    )
+
+
+def _gap_in_words(gap: GapLine) -> str:
+    return f"{gap.reason}, since {gap.detected_at}"
+
+
+class LedLine(NamedTuple):
+    """A partition that the broker leads, and its directory."""
+
+    partition: str
+    leader_epoch: int
+    topic_id: str | None
+    high_watermark: int | None
+    directory: str
+
+
+def leader_lines(partitions: Iterable[LedPartition]) -> list[LedLine]:
+    """A line for each partition that the broker leads, sorted by name."""
+    return [
+        LedLine(
+            str(partition.tp),
+            partition.led.leader_epoch,
+            partition.led.topic_id,
+            partition.offsets.high_watermark if partition.offsets else None,
+            str(partition.folder),
+        )
+        for partition in sorted(partitions, key=lambda partition: partition.tp)
+    ]
+
+
+class PlanLine(NamedTuple):
+    """The segments, bytes and requests that ``upload-once`` would upload now, for a partition or for all of them.
+
+    ``puts`` are the most requests of a run without failures.
+    """
+
+    partition: str
+    segments: int
+    tails: int
+    bytes: int
+    puts: int
+    error: str | None
+
+
+def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator[PlanLine]:
+    """A line for each partition that has something to upload or an error, sorted by name.
+
+    The partitions must have been surveyed. ``quiet_before`` is as in :meth:`LedPartition.plan`.
+    """
+    for partition in sorted(partitions, key=lambda partition: partition.tp):
+        works = [*partition.work(quiet_before)] if partition.remote.surveyed else []
+        if works or partition.error:
+            yield _plan_line(partition, works)
+
+
+def total_of(lines: Iterable[PlanLine]) -> PlanLine:
+    """A line with the sums of ``lines``."""
+    lines = list(lines)
+    failed = sum(line.error is not None for line in lines)
+    return PlanLine(
+        "total",
+        sum(line.segments for line in lines),
+        sum(line.tails for line in lines),
+        sum(line.bytes for line in lines),
+        sum(line.puts for line in lines),
+        f"{failed} partitions failed" if failed else None,
+    )
+
+
+def _plan_line(partition: LedPartition, works: list[SealRun]) -> PlanLine:
+    size = puts = 0
+    error = partition.error
+    try:
+        with PartitionFiles(partition.folder, partition.led.topic_id) as files:
+            for work in works:
+                size += _most_bytes(files, work)
+                puts += _MOST_PUTS
+    except (SegmentChanged, OSError) as changed:
+        error = str(changed)
+    tails = sum(work.is_tail for work in works)
+    written = len(works) + (not partition.uploader.claimed)  # offset.wm, at most once for each run, and first of all
+    return PlanLine(str(partition.tp), len(works), tails, size, puts + written, error)
+
+
+def _most_bytes(files: PartitionFiles, work: SealRun) -> int:
+    """The most bytes that the run can have: a run that begins within its local segment is shorter than that."""
+    log = files.open(file_name(work.segment, "log"))
+    return log.size if log else 0
 
 
 class _Lacking(NamedTuple):

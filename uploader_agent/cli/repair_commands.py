@@ -1,10 +1,8 @@
-"""``tidemark-agent reupload``: uploads a range again, from this broker's replica or from packs.
+"""The commands with which a person repairs what is stored, or hands it over.
 
-``tidemark-agent adopt``: take over a prefix that another uploader filled.
-
-``tidemark-agent branch``: go on with the log of a restored broker.
-
-``tidemark-agent take-name``: hand a cluster's name in the store over to the cluster that replaces its owner.
+``reupload`` uploads a range again, from this broker's replica or from packs. ``adopt`` takes over a prefix that another
+uploader filled. ``branch`` goes on with the log of a restored broker. ``take-name`` hands a cluster's name in the store
+over to the cluster that replaces its owner.
 """
 
 from __future__ import annotations
@@ -43,23 +41,79 @@ from uploader_agent.repair.reupload import Reupload
 from uploader_agent.settings import load_settings
 
 
-def take_name(
-    former: Annotated[
-        str, typer.Argument(help="The id of the cluster that owns the name, as the agent's refusal has it.")
-    ],
+def reupload(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
+    start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
+    end: Annotated[int, typer.Option("--to", min=0, help="The offset after the last; default: all.")] = MAX_OFFSET,
+    from_packs: Annotated[
+        bool, typer.Option("--from-packs", help="Add to stored segments the records that only packs have.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
+    output: OutputOption = Output.text,
 ) -> None:
-    """Have this broker's cluster own its name in the store from now on, in place of the cluster FORMER.
+    """Upload a range again from this broker's replica, leader or not, even if the store has it as final.
 
-    For a cluster that was made again under its old name. Stop the agents of FORMER for good, wait three minutes, and
-    run this on any broker of the new cluster. What is stored stays: topics that were made again are new incarnations.
+    Adopts equal bytes, puts missing objects again, and rewrites manifests that no longer match; offset.wm is left to
+    the leader's agent. With --from-packs it reads no disk: it adds the records that compaction had removed before a
+    segment was sealed, and that packs still have. May run beside the agent. Exits with 1 if a segment had to be left as
+    it is.
     """
     settings = load_settings(config)
     configure(settings)
     broker = broker_of(settings)
-    with opened(settings) as (open_any, _), cluster_name(settings, broker, open_any) as owned:
-        owner = owned.hand_over(former)
-    typer.echo(f"the cluster {owner.cluster_id} owns the name; before: {', '.join(owner.former) or 'none'}")
+    tp, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
+    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+        if from_packs:
+            lines = FromPacks(destinations, tp).run(start, end, dry_run=dry_run)
+        else:
+            replica = Reupload(destinations, broker.node_id, broker.log_dirs, tp, time.sleep)
+            lines = replica.run(start, end, dry_run=dry_run)
+        for done, line in enumerate(lines, 1):
+            answer.add(line)
+            left |= line.outcome == "left"
+            progress.say(f"reupload: {line.partition}: {done} segments, up to offset {line.next_offset}")
+    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
+    if left:
+        raise typer.Exit(1)
+
+
+def adopt(
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
+    config: ConfigOption = DEFAULT_CONFIG,
+    output: OutputOption = Output.text,
+) -> None:
+    """Take over a topic that Pinterest's uploader stored: manifests and offset.wm for segments that have none.
+
+    Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
+    stored byte is read once and checked. offset.wm is written last, and the agent continues from there. Nothing is
+    removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
+    """
+    settings = load_settings(config)
+    configure(settings)
+    broker = broker_of(settings)
+    wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partition or tp.partition in partition]
+    if not wanted:
+        where = ", ".join(map(str, broker.log_dirs))
+        raise FormatError(topic, f"{where} has no such partition: run this on a broker that has a replica")
+    with closing(metadata_of(settings, broker)) as metadata:
+        policy = metadata.cleanup([topic]).get(topic, Cleanup()).policy
+    answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
+    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+        for tp in wanted:
+            for row in Adoption(destinations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
+                answer.add(row)
+                done += 1
+                left |= row.outcome == "left"
+                progress.say(f"adopt: {row.partition}: {done} segments in all, from offset {row.base_offset}")
+    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
+    if left:
+        raise typer.Exit(1)
 
 
 def branch(
@@ -111,76 +165,20 @@ def branch(
         typer.echo(f"To go on: tidemark-agent branch {topic} {partition} --execute --by NAME --reason TEXT")
 
 
-def adopt(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
+def take_name(
+    former: Annotated[
+        str, typer.Argument(help="The id of the cluster that owns the name, as the agent's refusal has it.")
+    ],
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.text,
 ) -> None:
-    """Take over a topic that Pinterest's uploader stored: manifests and offset.wm for segments that have none.
+    """Have this broker's cluster own its name in the store from now on, in place of the cluster FORMER.
 
-    Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
-    stored byte is read once and checked. offset.wm is written last, and the agent continues from there. Nothing is
-    removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
+    For a cluster that was made again under its old name. Stop the agents of FORMER for good, wait three minutes, and
+    run this on any broker of the new cluster. What is stored stays: topics that were made again are new incarnations.
     """
     settings = load_settings(config)
     configure(settings)
     broker = broker_of(settings)
-    wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partition or tp.partition in partition]
-    if not wanted:
-        where = ", ".join(map(str, broker.log_dirs))
-        raise FormatError(topic, f"{where} has no such partition: run this on a broker that has a replica")
-    with closing(metadata_of(settings, broker)) as metadata:
-        policy = metadata.cleanup([topic]).get(topic, Cleanup()).policy
-    answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
-    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
-        for tp in wanted:
-            for row in Adoption(destinations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
-                answer.add(row)
-                done += 1
-                left |= row.outcome == "left"
-                progress.say(f"adopt: {row.partition}: {done} segments in all, from offset {row.base_offset}")
-    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
-    if left:
-        raise typer.Exit(1)
-
-
-def reupload(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
-    partition: Annotated[int, typer.Argument(min=0, help="The partition's number.")],
-    start: Annotated[int, typer.Option("--from", min=0, help="The first offset.")] = 0,
-    end: Annotated[int, typer.Option("--to", min=0, help="The offset after the last; default: all.")] = MAX_OFFSET,
-    from_packs: Annotated[
-        bool, typer.Option("--from-packs", help="Add to stored segments the records that only packs have.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
-    config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.text,
-) -> None:
-    """Upload a range again from this broker's replica, leader or not, even if the store has it as final.
-
-    Adopts equal bytes, puts missing objects again, and rewrites manifests that no longer match; offset.wm is left to
-    the leader's agent. With --from-packs it reads no disk: it adds the records that compaction had removed before a
-    segment was sealed, and that packs still have. May run beside the agent. Exits with 1 if a segment had to be left as
-    it is.
-    """
-    settings = load_settings(config)
-    configure(settings)
-    broker = broker_of(settings)
-    tp, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
-    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
-        if from_packs:
-            lines = FromPacks(destinations, tp).run(start, end, dry_run=dry_run)
-        else:
-            replica = Reupload(destinations, broker.node_id, broker.log_dirs, tp, time.sleep)
-            lines = replica.run(start, end, dry_run=dry_run)
-        for done, line in enumerate(lines, 1):
-            answer.add(line)
-            left |= line.outcome == "left"
-            progress.say(f"reupload: {line.partition}: {done} segments, up to offset {line.next_offset}")
-    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
-    if left:
-        raise typer.Exit(1)
+    with opened(settings) as (open_any, _), cluster_name(settings, broker, open_any) as owned:
+        owner = owned.hand_over(former)
+    typer.echo(f"the cluster {owner.cluster_id} owns the name; before: {', '.join(owner.former) or 'none'}")

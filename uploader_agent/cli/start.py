@@ -1,10 +1,4 @@
-"""The wait at the start of an agent while none of the broker's log directories can be read.
-
-Without a ``meta.properties`` nobody knows the cluster, and so neither the keys in the store nor anything to do. The
-disks may be mounted later than the agent starts; to end again and again would say less than the pages do.
-
-The reload on SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole.
-"""
+"""What ``run`` does around the loop: it waits for a log directory at the start, and reloads the agent's file."""
 
 from __future__ import annotations
 
@@ -26,40 +20,17 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.settings import AgentSettings, load_settings
 
-
-class Reload:
-    """A reload of the file; the loop calls it, see :meth:`uploader_agent.agent.Agent.soon`."""
-
-    def __init__(self, path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
-        self._path = path
-        self._agent = agent
-        self._notifier = notifier
-        self._applied = metrics.reloads.labels("applied")
-        self._refused = metrics.reloads.labels("refused")
-
-    def __call__(self) -> None:
-        """Read the file and apply it. If it is wrong, log the error and keep the old configuration in force."""
-        with self._notifier.reloading():
-            try:
-                settings = load_settings(self._path)
-                changed = self._agent.reconfigure(settings, str(self._path))
-            except ConfigError as error:
-                self._refused.inc()
-                logger.warning("reload_refused", error=str(error), instead="the old configuration stays in force")
-            else:
-                configure(settings)
-                self._applied.inc()
-                logger.info("reload_applied", changed=changed)
-
-
 logger = structlog.get_logger(__name__)
 
-_INTERVAL = 1.0
+_TRY_INTERVAL = 1.0
 """Seconds between two tries."""
 
 
 def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
     """Return once a log directory of the broker can be read; until then serve the pages, which say what is missing.
+
+    Without a ``meta.properties`` nobody knows the cluster, and so neither the keys in the store nor anything to do. The
+    disks may be mounted later than the agent starts; to end again and again would say less than the pages do.
 
     Raises:
         ConfigError: the broker's file is wrong.
@@ -85,7 +56,7 @@ def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
             metrics.log_dirs_unreadable.set(len(missing.log_dirs))
             repeats.failed("start", "log_dirs_unreadable", "error", error=str(missing))
             notifier.turned(ready=False, status=health.waits_for)
-            if stopping.wait(_INTERVAL):
+            if stopping.wait(_TRY_INTERVAL):
                 raise typer.Exit
             missing = _missing(settings)
         repeats.cleared("start", "log_dir_readable")
@@ -104,3 +75,31 @@ def _missing(settings: AgentSettings) -> NoLogDir | None:
     except NoLogDir as error:
         return error
     return None
+
+
+class Reload:
+    """The reload on SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole.
+
+    The loop calls it, see :meth:`uploader_agent.agent.Agent.soon`.
+    """
+
+    def __init__(self, path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
+        self._path = path
+        self._agent = agent
+        self._notifier = notifier
+        self._applied = metrics.reloads.labels("applied")
+        self._refused = metrics.reloads.labels("refused")
+
+    def __call__(self) -> None:
+        """Read the file and apply it. If it is wrong, log the error and keep the old configuration in force."""
+        with self._notifier.reloading():
+            try:
+                settings = load_settings(self._path)
+                changed = self._agent.reconfigure(settings, str(self._path))
+            except ConfigError as error:
+                self._refused.inc()
+                logger.warning("reload_refused", error=str(error), instead="the old configuration stays in force")
+            else:
+                configure(settings)
+                self._applied.inc()
+                logger.info("reload_applied", changed=changed)

@@ -4,11 +4,10 @@ All files of a segment are opened relative to one descriptor of the partition's 
 deleted and re-created under the same path cannot mix into it. A read is bounded by the file's size at its opening, and
 a second ``fstat`` shows that the file has changed in the meantime (truncation works in place).
 
-A segment's batch headers without its batches: a walk that reads 64 KiB at a time and verifies no checksum.
-
-A position to start from in a local segment, from the broker's ``.index``, which is only a hint.
-
-Kafka preallocates the indexes of an active segment with zeros, and may leave entries of a log that was truncated.
+Readers find their way in a local segment without its records: :func:`batch_headers` walks over the headers of batches,
+and :func:`entry_up_to` and :func:`position_before_epoch` find a position to start from in the broker's ``.index``. That
+is only a hint: Kafka preallocates the indexes of an active segment with zeros, and may leave entries of a log that was
+truncated.
 """
 
 from __future__ import annotations
@@ -41,6 +40,11 @@ from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
 
 CHUNK = 1 << 20
 EPOCHS = "leader-epoch-checkpoint"
+
+_HEADERS_AT_A_TIME = 64 << 10
+
+_INDEX_INTERVAL = 4096
+"""Kafka's ``index.interval.bytes``; if it is smaller, fewer entries are read, and a walk starts earlier."""
 
 
 class SegmentChanged(TidemarkError):
@@ -246,15 +250,15 @@ def file_name(offset: int, extension: str) -> str:
     return f"{segment_name(offset)}.{extension}"
 
 
-_WINDOW = 64 << 10
-
-
 def batch_headers(log: OpenFile, position: int) -> Iterator[BatchHeader]:
-    """The headers of the whole batches from ``position`` on. Ends silently at bytes that are no whole batch."""
+    """The headers of the whole batches from ``position`` on. Ends silently at bytes that are no whole batch.
+
+    Reads 64 KiB at a time, and verifies no checksum.
+    """
     window, start = b"", position
     while position + PREFIX_SIZE <= log.size:
         if position + HEADER_SIZE[2] > start + len(window):
-            window, start = log.pread(position, _WINDOW), position
+            window, start = log.pread(position, _HEADERS_AT_A_TIME), position
         at = position - start
         if len(window) - at < PREFIX_SIZE or check_prefix(window, at) is not None:
             return
@@ -265,11 +269,6 @@ def batch_headers(log: OpenFile, position: int) -> Iterator[BatchHeader]:
             return
         yield header
         position = header.end
-
-
-_INDEX_INTERVAL = (
-    4096  # Kafka's index.interval.bytes; if it is smaller, fewer entries are read, and a walk starts earlier
-)
 
 
 def entry_up_to(files: SegmentFiles, log: OpenFile, base_offset: int, offset: int) -> OffsetIndexEntry | None:

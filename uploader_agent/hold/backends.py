@@ -1,10 +1,8 @@
-"""The two ways of keeping a segment's files: open descriptors, and a directory of hard links.
+"""The record of a held segment, and the two ways of keeping its files: open descriptors, and a directory of hard links.
 
 Both outlive the broker's renames and unlinks. A descriptor needs read permission only, and ends with this process; a
 link outlives it, and costs no descriptor. A directory of links is made under a name that starts with a dot and then
 renamed, so that it is either complete or missing.
-
-The record of a held segment: written when it is first seen, and the basis of every later check.
 """
 
 from __future__ import annotations
@@ -31,9 +29,21 @@ from tidemark.kafka_log import Lineage
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.segment_files import file_name
 
+logger = structlog.get_logger(__name__)
+
+NOTE = "segment.json"
+
+HEADROOM = 512
+"""Descriptors left for sockets, running uploads, and everything else."""
+
+MOST = 1 << 16
+"""Most descriptors kept: each pins an inode and a directory entry in the kernel's memory, about 1.3 KiB."""
+
 
 class HeldSegment(StoredObject):
-    """A rotated segment of a partition of one topic id.
+    """The record of a held segment, of a partition of one topic id.
+
+    It is written when the rotated segment is first seen, and is the basis of every later check.
 
     ``size`` and ``modified`` (seconds since 1970) are those of its ``.log``, ``files`` the names of all files that are
     held; ``lineage`` ends at ``next_offset``. ``deleted`` states that the segment was first seen as ``.log.deleted``,
@@ -71,17 +81,6 @@ class HeldSegment(StoredObject):
         """The first of its offsets that ``lineage``, known below ``end``, assigns to another epoch."""
         limit = self.next_offset if end is None else min(self.next_offset, end)
         return Lineage(self.lineage).divergence(lineage, limit)
-
-
-logger = structlog.get_logger(__name__)
-
-NOTE = "segment.json"
-
-HEADROOM = 512
-"""Descriptors left for sockets, running uploads, and everything else."""
-
-MOST = 1 << 16
-"""Most descriptors kept: each pins an inode and a directory entry in the kernel's memory, about 1.3 KiB."""
 
 
 class HoldBackend(Protocol):

@@ -1,15 +1,9 @@
 """Holds rotated segments: their files outlive the broker's retention until the store has them.
 
 Promises: a held segment is, byte for byte, the segment that was seen in the log directory, or it is dropped, and the
-drop is logged. It belongs to (partition, topic id), whichever broker leads. All methods are thread-safe except
-:meth:`Hold.look` and :meth:`Hold.enforce`, which only the loop calls.
+drop is logged. It belongs to (partition, topic id), whichever broker leads.
 
-Selects the segments that exist only as ``.deleted`` files and still belong to the log. Pure.
-
-Retention leaves such files below the first live segment. Truncations and compactions may leave others, with data that
-the log no longer has: they end above the first live base offset, or have older leader epochs than the new data.
-
-A partition's files as an upload reads them: from its directory, else from the held segments.
+An upload reads a partition by :class:`HeldFiles`, from its directory and from what is held.
 """
 
 from __future__ import annotations
@@ -35,147 +29,11 @@ from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentF
 from uploader_agent.hold import discovery
 from uploader_agent.hold.backends import HeldSegment, HoldBackend, close_all, raise_limit
 from uploader_agent.hold.discovery import FoundSegment, Owned
-from uploader_agent.hold.held_segments import EvictedOffsets, HeldKey, HeldSegments, Owner
+from uploader_agent.hold.held_segments import EvictedOffsets, Held, HeldKey, HeldSegments, Owner
 from uploader_agent.hold.limits import HoldLimits, Space, space_of
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
-
-Held = dict[int, tuple[HeldSegment, HoldBackend]]
-"""Held segments by base offset."""
-
-
-class HeldFiles(SegmentFiles):
-    """``disk.segment_files.SegmentFiles`` over a directory that may be gone, and the partition's held segments.
-
-    The lineage is the live one, extended by the records of held segments with an opened ``.log``, because the broker
-    forgets the epochs below its log start. Without a directory, it comes from the records alone.
-
-    ``spoilt`` is called with a base offset and the reason when held bytes turn out to have changed.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        live: PartitionFiles | None,
-        held: Held,
-        spoilt: Callable[[int, str], None],
-        restores: tuple[int, ...],
-    ) -> None:
-        self._folder = folder
-        self._live = live
-        self._held = held
-        self._by_name = {name: base for base, (note, _) in held.items() for name in note.files}
-        self._spoilt = spoilt
-        self._restores = restores
-        self._from_held: set[int] = set()
-        self._stack = ExitStack()
-        if live is not None:
-            self._stack.callback(live.close)
-
-    @override
-    def open(self, name: str) -> OpenFile | None:
-        file = self._live.open(name) if self._live else None
-        if file is not None or name not in self._by_name:
-            return file
-        base = self._by_name[name]
-        note, keeper = self._held[base]
-        if not self._is_same(note):
-            return None
-        descriptor = keeper.open(name)
-        if descriptor is None:
-            return None
-        self._stack.callback(os.close, descriptor)
-        file = opened(name, descriptor)
-        if name == note.log:
-            self._from_held.add(base)
-            if (file.size, file.stat.st_mtime) != (note.size, note.modified):
-                raise self._no_longer_counts(base, "it was written to after it was rotated: the log was truncated")
-        return file
-
-    @override
-    def lineage(self) -> Lineage:
-        trusted = self._from_held
-        if self._live is None:
-            trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
-        lineage = self._live.lineage() if self._live else Lineage(restores=self._restores)
-        for base in sorted(trusted, reverse=True):
-            lineage = lineage.with_history(Lineage(self._held[base][0].lineage, self._restores))
-        return lineage
-
-    @override
-    def next_base(self, base_offset: int) -> int | None:
-        bases = set(log_bases(self._live.names())) if self._live else set()
-        if base_offset not in bases and base_offset in self._held:
-            return self._held[base_offset][0].next_offset
-        return min((base for base in bases if base > base_offset), default=None)
-
-    @override
-    def previous_base(self, base_offset: int) -> int | None:
-        bases = {*self._held, *(log_bases(self._live.names()) if self._live else ())}
-        return max((base for base in bases if base < base_offset), default=None)
-
-    @override
-    def path(self, name: str) -> str:
-        return str(self._folder / name)
-
-    def close(self) -> None:
-        """Close the files; held segments stay held."""
-        self._stack.close()
-
-    def _is_same(self, note: HeldSegment) -> bool:
-        """True if no live segment has the base offset of the held segment, or that segment is the held one."""
-        log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
-        return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)
-
-    def _no_longer_counts(self, base: int, reason: str) -> SegmentChanged:
-        self._spoilt(base, reason)
-        return SegmentChanged(f"{self.path(self._held[base][0].log)}: the held files no longer count: {reason}")
-
-
-def believable(
-    candidates: Sequence[HeldSegment],
-    held: Sequence[HeldSegment],
-    live_start: int,
-    live: Lineage,
-    watermark: Watermark | None,
-) -> list[HeldSegment]:
-    """The segments of ``candidates`` that belong to the log below ``live_start``, beside the segments already ``held``.
-
-    They end at or below ``live_start``, share no offset with held segments, and their lineage agrees with the ``live``
-    lineage and the watermark's, where these are known. If two share an offset, the later epoch there counts.
-    """
-    return [
-        note
-        for note in candidates
-        if note.next_offset <= live_start
-        and not any(_overlap(note, other) for other in held)
-        and all(_replaces(note, other) for other in candidates if other is not note and _overlap(note, other))
-        and agrees(note, live, watermark)
-    ]
-
-
-def _overlap(note: HeldSegment, other: HeldSegment) -> bool:
-    return note.base_offset < other.next_offset and other.base_offset < note.next_offset
-
-
-def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
-    """True if ``note`` was written after ``other`` had been truncated, judged at the first offset that both claim."""
-    offset = max(note.base_offset, other.base_offset)
-    epoch, before = Lineage(note.lineage).epoch_at(offset), Lineage(other.lineage).epoch_at(offset)
-    return epoch is not None and before is not None and epoch > before
-
-
-def agrees(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
-    """True if the lineage of a ``.deleted`` segment agrees with the live lineage and the watermark's."""
-    try:
-        Lineage.of(note.lineage, note.log)
-    except FormatError:
-        return False  # the epochs of a log never decrease
-    if note.diverges(live) is not None:
-        return False
-    return watermark is None or note.diverges(Lineage(watermark.lineage), watermark.next_offset) is None
-
 
 logger = structlog.get_logger(__name__)
 
@@ -193,7 +51,10 @@ class HoldLook(NamedTuple):
 
 
 class Hold:
-    """All held segments of one agent."""
+    """All held segments of one agent.
+
+    All methods are thread-safe except :meth:`look` and :meth:`enforce`, which only the loop calls.
+    """
 
     def __init__(
         self,
@@ -490,6 +351,143 @@ def _no_longer_counts(note: HeldSegment, keeper: HoldBackend, live: Lineage, wat
     diverged = note.diverges(live)
     if diverged is not None:
         return f"the live lineage leaves it at offset {diverged}"
-    if note.deleted and not agrees(note, live, watermark):
+    if note.deleted and not _lineages_agree(note, live, watermark):
         return "it was found .deleted, and it does not agree with the watermark's lineage"
     return None
+
+
+class HeldFiles(SegmentFiles):
+    """A partition's files as an upload reads them: from its directory, which may be gone, else from held segments.
+
+    The lineage is the live one, extended by the records of held segments with an opened ``.log``, because the broker
+    forgets the epochs below its log start. Without a directory, it comes from the records alone.
+
+    ``spoilt`` is called with a base offset and the reason when held bytes turn out to have changed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        live: PartitionFiles | None,
+        held: Held,
+        spoilt: Callable[[int, str], None],
+        restores: tuple[int, ...],
+    ) -> None:
+        self._folder = folder
+        self._live = live
+        self._held = held
+        self._by_name = {name: base for base, (note, _) in held.items() for name in note.files}
+        self._spoilt = spoilt
+        self._restores = restores
+        self._from_held: set[int] = set()
+        self._stack = ExitStack()
+        if live is not None:
+            self._stack.callback(live.close)
+
+    @override
+    def open(self, name: str) -> OpenFile | None:
+        file = self._live.open(name) if self._live else None
+        if file is not None or name not in self._by_name:
+            return file
+        base = self._by_name[name]
+        note, keeper = self._held[base]
+        if not self._is_same(note):
+            return None
+        descriptor = keeper.open(name)
+        if descriptor is None:
+            return None
+        self._stack.callback(os.close, descriptor)
+        file = opened(name, descriptor)
+        if name == note.log:
+            self._from_held.add(base)
+            if (file.size, file.stat.st_mtime) != (note.size, note.modified):
+                raise self._no_longer_counts(base, "it was written to after it was rotated: the log was truncated")
+        return file
+
+    @override
+    def lineage(self) -> Lineage:
+        trusted = self._from_held
+        if self._live is None:
+            trusted = trusted | {base for base, (note, _) in self._held.items() if not note.deleted}
+        lineage = self._live.lineage() if self._live else Lineage(restores=self._restores)
+        for base in sorted(trusted, reverse=True):
+            lineage = lineage.with_history(Lineage(self._held[base][0].lineage, self._restores))
+        return lineage
+
+    @override
+    def next_base(self, base_offset: int) -> int | None:
+        bases = set(log_bases(self._live.names())) if self._live else set()
+        if base_offset not in bases and base_offset in self._held:
+            return self._held[base_offset][0].next_offset
+        return min((base for base in bases if base > base_offset), default=None)
+
+    @override
+    def previous_base(self, base_offset: int) -> int | None:
+        bases = {*self._held, *(log_bases(self._live.names()) if self._live else ())}
+        return max((base for base in bases if base < base_offset), default=None)
+
+    @override
+    def path(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def close(self) -> None:
+        """Close the files; held segments stay held."""
+        self._stack.close()
+
+    def _is_same(self, note: HeldSegment) -> bool:
+        """True if no live segment has the base offset of the held segment, or that segment is the held one."""
+        log = self._live.open(file_name(note.base_offset, "log")) if self._live else None
+        return log is None or (log.size, log.stat.st_mtime) == (note.size, note.modified)
+
+    def _no_longer_counts(self, base: int, reason: str) -> SegmentChanged:
+        self._spoilt(base, reason)
+        return SegmentChanged(f"{self.path(self._held[base][0].log)}: the held files no longer count: {reason}")
+
+
+def believable(
+    candidates: Sequence[HeldSegment],
+    held: Sequence[HeldSegment],
+    live_start: int,
+    live: Lineage,
+    watermark: Watermark | None,
+) -> list[HeldSegment]:
+    """The segments of ``candidates`` that belong to the log below ``live_start``, beside the segments already ``held``.
+
+    Candidates exist only as ``.deleted`` files. Retention leaves such files below the first live segment. Truncations
+    and compactions may leave others, with data that the log no longer has: they end above the first live base offset,
+    or have older leader epochs than the new data.
+
+    Those that belong end at or below ``live_start``, share no offset with held segments, and have a lineage that agrees
+    with the ``live`` one and the watermark's, where these are known. If two share an offset, the later epoch there
+    counts.
+    """
+    return [
+        note
+        for note in candidates
+        if note.next_offset <= live_start
+        and not any(_overlap(note, other) for other in held)
+        and all(_replaces(note, other) for other in candidates if other is not note and _overlap(note, other))
+        and _lineages_agree(note, live, watermark)
+    ]
+
+
+def _overlap(note: HeldSegment, other: HeldSegment) -> bool:
+    return note.base_offset < other.next_offset and other.base_offset < note.next_offset
+
+
+def _replaces(note: HeldSegment, other: HeldSegment) -> bool:
+    """True if ``note`` was written after ``other`` had been truncated, judged at the first offset that both claim."""
+    offset = max(note.base_offset, other.base_offset)
+    epoch, before = Lineage(note.lineage).epoch_at(offset), Lineage(other.lineage).epoch_at(offset)
+    return epoch is not None and before is not None and epoch > before
+
+
+def _lineages_agree(note: HeldSegment, live: Lineage, watermark: Watermark | None) -> bool:
+    """True if the lineage of a ``.deleted`` segment agrees with the live lineage and the watermark's."""
+    try:
+        Lineage.of(note.lineage, note.log)
+    except FormatError:
+        return False  # the epochs of a log never decrease
+    if note.diverges(live) is not None:
+        return False
+    return watermark is None or note.diverges(Lineage(watermark.lineage), watermark.next_offset) is None

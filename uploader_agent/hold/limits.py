@@ -1,7 +1,5 @@
 """Keeps the held sets within their bounds, and counts them.
 
-Selects the held sets to evict when they take too much space. Pure.
-
 Only sets of files that no log directory has any more count, since nothing but holding keeps those files.
 """
 
@@ -21,6 +19,8 @@ from uploader_agent.hold.held_segments import EvictedOffsets, HeldKey, HeldSegme
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import HoldSettings
 
+logger = structlog.get_logger(__name__)
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -39,36 +39,6 @@ class Space(NamedTuple):
 
     total: int
     free: int
-
-
-def to_evict(
-    costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
-) -> list[Key]:
-    """The sets of one file system to evict, oldest first, until all bounds hold.
-
-    ``share`` and ``min_free`` are fractions of the file system's size; ``space`` is None where it is unknown, so that
-    only the age counts. Evicting everything may not be enough for ``min_free``: other programs fill the disk as well.
-    """
-    excess = lacking = 0.0
-    if space is not None:
-        excess = sum(cost.size for cost in costs) - share * space.total
-        lacking = min_free * space.total - space.free
-    evicted: list[Key] = []
-    freed = 0
-    for cost in sorted(costs, key=lambda cost: cost.modified):
-        if cost.age > max_age.total_seconds() or freed < max(excess, lacking):
-            evicted.append(cost.key)
-            freed += cost.size
-    return evicted
-
-
-logger = structlog.get_logger(__name__)
-
-
-def space_of(folder: Path) -> Space:
-    """The file system that ``folder`` is on."""
-    stat = os.statvfs(folder)
-    return Space(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
 
 
 class HoldLimits:
@@ -149,3 +119,30 @@ class HoldLimits:
             )
         if evicted:
             self._evicted.add(evicted)
+
+
+def to_evict(
+    costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
+) -> list[Key]:
+    """The sets of one file system to evict when they take too much space, oldest first, until all bounds hold.
+
+    ``share`` and ``min_free`` are fractions of the file system's size; ``space`` is None where it is unknown, so that
+    only the age counts. Evicting everything may not be enough for ``min_free``: other programs fill the disk as well.
+    """
+    excess = lacking = 0.0
+    if space is not None:
+        excess = sum(cost.size for cost in costs) - share * space.total
+        lacking = min_free * space.total - space.free
+    evicted: list[Key] = []
+    freed = 0
+    for cost in sorted(costs, key=lambda cost: cost.modified):
+        if cost.age > max_age.total_seconds() or freed < max(excess, lacking):
+            evicted.append(cost.key)
+            freed += cost.size
+    return evicted
+
+
+def space_of(folder: Path) -> Space:
+    """The file system that ``folder`` is on."""
+    stat = os.statvfs(folder)
+    return Space(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)

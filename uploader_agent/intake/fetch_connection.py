@@ -1,13 +1,9 @@
 """A broker's connection for Fetch: requests of a session by topic id, and answers that are read as one frame each.
 
+:func:`check_security` and :func:`tls_refusal` say what is wrong with TLS and SASL for any connection: the errors of
+kafka-python and OpenSSL name no file and no setting, these do.
+
 Source: KIP-516 (topic ids), KIP-74 (sizes of answers), KIP-227 (sessions).
-
-TLS and SASL: the errors of kafka-python and OpenSSL name no file and no setting, these do.
-
-Fetch sessions (KIP-227): a broker keeps the partitions of a request, and is told of changes alone.
-
-It leaves out of an answer each partition of which it has no batch and no news: no error, no divergence, no near replica
-and the high watermark that it stated before. To a partition that was asked for, that is an answer as well.
 """
 
 from __future__ import annotations
@@ -43,141 +39,6 @@ from uploader_agent.intake.fetching import (
     Wanted,
 )
 
-_LAST_EPOCH: Final = (1 << 31) - 1
-
-
-class SessionRequest(NamedTuple):
-    """A request in a session: what is ``wanted`` anew or otherwise than before, and what is not any more.
-
-    Under ``epoch`` 0 the broker ends the session ``number``, if it has it, and begins another.
-    """
-
-    number: int
-    epoch: int
-    wanted: Sequence[Wanted]
-    forgotten: Sequence[Wanted]
-
-
-class FetchSession:
-    """The session with one broker: what the broker keeps of the requests so far."""
-
-    def __init__(self) -> None:
-        self._number = self._epoch = 0
-        self._asked: Sequence[Wanted] = ()
-        self._held: dict[tuple[str, int], Wanted] = {}
-        self._high: dict[tuple[str, int], int] = {}
-        """The high watermark that the broker has stated last, by partition."""
-        self._due: set[tuple[str, int]] = set()
-        """The partitions that get an answer even if the broker leaves them out: those that are wanted anew, and those
-        that end below their high watermark, since compaction may have removed what is there."""
-
-    def ask(self, wanted: Sequence[Wanted]) -> SessionRequest:
-        """The next request, for all that is ``wanted``. An object that is wanted anew, equal or not, gets an answer.
-
-        The same list again asks for nothing anew, without a look at thousands of partitions.
-        """
-        if self._epoch and wanted is self._asked:
-            return SessionRequest(self._number, self._epoch, [], [])
-        self._asked = wanted
-        before, self._held = self._held if self._epoch else {}, {_key(part): part for part in wanted}
-        anew = {key: part for key, part in self._held.items() if before.get(key) is not part}
-        changed = [part for key, part in anew.items() if before.get(key) != part]
-        forgotten = [part for key, part in before.items() if key not in self._held]
-        self._due = (self._due & self._held.keys()) | anew.keys()
-        return SessionRequest(self._number, self._epoch, changed, forgotten)
-
-    def wanted(self, topic_id: str, partition: int) -> Wanted | None:
-        """The part of the requests that an answer's part is for; None if nobody wants it any more."""
-        return self._held.get((topic_id, partition))
-
-    def take(self, number: int, parts: Sequence[FetchedPart], *, throttled: bool = False) -> list[FetchedPart]:
-        """The parts of an answer in session ``number``, and those that it leaves out.
-
-        A ``throttled`` answer is empty, and says nothing of any partition; the next one does.
-        """
-        # The number 0 says that the broker keeps no session: it has no room for another.
-        self._number, self._epoch = number, self._epoch % _LAST_EPOCH + 1 if number else 0
-        if throttled:
-            return []
-        full = any(part.records for part in parts)
-        answered = {_key(part.wanted): part for part in parts}
-        self._high |= {key: part.high_watermark for key, part in answered.items()}
-        left_out = [
-            FetchedPart(self._held[key], high_watermark=self._high.get(key, -1), first=not full)
-            for key in self._due - answered.keys()
-        ]
-        every = [*parts, *left_out]
-        self._due = {
-            _key(part.wanted) for part in every if not part.records and part.high_watermark > part.wanted.offset
-        }
-        return every
-
-    def lose(self) -> bool:
-        """Begin another session with the next request; True if the last one was told of changes alone."""
-        continued, self._epoch = self._epoch > 0, 0
-        return continued
-
-
-def _key(wanted: Wanted) -> tuple[str, int]:
-    return wanted.topic_id, wanted.tp.partition
-
-
-_RULES: Final = {
-    "ssl_cafile": "must have authorities' certificates, in PEM",
-    "ssl_crlfile": "must be a list of revoked certificates, in PEM",
-    "ssl_certfile": "must have a certificate in PEM, with the key here or in ssl_keyfile, which ssl_password opens",
-}
-
-_ALERT: Final = re.compile(r"alert ([a-z ]*certificate[a-z ]*|unknown ca)")
-"""The ways in which a broker refuses a client's certificate, in OpenSSL's words."""
-
-
-def check_security(settings: Mapping[str, Any]) -> None:
-    """Check kafka-python's ``settings``.
-
-    Raises:
-        ConfigError: kafka-python has no such SASL mechanism, or a file of TLS is not there, or not what it must be.
-    """
-    protocol, mechanism = str(settings.get("security_protocol", "")), settings.get("sasl_mechanism")
-    if protocol.startswith("SASL") and mechanism not in SASL_MECHANISMS:
-        known = ", ".join(sorted(SASL_MECHANISMS))
-        raise ConfigError("sasl_mechanism", [("", f"{mechanism!r} is not known; it must be one of {known}")])
-    if not protocol.endswith("SSL"):
-        return
-    names = ("ssl_cafile", "ssl_crlfile", "ssl_keyfile", "ssl_certfile")
-    files = {name: str(settings[name]) for name in names if settings.get(name)}
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for name, file in files.items():
-        try:
-            Path(file).open("rb").close()
-            if name == "ssl_certfile":
-                # Without a password OpenSSL would ask for one at the terminal.
-                context.load_cert_chain(file, files.get("ssl_keyfile"), settings.get("ssl_password") or "")
-            elif name != "ssl_keyfile":
-                context.load_verify_locations(file)
-        except ssl.SSLError as error:
-            raise ConfigError(name, [("", f"{file} {_RULES[name]}: {error.reason}")]) from error
-        except OSError as error:
-            raise ConfigError(name, [("", f"{file} cannot be read: {error.strerror}")]) from error
-
-
-def tls_refusal(error: Exception, settings: Mapping[str, Any]) -> str | None:
-    """The setting to correct, if TLS is why a connection failed with ``error``."""
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        file = settings["ssl_cafile"] or "of this system"
-        return f"its certificate is not accepted: {text}; correct ssl_cafile ({file}), or that certificate"
-    alert = _ALERT.search(text)
-    if alert is None:
-        return None
-    file = settings["ssl_certfile"]
-    if file is None:
-        return f"it wants a certificate of this client: {alert[0]}; set ssl_certfile, and ssl_keyfile"
-    return (
-        f"it refuses the certificate in {file}: {alert[0]}; ssl_certfile must be signed by an authority that it trusts"
-    )
-
-
 FETCHES: Final = "tidemark-fetch"
 """The client id of these connections, for a quota on bytes."""
 
@@ -212,6 +73,17 @@ _OF_SESSIONS: Final = (
 
 _TOPIC: Final = FetchRequest.FetchTopic
 _FORGOTTEN: Final = FetchRequest.ForgottenTopic
+
+_LAST_SESSION_EPOCH: Final = (1 << 31) - 1
+
+_TLS_FILE_RULES: Final = {
+    "ssl_cafile": "must have authorities' certificates, in PEM",
+    "ssl_crlfile": "must be a list of revoked certificates, in PEM",
+    "ssl_certfile": "must have a certificate in PEM, with the key here or in ssl_keyfile, which ssl_password opens",
+}
+
+_CERTIFICATE_ALERT: Final = re.compile(r"alert ([a-z ]*certificate[a-z ]*|unknown ca)")
+"""The ways in which a broker refuses a client's certificate, in OpenSSL's words."""
 
 
 class FetchConnection:
@@ -403,3 +275,129 @@ def refused(tp: TopicPartition, code: int) -> PartitionRefused | None:
 def _by_topic(parts: Iterable[Wanted]) -> Iterator[tuple[uuid.UUID, str, Iterator[Wanted]]]:
     for (topic_id, name), found in groupby(parts, key=lambda part: (part.topic_id, part.tp.topic)):
         yield topic_id_uuid(topic_id), name, found
+
+
+class SessionRequest(NamedTuple):
+    """A request in a session: what is ``wanted`` anew or otherwise than before, and what is not any more.
+
+    Under ``epoch`` 0 the broker ends the session ``number``, if it has it, and begins another.
+    """
+
+    number: int
+    epoch: int
+    wanted: Sequence[Wanted]
+    forgotten: Sequence[Wanted]
+
+
+class FetchSession:
+    """The session with one broker: it keeps the partitions of the requests so far, and is told of changes alone.
+
+    It leaves out of an answer each partition of which it has no batch and no news: no error, no divergence, no near
+    replica and the high watermark that it stated before. To a partition that was asked for, that is an answer as well.
+    """
+
+    def __init__(self) -> None:
+        self._number = self._epoch = 0
+        self._asked: Sequence[Wanted] = ()
+        self._held: dict[tuple[str, int], Wanted] = {}
+        self._high: dict[tuple[str, int], int] = {}
+        """The high watermark that the broker has stated last, by partition."""
+        self._due: set[tuple[str, int]] = set()
+        """The partitions that get an answer even if the broker leaves them out: those that are wanted anew, and those
+        that end below their high watermark, since compaction may have removed what is there."""
+
+    def ask(self, wanted: Sequence[Wanted]) -> SessionRequest:
+        """The next request, for all that is ``wanted``. An object that is wanted anew, equal or not, gets an answer.
+
+        The same list again asks for nothing anew, without a look at thousands of partitions.
+        """
+        if self._epoch and wanted is self._asked:
+            return SessionRequest(self._number, self._epoch, [], [])
+        self._asked = wanted
+        before, self._held = self._held if self._epoch else {}, {_session_key(part): part for part in wanted}
+        anew = {key: part for key, part in self._held.items() if before.get(key) is not part}
+        changed = [part for key, part in anew.items() if before.get(key) != part]
+        forgotten = [part for key, part in before.items() if key not in self._held]
+        self._due = (self._due & self._held.keys()) | anew.keys()
+        return SessionRequest(self._number, self._epoch, changed, forgotten)
+
+    def wanted(self, topic_id: str, partition: int) -> Wanted | None:
+        """The part of the requests that an answer's part is for; None if nobody wants it any more."""
+        return self._held.get((topic_id, partition))
+
+    def take(self, number: int, parts: Sequence[FetchedPart], *, throttled: bool = False) -> list[FetchedPart]:
+        """The parts of an answer in session ``number``, and those that it leaves out.
+
+        A ``throttled`` answer is empty, and says nothing of any partition; the next one does.
+        """
+        # The number 0 says that the broker keeps no session: it has no room for another.
+        self._number, self._epoch = number, self._epoch % _LAST_SESSION_EPOCH + 1 if number else 0
+        if throttled:
+            return []
+        full = any(part.records for part in parts)
+        answered = {_session_key(part.wanted): part for part in parts}
+        self._high |= {key: part.high_watermark for key, part in answered.items()}
+        left_out = [
+            FetchedPart(self._held[key], high_watermark=self._high.get(key, -1), first=not full)
+            for key in self._due - answered.keys()
+        ]
+        every = [*parts, *left_out]
+        self._due = {
+            _session_key(part.wanted) for part in every if not part.records and part.high_watermark > part.wanted.offset
+        }
+        return every
+
+    def lose(self) -> bool:
+        """Begin another session with the next request; True if the last one was told of changes alone."""
+        continued, self._epoch = self._epoch > 0, 0
+        return continued
+
+
+def _session_key(wanted: Wanted) -> tuple[str, int]:
+    return wanted.topic_id, wanted.tp.partition
+
+
+def check_security(settings: Mapping[str, Any]) -> None:
+    """Check kafka-python's ``settings``.
+
+    Raises:
+        ConfigError: kafka-python has no such SASL mechanism, or a file of TLS is not there, or not what it must be.
+    """
+    protocol, mechanism = str(settings.get("security_protocol", "")), settings.get("sasl_mechanism")
+    if protocol.startswith("SASL") and mechanism not in SASL_MECHANISMS:
+        known = ", ".join(sorted(SASL_MECHANISMS))
+        raise ConfigError("sasl_mechanism", [("", f"{mechanism!r} is not known; it must be one of {known}")])
+    if not protocol.endswith("SSL"):
+        return
+    names = ("ssl_cafile", "ssl_crlfile", "ssl_keyfile", "ssl_certfile")
+    files = {name: str(settings[name]) for name in names if settings.get(name)}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for name, file in files.items():
+        try:
+            Path(file).open("rb").close()
+            if name == "ssl_certfile":
+                # Without a password OpenSSL would ask for one at the terminal.
+                context.load_cert_chain(file, files.get("ssl_keyfile"), settings.get("ssl_password") or "")
+            elif name != "ssl_keyfile":
+                context.load_verify_locations(file)
+        except ssl.SSLError as error:
+            raise ConfigError(name, [("", f"{file} {_TLS_FILE_RULES[name]}: {error.reason}")]) from error
+        except OSError as error:
+            raise ConfigError(name, [("", f"{file} cannot be read: {error.strerror}")]) from error
+
+
+def tls_refusal(error: Exception, settings: Mapping[str, Any]) -> str | None:
+    """The setting to correct, if TLS is why a connection failed with ``error``."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        file = settings["ssl_cafile"] or "of this system"
+        return f"its certificate is not accepted: {text}; correct ssl_cafile ({file}), or that certificate"
+    alert = _CERTIFICATE_ALERT.search(text)
+    if alert is None:
+        return None
+    file = settings["ssl_certfile"]
+    if file is None:
+        return f"it wants a certificate of this client: {alert[0]}; set ssl_certfile, and ssl_keyfile"
+    return (
+        f"it refuses the certificate in {file}: {alert[0]}; ssl_certfile must be signed by an authority that it trusts"
+    )

@@ -12,7 +12,7 @@ from tidemark.raw.objects import StoredWatermark, find_watermark
 from tidemark.raw.segments import segment_of
 from tidemark.store import Store
 from uploader_agent.stored.histories import last_batch
-from uploader_agent.stored.manifests import open_in_store
+from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.stored_log import StoredSegment
 
 
@@ -35,7 +35,7 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
     end, lineage = found.watermark.next_offset, lineage.restored(found.watermark.restores)
     cut = found.lineage.divergence(lineage, end)
     if cut is not None:
-        return StoredEnd(cut, opened=open_in_store(store, keys, cut, lineage) or ())
+        return StoredEnd(cut, opened=transactions_open_at(store, keys, cut, lineage) or ())
     base = found.base_offset
     # Then those of other branches, and what was rewritten.
     others = (listed.name for listed in objects.manifests(store, keys, base, base + 1))
@@ -46,4 +46,4 @@ def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineag
             last = last_batch(store, segment_of(stored.manifest, keys.manifest(name), store.url), end)
             whole = last is not None and last.base_offset not in stored.manifest.gone
             return StoredEnd(end, last if whole else None, known.open_transactions)
-    return StoredEnd(end, opened=open_in_store(store, keys, end, lineage) or ())
+    return StoredEnd(end, opened=transactions_open_at(store, keys, end, lineage) or ())

@@ -1,13 +1,7 @@
-"""The thread that packs in one bucket. It wakes when there are batches to pack, and to maintain the head.
+"""When and where partitions are packed: the loop's ticks, and for each bucket a packer with a thread of its own.
 
-The times at which partitions are packed: the loop's part, which looks at the disk and asks the broker.
-
-A tick is a third of the shortest freshness of a led topic. A partition is due when its oldest byte that is not stored
-will be older than a third of its own freshness at the next tick. A quiet tail is due in the next tick; if there is none
-soon, it gets a tick of its own. The loop asks the broker for the high watermarks of all due partitions in one question.
-Once it has answered, another thread packs them.
-
-A packer for each bucket, with a thread of its own: a packer that hangs or fails delays no other.
+A packer that hangs or fails delays no other. :class:`Ticks` is the loop's part, which looks at the disk and asks the
+broker. It hands the due partitions to :class:`PackBuckets`, which has a :class:`PackThread` for each bucket.
 """
 
 from __future__ import annotations
@@ -33,213 +27,14 @@ from uploader_agent.stored.destinations import Bucket
 
 logger = structlog.get_logger(__name__)
 
-_AGAIN, _LONGEST = 1.0, 10.0
+_TICK_AGAIN, _LONGEST_PAUSE = 1.0, 10.0
 """Seconds after which a failed tick is repeated, at first and at most."""
 
-
-class PackThread:
-    """Packs in one bucket, and maintains its head. Thread-safe."""
-
-    def __init__(
-        self,
-        name: str,
-        packer: Packer,
-        head_maintenance: HeadMaintenance,
-        interval: Callable[[], float],
-        traffic: StoreTraffic,
-        runtime: Runtime,
-    ) -> None:
-        """Maintain the head every ``interval()`` seconds. In ``traffic``, packs have priority over segments."""
-        self.name = name
-        self._traffic = traffic
-        self._packer = packer
-        self._head_maintenance = head_maintenance
-        self._interval = interval
-        self._clock = runtime.monotonic
-        self._changed = runtime.condition()
-        self._wanted: dict[TopicPartition, LedPartition] = {}
-        self._failed: dict[TopicPartition, LedPartition] = {}
-        self._repeat_at = float("inf")
-        self._pause = _AGAIN
-        self._maintain_at = 0.0
-        self._stopped = False
-        self.thread = runtime.thread(name, self._run)
-
-    def start(self) -> None:
-        """Pack from now on."""
-        self.thread.start()
-
-    def pack(self, partitions: Collection[LedPartition]) -> None:
-        """Pack the new batches of ``partitions``, soon."""
-        self._packer.backlog.add(partitions)
-        with self._changed:
-            self._wanted |= {partition.tp: partition for partition in partitions}
-            self._changed.notify_all()
-
-    def maintain(self) -> None:
-        """Maintain the head now."""
-        with self._changed:
-            self._maintain_at = 0.0
-            self._changed.notify_all()
-
-    def forget(self, tps: Collection[TopicPartition]) -> None:
-        """Drop partitions that this broker no longer leads, or leads under another epoch."""
-        with self._changed:
-            for tp in tps:
-                self._wanted.pop(tp, None)
-                self._failed.pop(tp, None)
-                self._packer.forget(tp)
-
-    def stop(self) -> None:
-        """Begin no more ticks."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the running tick, at most ``timeout`` seconds."""
-        if self.thread.ident is not None:
-            self.thread.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._stopped and not self._wanted and (pause := self._next_time - self._clock()) > 0:
-                    self._changed.wait(pause)
-                if self._stopped:
-                    return
-                wanted = self._take()
-            self._work(wanted)
-
-    @property
-    def _next_time(self) -> float:
-        return min(self._repeat_at, self._maintain_at)
-
-    def _take(self) -> list[LedPartition]:
-        wanted = {**self._failed, **self._wanted} if self._clock() >= self._repeat_at else self._wanted
-        if wanted is not self._wanted:
-            self._failed, self._repeat_at = {}, float("inf")
-        self._wanted = {}
-        return [*wanted.values()]
-
-    def _work(self, wanted: list[LedPartition]) -> None:
-        try:
-            with self._traffic.first():
-                failed = self._packer.pack(wanted) if wanted else []
-            if self._clock() >= self._maintain_at:
-                self._maintain_at = self._clock() + self._interval()
-                self._head_maintenance.look()
-        except Exception:
-            logger.exception("packing_failed")  # the thread must go on: other partitions wait
-            failed = wanted
-        if not failed:
-            self._pause = _AGAIN if wanted else self._pause
-            return
-        with self._changed:
-            self._failed |= {partition.tp: partition for partition in failed}
-            self._repeat_at = min(self._repeat_at, self._clock() + self._pause)
-        self._pause = min(2 * self._pause, _LONGEST)
-
-
-_PATIENCE = 1.0
+_ANSWER_PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
 
 GATHERING = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
-
-
-class Ticks:
-    """The ticks of all led partitions, for the loop. ``pack`` is called with the partitions of a tick."""
-
-    def __init__(
-        self,
-        leadership: Leadership,
-        poller: Poller,
-        pack: Callable[[Collection[LedPartition]], object],
-        runtime: Runtime,
-    ) -> None:
-        self._leadership = leadership
-        self._poller = poller
-        self._pack = pack
-        self._clock = runtime.monotonic
-        self._fresh: list[LedPartition] = []
-        self._quiet: dict[TopicPartition, LedPartition] = {}
-        self._every = float("inf")
-        self._next = float("inf")
-        self._due: dict[TopicPartition, LedPartition] = {}
-        self._unanswered: set[TopicPartition] = set()
-        self._late: dict[TopicPartition, LedPartition] = {}
-        """The partitions of the last tick without an answer in time: for thousands, the broker takes seconds."""
-        self._waits_until = float("inf")
-
-    @property
-    def next_time(self) -> float:
-        """The time at which :meth:`turn` is due; infinity while no partition is to be packed."""
-        return min(self._next, self._waits_until)
-
-    def reconsider(self) -> None:
-        """Compute the ticks again, after a change of the leadership or the settings."""
-        led = self._leadership.partitions
-        self._fresh = [partition for partition in led.values() if partition.freshness is not None]
-        ticks = (partition.freshness / PACKS_PER_FRESHNESS for partition in self._fresh if partition.freshness)
-        self._every = min(ticks, default=float("inf"))
-        self._quiet = {tp: partition for tp, partition in self._quiet.items() if led.get(tp) is partition}
-        self._next = min(self._next, self._clock() + self._every) if self._fresh or self._quiet else float("inf")
-        self._late = {}
-
-    def add_quiet(self, partition: LedPartition, tail_after: float) -> None:
-        """Pack the tail of ``partition`` soon, since nothing was appended for ``tail_after`` seconds."""
-        self._quiet[partition.tp] = partition
-        self._next = min(self._next, self._clock() + min(GATHERING, tail_after / 10))
-
-    def turn(self) -> set[TopicPartition]:
-        """Begin and end the ticks that are due; return the partitions that have changed on the disk."""
-        now = self._clock()
-        if now >= self._waits_until:
-            self._pack_due()
-        return self._begin(now) if now >= self._next else set()
-
-    def answered(self, answer: OffsetsAnswer) -> None:
-        """Note an answer or a failure of the broker."""
-        late = [self._late.pop(tp) for tp in answer.asked.keys() & self._late.keys()]
-        if late:
-            self._pack_ready(late)
-        if self._unanswered:
-            self._unanswered -= answer.asked.keys()
-            if not self._unanswered:
-                self._pack_due()
-
-    def _begin(self, now: float) -> set[TopicPartition]:
-        self._next = max(self._next + self._every, now + self._every / 2)
-        changed = {partition.tp for partition in self._fresh if partition.look()}
-        due = self._quiet | {partition.tp: partition for partition in self._fresh if self._is_due(partition)}
-        self._quiet = {}
-        ask = {tp for tp, partition in due.items() if partition.outdated}
-        self._due |= due
-        if ask:
-            self._unanswered |= ask
-            self._waits_until = now + min(_PATIENCE, self._every / 2)
-            self._poller.ask_offsets(self._leadership.ask(ask))
-        elif due:
-            self._pack_due()
-        return changed
-
-    def _is_due(self, partition: LedPartition) -> bool:
-        age = partition.unstored_age(self._clock())
-        if not age:
-            return age is None
-        return partition.freshness is not None and age + self._every >= partition.freshness / PACKS_PER_FRESHNESS
-
-    def _pack_due(self) -> None:
-        """Pack all due partitions for which the broker has answered."""
-        self._late = {tp: self._due[tp] for tp in self._unanswered}
-        due, self._due, self._unanswered, self._waits_until = self._due, {}, set(), float("inf")
-        self._pack_ready(due.values())
-
-    def _pack_ready(self, due: Iterable[LedPartition]) -> None:
-        ready = [partition for partition in due if (partition.high_watermark or 0) > partition.stored_end]
-        if ready:
-            self._pack(ready)
 
 
 class BucketPacker(NamedTuple):
@@ -361,3 +156,210 @@ def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Bucket, l
     for partition in partitions:
         members[partition.bucket].append(partition)
     return members.items()
+
+
+class PackThread:
+    """Packs in one bucket, and maintains its head. Thread-safe.
+
+    It wakes when there are batches to pack, and to maintain the head.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        packer: Packer,
+        head_maintenance: HeadMaintenance,
+        interval: Callable[[], float],
+        traffic: StoreTraffic,
+        runtime: Runtime,
+    ) -> None:
+        """Maintain the head every ``interval()`` seconds. In ``traffic``, packs have priority over segments."""
+        self.name = name
+        self._traffic = traffic
+        self._packer = packer
+        self._head_maintenance = head_maintenance
+        self._interval = interval
+        self._clock = runtime.monotonic
+        self._changed = runtime.condition()
+        self._wanted: dict[TopicPartition, LedPartition] = {}
+        self._failed: dict[TopicPartition, LedPartition] = {}
+        self._repeat_at = float("inf")
+        self._pause = _TICK_AGAIN
+        self._maintain_at = 0.0
+        self._stopped = False
+        self.thread = runtime.thread(name, self._run)
+
+    def start(self) -> None:
+        """Pack from now on."""
+        self.thread.start()
+
+    def pack(self, partitions: Collection[LedPartition]) -> None:
+        """Pack the new batches of ``partitions``, soon."""
+        self._packer.backlog.add(partitions)
+        with self._changed:
+            self._wanted |= {partition.tp: partition for partition in partitions}
+            self._changed.notify_all()
+
+    def maintain(self) -> None:
+        """Maintain the head now."""
+        with self._changed:
+            self._maintain_at = 0.0
+            self._changed.notify_all()
+
+    def forget(self, tps: Collection[TopicPartition]) -> None:
+        """Drop partitions that this broker no longer leads, or leads under another epoch."""
+        with self._changed:
+            for tp in tps:
+                self._wanted.pop(tp, None)
+                self._failed.pop(tp, None)
+                self._packer.forget(tp)
+
+    def stop(self) -> None:
+        """Begin no more ticks."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the running tick, at most ``timeout`` seconds."""
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopped and not self._wanted and (pause := self._next_time - self._clock()) > 0:
+                    self._changed.wait(pause)
+                if self._stopped:
+                    return
+                wanted = self._take()
+            self._work(wanted)
+
+    @property
+    def _next_time(self) -> float:
+        return min(self._repeat_at, self._maintain_at)
+
+    def _take(self) -> list[LedPartition]:
+        wanted = {**self._failed, **self._wanted} if self._clock() >= self._repeat_at else self._wanted
+        if wanted is not self._wanted:
+            self._failed, self._repeat_at = {}, float("inf")
+        self._wanted = {}
+        return [*wanted.values()]
+
+    def _work(self, wanted: list[LedPartition]) -> None:
+        try:
+            with self._traffic.first():
+                failed = self._packer.pack(wanted) if wanted else []
+            if self._clock() >= self._maintain_at:
+                self._maintain_at = self._clock() + self._interval()
+                self._head_maintenance.look()
+        except Exception:
+            logger.exception("packing_failed")  # the thread must go on: other partitions wait
+            failed = wanted
+        if not failed:
+            self._pause = _TICK_AGAIN if wanted else self._pause
+            return
+        with self._changed:
+            self._failed |= {partition.tp: partition for partition in failed}
+            self._repeat_at = min(self._repeat_at, self._clock() + self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+class Ticks:
+    """The ticks of all led partitions, for the loop. ``pack`` is called with the partitions of a tick.
+
+    A tick is a third of the shortest freshness of a led topic. A partition is due when its oldest byte that is not
+    stored will be older than a third of its own freshness at the next tick. A quiet tail is due in the next tick; if
+    there is none soon, it gets a tick of its own. The loop asks the broker for the high watermarks of all due
+    partitions in one question. Once it has answered, another thread packs them.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        poller: Poller,
+        pack: Callable[[Collection[LedPartition]], object],
+        runtime: Runtime,
+    ) -> None:
+        self._leadership = leadership
+        self._poller = poller
+        self._pack = pack
+        self._clock = runtime.monotonic
+        self._fresh: list[LedPartition] = []
+        self._quiet: dict[TopicPartition, LedPartition] = {}
+        self._every = float("inf")
+        self._next = float("inf")
+        self._due: dict[TopicPartition, LedPartition] = {}
+        self._unanswered: set[TopicPartition] = set()
+        self._late: dict[TopicPartition, LedPartition] = {}
+        """The partitions of the last tick without an answer in time: for thousands, the broker takes seconds."""
+        self._waits_until = float("inf")
+
+    @property
+    def next_time(self) -> float:
+        """The time at which :meth:`turn` is due; infinity while no partition is to be packed."""
+        return min(self._next, self._waits_until)
+
+    def reconsider(self) -> None:
+        """Compute the ticks again, after a change of the leadership or the settings."""
+        led = self._leadership.partitions
+        self._fresh = [partition for partition in led.values() if partition.freshness is not None]
+        ticks = (partition.freshness / PACKS_PER_FRESHNESS for partition in self._fresh if partition.freshness)
+        self._every = min(ticks, default=float("inf"))
+        self._quiet = {tp: partition for tp, partition in self._quiet.items() if led.get(tp) is partition}
+        self._next = min(self._next, self._clock() + self._every) if self._fresh or self._quiet else float("inf")
+        self._late = {}
+
+    def add_quiet(self, partition: LedPartition, tail_after: float) -> None:
+        """Pack the tail of ``partition`` soon, since nothing was appended for ``tail_after`` seconds."""
+        self._quiet[partition.tp] = partition
+        self._next = min(self._next, self._clock() + min(GATHERING, tail_after / 10))
+
+    def turn(self) -> set[TopicPartition]:
+        """Begin and end the ticks that are due; return the partitions that have changed on the disk."""
+        now = self._clock()
+        if now >= self._waits_until:
+            self._pack_due()
+        return self._begin(now) if now >= self._next else set()
+
+    def answered(self, answer: OffsetsAnswer) -> None:
+        """Note an answer or a failure of the broker."""
+        late = [self._late.pop(tp) for tp in answer.asked.keys() & self._late.keys()]
+        if late:
+            self._pack_ready(late)
+        if self._unanswered:
+            self._unanswered -= answer.asked.keys()
+            if not self._unanswered:
+                self._pack_due()
+
+    def _begin(self, now: float) -> set[TopicPartition]:
+        self._next = max(self._next + self._every, now + self._every / 2)
+        changed = {partition.tp for partition in self._fresh if partition.look()}
+        due = self._quiet | {partition.tp: partition for partition in self._fresh if self._is_due(partition)}
+        self._quiet = {}
+        ask = {tp for tp, partition in due.items() if partition.outdated}
+        self._due |= due
+        if ask:
+            self._unanswered |= ask
+            self._waits_until = now + min(_ANSWER_PATIENCE, self._every / 2)
+            self._poller.ask_offsets(self._leadership.ask(ask))
+        elif due:
+            self._pack_due()
+        return changed
+
+    def _is_due(self, partition: LedPartition) -> bool:
+        age = partition.unstored_age(self._clock())
+        if not age:
+            return age is None
+        return partition.freshness is not None and age + self._every >= partition.freshness / PACKS_PER_FRESHNESS
+
+    def _pack_due(self) -> None:
+        """Pack all due partitions for which the broker has answered."""
+        self._late = {tp: self._due[tp] for tp in self._unanswered}
+        due, self._due, self._unanswered, self._waits_until = self._due, {}, set(), float("inf")
+        self._pack_ready(due.values())
+
+    def _pack_ready(self, due: Iterable[LedPartition]) -> None:
+        ready = [partition for partition in due if (partition.high_watermark or 0) > partition.stored_end]
+        if ready:
+            self._pack(ready)

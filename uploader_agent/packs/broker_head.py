@@ -5,15 +5,11 @@ has arrived. Then it is read again, and every partition continues from it. An ob
 written by something else: its bytes are kept aside, and the head is made again in place of exactly that version.
 
 A PUT without a known outcome, of this process or of a killed one, may still take effect after the head was read. It
-fails once this process has replaced the head itself. Seals of compacted logs wait for that, see :attr:`settled`.
+fails once this process has replaced the head itself. Seals of compacted logs wait for that, see
+:attr:`BrokerHead.settled`.
 
-Runs a few requests of the packer at the same time, in threads of its own, so that they wait for no seal.
-
-The entries of a head in the JSON form in which they are stored.
-
-A broker may have thousands. An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on demand.
-
-The ranges that this broker has packed of a partition, in few bytes each: a broker has a million.
+A broker may have thousands of entries, and a million packed ranges. So :class:`HeadEntries` and :class:`KnownRanges`
+keep them in few bytes each.
 """
 
 from __future__ import annotations
@@ -40,74 +36,24 @@ from uploader_agent import __version__
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored.destinations import Bucket, OpenStore
 
+logger = structlog.get_logger(__name__)
+
 _RANGE = Struct(">QIIQ")
 """Next offset, size in bytes, CRC32C, and the time of packing in milliseconds since 1970."""
 
+REQUESTS_AT_A_TIME = 8
 
-class Unsealed(NamedTuple):
-    """The packed ranges that no seal holds: ``ranges`` of ``size`` bytes, the first of them packed at ``since``."""
-
-    ranges: int = 0
-    size: int = 0
-    since: datetime | None = None
-
-    def plus(self, other: Unsealed) -> Unsealed:
-        """The sum of both."""
-        times = [since for since in (self.since, other.since) if since is not None]
-        return Unsealed(self.ranges + other.ranges, self.size + other.size, min(times, default=None))
-
-
-class KnownRanges:
-    """The last ranges of a chain, each beginning at the end of the one before. Sealed ranges are forgotten."""
-
-    def __init__(self, first: int) -> None:
-        """Begin without ranges; the first range will begin at ``first``."""
-        self.first = first
-        self._packed = bytearray()
-
-    def add(self, part: PackedPart, size: int) -> None:
-        """Add the chain's next range, which has ``size`` bytes."""
-        moment = round(part.shipped_at.timestamp() * 1000)
-        self._packed += _RANGE.pack(part.next, size, int(part.crc32c, 16), moment)
-
-    def forget(self, below: int) -> None:
-        """Forget the ranges that end at or below the offset ``below``."""
-        sealed = 0
-        for following, *_ in self._entries():
-            if following > below:
-                break
-            self.first, sealed = following, sealed + 1
-        del self._packed[: sealed * _RANGE.size]
-
-    @property
-    def unsealed(self) -> Unsealed:
-        """The number, size and age of the ranges."""
-        entries = [*self._entries()]
-        since = datetime.fromtimestamp(entries[0][3] / 1000, UTC) if entries else None
-        return Unsealed(len(entries), sum(entry[1] for entry in entries), since)
-
-    def parts(self) -> Iterator[PackedPart]:
-        """The ranges as manifests list them."""
-        first = self.first
-        for following, _, checksum, moment in self._entries():
-            shipped_at = datetime.fromtimestamp(moment / 1000, UTC)
-            yield PackedPart(first=first, next=following, crc32c=f"{checksum:08x}", shipped_at=shipped_at)
-            first = following
-
-    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        return _RANGE.iter_unpack(bytes(self._packed))
-
-
-class _Line(NamedTuple):
-    tail_end: int
-    json: bytes
+_LONGEST_RULE = 1000
 
 
 class HeadEntries(Mapping[EntryKey, HeadEntry]):
-    """Entries by key, in the order in which they were first put."""
+    """A head's entries by key, in the order in which they were first put, in the JSON form in which they are stored.
+
+    An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on demand.
+    """
 
     def __init__(self, entries: Iterable[HeadEntry] = ()) -> None:
-        self._lines = {entry.key: _Line(entry.tail_end, entry_json(entry)) for entry in entries}
+        self._lines = {entry.key: _EntryLine(entry.tail_end, entry_json(entry)) for entry in entries}
         self._size = sum(len(line.json) + 1 for line in self._lines.values())
 
     @override
@@ -144,7 +90,7 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
 
     def put(self, entry: HeadEntry, most: int) -> bool:
         """Add or replace the entry. Return False, and change nothing, if all would take more than ``most`` bytes."""
-        line, former = _Line(entry.tail_end, entry_json(entry)), self._lines.get(entry.key)
+        line, former = _EntryLine(entry.tail_end, entry_json(entry)), self._lines.get(entry.key)
         size = self._size + len(line.json) + 1 - (len(former.json) + 1 if former is not None else 0)
         if size > most:
             return False
@@ -156,35 +102,13 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
         self._size -= len(self._lines.pop(key).json) + 1
 
 
-SLOTS = 8
+class _EntryLine(NamedTuple):
+    tail_end: int
+    json: bytes
 
-
-def run_all(tasks: Collection[Callable[[], object]], runtime: Runtime) -> None:
-    """Run ``tasks``, up to :data:`SLOTS` at a time, and return when all have ended. They must not raise."""
-    left = deque(tasks)
-
-    def work() -> None:
-        while True:
-            try:
-                task = left.popleft()
-            except IndexError:
-                return
-            task()
-
-    others = [runtime.thread(f"pack-{number}", work) for number in range(1, min(SLOTS, len(left)))]
-    for thread in others:
-        thread.start()
-    work()
-    for thread in others:
-        thread.join()
-
-
-logger = structlog.get_logger(__name__)
 
 Recover = Callable[[Store, ControlKeys, bool], HeadEntries]
 """Make the entries of an unknown head from packs; the flag says that there was a head."""
-
-_LONGEST_RULE = 1000
 
 
 class BrokerHead:
@@ -354,3 +278,83 @@ class BrokerHead:
         if stored.body != body:
             raise error
         return stored.etag
+
+
+class KnownRanges:
+    """The ranges that this broker has packed of a partition: the last of a chain, each beginning at the former's end.
+
+    Sealed ranges are forgotten.
+    """
+
+    def __init__(self, first: int) -> None:
+        """Begin without ranges; the first range will begin at ``first``."""
+        self.first = first
+        self._packed = bytearray()
+
+    def add(self, part: PackedPart, size: int) -> None:
+        """Add the chain's next range, which has ``size`` bytes."""
+        moment = round(part.shipped_at.timestamp() * 1000)
+        self._packed += _RANGE.pack(part.next, size, int(part.crc32c, 16), moment)
+
+    def forget(self, below: int) -> None:
+        """Forget the ranges that end at or below the offset ``below``."""
+        sealed = 0
+        for following, *_ in self._entries():
+            if following > below:
+                break
+            self.first, sealed = following, sealed + 1
+        del self._packed[: sealed * _RANGE.size]
+
+    @property
+    def unsealed(self) -> Unsealed:
+        """The number, size and age of the ranges."""
+        entries = [*self._entries()]
+        since = datetime.fromtimestamp(entries[0][3] / 1000, UTC) if entries else None
+        return Unsealed(len(entries), sum(entry[1] for entry in entries), since)
+
+    def parts(self) -> Iterator[PackedPart]:
+        """The ranges as manifests list them."""
+        first = self.first
+        for following, _, checksum, moment in self._entries():
+            shipped_at = datetime.fromtimestamp(moment / 1000, UTC)
+            yield PackedPart(first=first, next=following, crc32c=f"{checksum:08x}", shipped_at=shipped_at)
+            first = following
+
+    def _entries(self) -> Iterator[tuple[int, int, int, int]]:
+        return _RANGE.iter_unpack(bytes(self._packed))
+
+
+class Unsealed(NamedTuple):
+    """The packed ranges that no seal holds: ``ranges`` of ``size`` bytes, the first of them packed at ``since``."""
+
+    ranges: int = 0
+    size: int = 0
+    since: datetime | None = None
+
+    def plus(self, other: Unsealed) -> Unsealed:
+        """The sum of both."""
+        times = [since for since in (self.since, other.since) if since is not None]
+        return Unsealed(self.ranges + other.ranges, self.size + other.size, min(times, default=None))
+
+
+def run_all(tasks: Collection[Callable[[], object]], runtime: Runtime) -> None:
+    """Run ``tasks``, up to :data:`REQUESTS_AT_A_TIME` at a time, and return when all have ended. They must not raise.
+
+    They are requests of the packer, in threads of its own, so that they wait for no seal.
+    """
+    left = deque(tasks)
+
+    def work() -> None:
+        while True:
+            try:
+                task = left.popleft()
+            except IndexError:
+                return
+            task()
+
+    others = [runtime.thread(f"pack-{number}", work) for number in range(1, min(REQUESTS_AT_A_TIME, len(left)))]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()

@@ -1,10 +1,8 @@
-"""Reads a partition's newest batches from its local files, as one range of a pack.
+"""Reads a partition's newest batches from its local files as one range of a pack, and stores such ranges as packs.
 
 A range begins at the end of the partition's tail. It ends below the high watermark, and no later than its local file,
 so that a seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the
 read, and each batch is on it.
-
-Stores the ranges of one round as packs. A pack is kept in memory until it is large enough.
 """
 
 from __future__ import annotations
@@ -42,9 +40,10 @@ from uploader_agent.upload.local_run import LocalRun, begin, open_before
 LARGEST_RANGE: Final = 8 << 20
 """Bytes after which a range ends; further batches are in the next range. A larger batch is a range by itself."""
 
-
 _FEW: Final = 64
 """Epochs and transactions up to which a range's line is surely short enough, so that it need not be measured."""
+
+Tag = TypeVar("Tag")
 
 
 class NotPackable(TidemarkError):
@@ -281,11 +280,11 @@ class _BatchVerdicts:
                 yield Aborted(producer_id=opened.producer_id, first_offset=first, last_offset=last)
 
 
-Tag = TypeVar("Tag")
-
-
 class Packs(Generic[Tag]):
-    """New packs of one broker. Each range is added with a tag, which is returned once the range is stored."""
+    """Stores the ranges of one round as packs of one broker. A pack is kept in memory until it is large enough.
+
+    Each range is added with a tag, which is returned once the range is stored.
+    """
 
     def __init__(self, store: Store, control: ControlKeys, broker: int, metrics: Metrics) -> None:
         self._store = store

@@ -1,13 +1,6 @@
-"""Recovers the tails of this broker from its own packs, for a lost head that no process knows.
+"""What is made of packs alone: the entries of a lost head, and seals of partitions that this broker no longer leads.
 
-The footers of all its packs are read: each line states the leadership of a range, and the range before it. So the last
-range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed, does no
-harm: its batches were committed, and are on the lineage of their leadership like those of any other pack. A reader
-picks the valid batches by lineage.
-
-One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
-
-The tails of partitions that this broker no longer leads: sealed from their packs, when no leader will do it.
+:class:`PackedTails` recovers the entries, and :class:`Abandoned` seals what no leader will seal.
 """
 
 from __future__ import annotations
@@ -44,11 +37,184 @@ from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.segment_upload import UploadRoute
 
+logger = structlog.get_logger(__name__)
+
 Resolve = Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
 
 
+class PackedTails:
+    """Recovers the tails of ``broker`` from its own packs, for a lost head that no process knows, in any bucket.
+
+    The footers of all its packs are read: each line states the leadership of a range, and the range before it. So the
+    last range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed,
+    does no harm: its batches were committed, and are on the lineage of their leadership like those of any other pack. A
+    reader picks the valid batches by lineage.
+
+    One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
+    """
+
+    def __init__(self, broker: int, resolve: Resolve, runtime: Runtime) -> None:
+        self._broker = broker
+        self._resolve = resolve
+        self._runtime = runtime
+
+    def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
+        """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
+
+        Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
+        packs are left out: their ranges are packed again from the disk, or sealed from there.
+        """
+        packs = [info for info in store.list(control.packs(self._broker)) if control.pack_of(info.key) is not None]
+        packed = _FoundChains(store, control, self._resolve, self._runtime)
+        run_all([partial(packed.read, info) for info in packs], self._runtime)
+        if packed.failure is not None:
+            raise packed.failure
+        entries = HeadEntries()
+        for key, chain in packed.chains.items():
+            if chain.compacted and not named:
+                continue
+            try:
+                entry = chain.entry()
+            except ValidationError as error:
+                logger.warning("tail_not_recovered", tail=str(key), error=describe(error))
+                continue
+            if entry is not None and not entries.put(entry, MOST_ENTRY_BYTES):
+                logger.warning("tail_not_recovered", tail=str(key), error="the head has no room for it")
+        return entries
+
+
+class _FoundChains:
+    """The chains in the packs that a few threads read."""
+
+    def __init__(self, store: Store, control: ControlKeys, resolve: Resolve, runtime: Runtime) -> None:
+        self.chains: dict[EntryKey, _Chain] = {}
+        self.failure: Exception | None = None
+        self._store = store
+        self._control = control
+        self._resolve = resolve
+        self._lock = runtime.lock()
+        self._sealed: dict[PartitionOfId, _SealedEnd] = {}
+
+    def read(self, info: ObjectInfo) -> None:
+        """Add the ranges of a pack to their chains."""
+        if self.failure is not None:
+            return
+        try:
+            ranges = [*_pack_lines(self._store, self._control, info)]
+            names = {_partition_of(range_): range_ for range_, _ in ranges}
+            sealed = {name: self._sealed_of(range_) for name, range_ in names.items() if name not in self._sealed}
+        except LaterFormat as error:
+            self.failure = error  # a head without its ranges would lose them
+            return
+        except (FormatError, NotFound) as error:
+            logger.warning("pack_not_read", key=info.key, error=str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - for the thread that waits for all of them
+            self.failure = error
+            return
+        with self._lock:
+            self._sealed.update(sealed)
+            for range_, pointer in ranges:
+                key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch, len(range_.restores))
+                if key not in self.chains:
+                    self.chains[key] = _Chain(range_, pointer, self._sealed[_partition_of(range_)])
+                self.chains[key].add(range_, pointer)
+
+    def _sealed_of(self, range_: Range) -> _SealedEnd:
+        tp = TopicPartition(range_.topic, range_.partition)
+        try:
+            _, store, keys = self._resolve(tp, range_.topic_id)
+            stored = watermark.read(store, keys)
+        except LaterFormat:
+            raise
+        except FormatError as error:
+            logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
+            stored = None
+        return _SealedEnd(stored.watermark.next_offset, stored.lineage) if stored else _SealedEnd()
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The end of one leadership's chain, and the amount of it that is not sealed."""
+
+    last: Range
+    pointer: RangePointer
+    sealed: _SealedEnd
+    unsealed: Unsealed = field(default_factory=Unsealed)
+    compacted: bool = False
+    starts: dict[int, int] = field(default_factory=dict)
+    """The epochs of its batches, and the first offset seen of each."""
+
+    def add(self, range_: Range, pointer: RangePointer) -> None:
+        """Add a range of the leadership; ranges come in any order."""
+        if (range_.next, range_.shipped_at) > (self.last.next, self.last.shipped_at):
+            self.last, self.pointer = range_, pointer
+        self.compacted = self.compacted or range_.compacted
+        if range_.next > self.sealed.next_offset:
+            self.unsealed = self.unsealed.plus(Unsealed(1, range_.size, range_.shipped_at))
+            for epoch, start in range_.epochs:
+                self.starts[epoch] = min(start, self.starts.get(epoch, start))
+
+    def entry(self) -> HeadEntry | None:
+        """The head's entry; None if all is sealed. Raises ValidationError if the packs lack a field of it."""
+        last, sealed = self.last, self.sealed
+        entry = HeadEntry(
+            topic=last.topic,
+            topic_id=last.topic_id,
+            partition=last.partition,
+            epoch=last.leader_epoch,
+            lineage=self._lineage().since(min(sealed.next_offset, last.first)).entries,
+            restores=last.restores,
+            tail_end=last.next,
+            last=self.pointer,
+            high_watermark=last.next,
+            observed_at=NEVER,
+            ranges=self.unsealed.ranges,
+            size=self.unsealed.size,
+            since=self.unsealed.since,
+        )
+        is_sealed = last.next <= sealed.next_offset and live_end(entry, sealed.lineage) == last.next
+        return None if is_sealed else entry
+
+    def _lineage(self) -> Lineage:
+        """The lineage of the leadership's log: from ``offset.wm`` if that has the epoch, and from the batches.
+
+        The batches do not show the start of the leader's own epoch if it has packed none of its own.
+        """
+        epoch = self.last.leader_epoch
+        known_below = self.sealed.lineage.parted_at(self.last.restores)
+        own = self.sealed.lineage if known_below is None else self.sealed.lineage.truncated(known_below)
+        stored = tuple(entry for entry in own.entries if entry[0] <= epoch)
+        if stored and stored[-1][0] == epoch:
+            return Lineage(stored).with_batches(self.starts.items())
+        packed = sorted({**dict(self.last.epochs), **self.starts}.items())
+        known = tuple(entry for entry in packed if entry[0] >= 0)
+        return Lineage(known if known and known[-1][0] == epoch else (*known, (epoch, self.last.next)))
+
+
+class _SealedEnd(NamedTuple):
+    """The end of a partition's seals, from its ``offset.wm``; 0 without one."""
+
+    next_offset: int = 0
+    lineage: Lineage = Lineage()
+
+
+def _partition_of(range_: Range) -> PartitionOfId:
+    return PartitionOfId(range_.topic_id, range_.partition)
+
+
+def _pack_lines(store: Store, control: ControlKeys, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
+    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.raw.pack.read_lines`."""
+    name, lines = str(control.pack_of(info.key)), read_lines(store, info.key, info.size)
+    for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
+        yield packed.range, RangePointer(pack=name, position=start, length=end - start)
+
+
 class Abandoned:
-    """Seals abandoned tails. ``is_deleted`` returns True if the cluster no longer has a topic id."""
+    """Seals the tails of partitions that this broker no longer leads from their packs, when no leader will do it.
+
+    ``is_deleted`` returns True if the cluster no longer has a topic id.
+    """
 
     def __init__(
         self, broker: int, resolve: Resolve, is_deleted: Callable[[TopicPartition, str], bool], runtime: Runtime
@@ -184,166 +350,3 @@ def _is_sealed(
     """True if no part of a leadership's tail is left to seal: no agent packs a deleted topic any more."""
     entry = entries.get(tail)
     return entry is None or live_end(entry, lineage) <= sealed_end
-
-
-logger = structlog.get_logger(__name__)
-
-
-class _Sealed(NamedTuple):
-    """The end of a partition's seals, from its ``offset.wm``; 0 without one."""
-
-    next_offset: int = 0
-    lineage: Lineage = Lineage()
-
-
-@dataclass(slots=True)
-class _Chain:
-    """The end of one leadership's chain, and the amount of it that is not sealed."""
-
-    last: Range
-    pointer: RangePointer
-    sealed: _Sealed
-    unsealed: Unsealed = field(default_factory=Unsealed)
-    compacted: bool = False
-    starts: dict[int, int] = field(default_factory=dict)
-    """The epochs of its batches, and the first offset seen of each."""
-
-    def add(self, range_: Range, pointer: RangePointer) -> None:
-        """Add a range of the leadership; ranges come in any order."""
-        if (range_.next, range_.shipped_at) > (self.last.next, self.last.shipped_at):
-            self.last, self.pointer = range_, pointer
-        self.compacted = self.compacted or range_.compacted
-        if range_.next > self.sealed.next_offset:
-            self.unsealed = self.unsealed.plus(Unsealed(1, range_.size, range_.shipped_at))
-            for epoch, start in range_.epochs:
-                self.starts[epoch] = min(start, self.starts.get(epoch, start))
-
-    def entry(self) -> HeadEntry | None:
-        """The head's entry; None if all is sealed. Raises ValidationError if the packs lack a field of it."""
-        last, sealed = self.last, self.sealed
-        entry = HeadEntry(
-            topic=last.topic,
-            topic_id=last.topic_id,
-            partition=last.partition,
-            epoch=last.leader_epoch,
-            lineage=self._lineage().since(min(sealed.next_offset, last.first)).entries,
-            restores=last.restores,
-            tail_end=last.next,
-            last=self.pointer,
-            high_watermark=last.next,
-            observed_at=NEVER,
-            ranges=self.unsealed.ranges,
-            size=self.unsealed.size,
-            since=self.unsealed.since,
-        )
-        is_sealed = last.next <= sealed.next_offset and live_end(entry, sealed.lineage) == last.next
-        return None if is_sealed else entry
-
-    def _lineage(self) -> Lineage:
-        """The lineage of the leadership's log: from ``offset.wm`` if that has the epoch, and from the batches.
-
-        The batches do not show the start of the leader's own epoch if it has packed none of its own.
-        """
-        epoch = self.last.leader_epoch
-        known_below = self.sealed.lineage.parted_at(self.last.restores)
-        own = self.sealed.lineage if known_below is None else self.sealed.lineage.truncated(known_below)
-        stored = tuple(entry for entry in own.entries if entry[0] <= epoch)
-        if stored and stored[-1][0] == epoch:
-            return Lineage(stored).with_batches(self.starts.items())
-        packed = sorted({**dict(self.last.epochs), **self.starts}.items())
-        known = tuple(entry for entry in packed if entry[0] >= 0)
-        return Lineage(known if known and known[-1][0] == epoch else (*known, (epoch, self.last.next)))
-
-
-class PackedTails:
-    """Reads the unsealed ranges in the packs of ``broker``, in any bucket."""
-
-    def __init__(self, broker: int, resolve: Resolve, runtime: Runtime) -> None:
-        self._broker = broker
-        self._resolve = resolve
-        self._runtime = runtime
-
-    def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
-        """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
-
-        Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
-        packs are left out: their ranges are packed again from the disk, or sealed from there.
-        """
-        packs = [info for info in store.list(control.packs(self._broker)) if control.pack_of(info.key) is not None]
-        packed = _Found(store, control, self._resolve, self._runtime)
-        run_all([partial(packed.read, info) for info in packs], self._runtime)
-        if packed.failure is not None:
-            raise packed.failure
-        entries = HeadEntries()
-        for key, chain in packed.chains.items():
-            if chain.compacted and not named:
-                continue
-            try:
-                entry = chain.entry()
-            except ValidationError as error:
-                logger.warning("tail_not_recovered", tail=str(key), error=describe(error))
-                continue
-            if entry is not None and not entries.put(entry, MOST_ENTRY_BYTES):
-                logger.warning("tail_not_recovered", tail=str(key), error="the head has no room for it")
-        return entries
-
-
-class _Found:
-    """The chains in the packs that a few threads read."""
-
-    def __init__(self, store: Store, control: ControlKeys, resolve: Resolve, runtime: Runtime) -> None:
-        self.chains: dict[EntryKey, _Chain] = {}
-        self.failure: Exception | None = None
-        self._store = store
-        self._control = control
-        self._resolve = resolve
-        self._lock = runtime.lock()
-        self._sealed: dict[PartitionOfId, _Sealed] = {}
-
-    def read(self, info: ObjectInfo) -> None:
-        """Add the ranges of a pack to their chains."""
-        if self.failure is not None:
-            return
-        try:
-            ranges = [*_lines(self._store, self._control, info)]
-            names = {_name(range_): range_ for range_, _ in ranges}
-            sealed = {name: self._sealed_of(range_) for name, range_ in names.items() if name not in self._sealed}
-        except LaterFormat as error:
-            self.failure = error  # a head without its ranges would lose them
-            return
-        except (FormatError, NotFound) as error:
-            logger.warning("pack_not_read", key=info.key, error=str(error))
-            return
-        except Exception as error:  # noqa: BLE001 - for the thread that waits for all of them
-            self.failure = error
-            return
-        with self._lock:
-            self._sealed.update(sealed)
-            for range_, pointer in ranges:
-                key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch, len(range_.restores))
-                if key not in self.chains:
-                    self.chains[key] = _Chain(range_, pointer, self._sealed[_name(range_)])
-                self.chains[key].add(range_, pointer)
-
-    def _sealed_of(self, range_: Range) -> _Sealed:
-        tp = TopicPartition(range_.topic, range_.partition)
-        try:
-            _, store, keys = self._resolve(tp, range_.topic_id)
-            stored = watermark.read(store, keys)
-        except LaterFormat:
-            raise
-        except FormatError as error:
-            logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
-            stored = None
-        return _Sealed(stored.watermark.next_offset, stored.lineage) if stored else _Sealed()
-
-
-def _name(range_: Range) -> PartitionOfId:
-    return PartitionOfId(range_.topic_id, range_.partition)
-
-
-def _lines(store: Store, control: ControlKeys, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
-    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.raw.pack.read_lines`."""
-    name, lines = str(control.pack_of(info.key)), read_lines(store, info.key, info.size)
-    for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
-        yield packed.range, RangePointer(pack=name, position=start, length=end - start)

@@ -1,7 +1,4 @@
-"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records.
-
-A run of batches from packs, as the local files from which a seal is made.
-"""
+"""Seals from packs: of runs that the local log no longer has, and of runs from which compaction has removed records."""
 
 from __future__ import annotations
 
@@ -19,56 +16,12 @@ from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
-from uploader_agent.stored.manifests import Observed, open_in_store
+from uploader_agent.stored.manifests import Observed, transactions_open_at
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
 from uploader_agent.upload.validation import ScannedSegment
-
-
-class PackedFiles(SegmentFiles):
-    """A single ``.log`` with the bytes ``data``, in a file in memory."""
-
-    def __init__(self, base_offset: int, data: bytes, lineage: Lineage) -> None:
-        self._name = file_name(base_offset, "log")
-        self._lineage = lineage
-        self._stack = ExitStack()
-        self._descriptor = os.memfd_create(self._name)
-        self._stack.callback(os.close, self._descriptor)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
-    @property
-    def log(self) -> OpenFile:
-        """The file."""
-        return opened(self._name, self._descriptor)
-
-    @override
-    def open(self, name: str) -> OpenFile | None:
-        return self.log if name == self._name else None
-
-    @override
-    def lineage(self) -> Lineage:
-        return self._lineage
-
-    @override
-    def next_base(self, base_offset: int) -> int | None:
-        return None
-
-    @override
-    def previous_base(self, base_offset: int) -> int | None:
-        return None
-
-    @override
-    def path(self, name: str) -> str:
-        return f"{name} from packs"
-
-    @override
-    def close(self) -> None:
-        self._stack.close()
-
 
 logger = structlog.get_logger(__name__)
 
@@ -92,7 +45,7 @@ def seal_packed(
 
     def open_at(offset: int) -> tuple[UnfinishedTransaction, ...] | None:
         known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
-        return open_in_store(route.store, route.keys, offset, lineage) if known is None else known
+        return transactions_open_at(route.store, route.keys, offset, lineage) if known is None else known
 
     run = read_run(route.store, route.keys.control, ranges, lineage, start, end, open_at)
     if run is None:
@@ -166,3 +119,49 @@ def _seal(
         last = max((header.next_offset for header in batch_headers(files.log, 0)), default=start)
         work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
         return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))
+
+
+class PackedFiles(SegmentFiles):
+    """A run of batches from packs as the local files from which a seal is made: one ``.log`` with the bytes ``data``.
+
+    It is a file in memory.
+    """
+
+    def __init__(self, base_offset: int, data: bytes, lineage: Lineage) -> None:
+        self._name = file_name(base_offset, "log")
+        self._lineage = lineage
+        self._stack = ExitStack()
+        self._descriptor = os.memfd_create(self._name)
+        self._stack.callback(os.close, self._descriptor)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    @property
+    def log(self) -> OpenFile:
+        """The file."""
+        return opened(self._name, self._descriptor)
+
+    @override
+    def open(self, name: str) -> OpenFile | None:
+        return self.log if name == self._name else None
+
+    @override
+    def lineage(self) -> Lineage:
+        return self._lineage
+
+    @override
+    def next_base(self, base_offset: int) -> int | None:
+        return None
+
+    @override
+    def previous_base(self, base_offset: int) -> int | None:
+        return None
+
+    @override
+    def path(self, name: str) -> str:
+        return f"{name} from packs"
+
+    @override
+    def close(self) -> None:
+        self._stack.close()

@@ -1,9 +1,7 @@
-"""The packed and not yet sealed tail of one partition under one leadership.
+"""The packed and not yet sealed tail of one partition under one leadership, and the packed ranges that a seal may hold.
 
-The thread of the partition's bucket owns it: that thread packs and keeps the head. The workers that seal read it, and
-the loop and the watermark index report it. Each method is one atomic step.
-
-The ranges of packs that a seal of a partition may hold, or be made of.
+The thread of the partition's bucket owns the tail: that thread packs and keeps the head. The workers that seal read it,
+and the loop and the watermark index report it. Each method is one atomic step.
 """
 
 from __future__ import annotations
@@ -28,6 +26,8 @@ from uploader_agent.packs.reading import LogPosition
 from uploader_agent.stored.histories import Shared
 from uploader_agent.upload.segment_upload import UploadRoute
 
+logger = structlog.get_logger(__name__)
+
 
 class NextRange(NamedTuple):
     """The start of the next range. ``last`` is the line with the transactions open there, if ``opened`` is None."""
@@ -39,7 +39,7 @@ class NextRange(NamedTuple):
     last: RangePointer | None = None
 
 
-class _Last(NamedTuple):
+class _LastRange(NamedTuple):
     """The end of the last range, without models, since there are as many as partitions."""
 
     next: int
@@ -85,7 +85,7 @@ class Tail:
         self._plan_requests = 0
         self._packing_from: int | None = None
         self._lock = threading.Lock()
-        self._last: _Last | None = None
+        self._last: _LastRange | None = None
         self._known: KnownRanges | None = None
         self._former: HeadEntry | None = None
         """This leadership's entry as a former process wrote it."""
@@ -279,7 +279,7 @@ class Tail:
                 self._known.add(range_.part, range_.size)
                 at = range_.pointer
                 place, header = range_.place, header_bytes(range_.last)
-                self._last = _Last(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
+                self._last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
             if self._known is not None:
                 self._known.forget(sealed_end)
             self._error = None
@@ -339,16 +339,16 @@ class Tail:
         return max((end for end, _ in self._inherited), default=0)
 
 
-logger = structlog.get_logger(__name__)
-
-
 def shared_tails(entries: Iterable[HeadEntry], lineage: Lineage) -> list[Shared]:
     """The tail of each of ``entries`` up to where ``lineage`` leaves it."""
     return [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
 
 
 class PackedSources:
-    """The packed ranges of one partition. A chain of a former leader or process is read once, as far as asked for."""
+    """The ranges of packs that a seal of one partition may hold, or be made of.
+
+    A chain of a former leader or process is read once, as far as asked for.
+    """
 
     def __init__(self) -> None:
         self._read: dict[HeadEntry, tuple[int, tuple[PackedPart, ...]]] = {}

@@ -4,12 +4,11 @@ A person starts it, and it needs no disk of a broker. Each segment that claims a
 order of offsets: its ``.log`` is replaced by If-Match with the same batches and those of the packs, then its indexes,
 and its manifest last (docs/agent-design.md, "Segments that lack records"). ``offset.wm`` is left alone.
 
-The bytes of a stored ``.log``, with batches of packs inserted at their offsets.
-
 Batches are only added, or replaced by copies with at least as many records. So a program that replaces the stored bytes
 by these, however late, removes nothing.
 
-Transactions around a segment that gets batches: the open ones at its start, and their effect on later segments.
+The added batches may be of transactions that later segments end. Indexes and manifests of those are made again before
+the data is put.
 """
 
 from __future__ import annotations
@@ -41,199 +40,10 @@ from uploader_agent.repair.reupload import Outcome, ReuploadRow
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import KnownLineages
-from uploader_agent.stored.manifests import may_compact, open_in_store
+from uploader_agent.stored.manifests import may_compact, transactions_open_at
 from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived, replace
 from uploader_agent.upload.manifest_rebuild import rebuild
 from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, scan
-
-
-class Undecided(TidemarkError):
-    """The fate of a transaction is unknown; the message states a remedy."""
-
-
-def open_at(
-    store: Store, keys: PartitionKeys, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
-) -> tuple[UnfinishedTransaction, ...]:
-    """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
-
-    Raises:
-        Undecided: they are unknown. It is never assumed that there are none.
-        StoreError: the store failed.
-    """
-    base, own = manifest.base_offset, manifest.history.with_history(lineage)
-    known = open_in_store(store, keys, base, own)
-    if known is not None:
-        return known
-    for _, range_ in ranges:
-        if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
-            return tuple(txn.unfinished for txn in range_.open)
-    rule = f"the transactions open at offset {base} are unknown"
-    raise Undecided(f"{keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs")
-
-
-def tell_following(
-    store: Store,
-    keys: PartitionKeys,
-    after: SegmentManifest,
-    opened: tuple[UnfinishedTransaction, ...],
-    new: Collection[UnfinishedTransaction],
-    lineage: Lineage,
-) -> None:
-    """Make indexes and manifests of the segments behind ``after`` again, up to the segment that decides all ``new``.
-
-    ``opened`` are the transactions open at the end of ``after``, and ``new`` are the formerly unknown ones. An index
-    that lists an aborted transaction without data is not wrong, so this comes before the data.
-
-    Raises:
-        Undecided: no segment decides them yet. Nothing is written.
-        FormatError: a segment is damaged.
-        StoreError: the store failed.
-    """
-    for put in (_only_sum, put_derived):
-        left, now = {*new}, opened
-        for stored in _behind(store, keys, after, lineage):
-            if not left:
-                break
-            rebuilt = _rebuilt(store, keys, stored.manifest, now, lineage, put)
-            now = tuple(transaction.unfinished for transaction in rebuilt.open_transactions)
-            left &= {*now}
-            if put is put_derived and rebuilt != stored.manifest:
-                manifests.write_over(store, keys, rebuilt, stored)
-        if left:
-            rule = f"no later segment decides the transaction of producer {min(left).producer_id}"
-            raise Undecided(f"{keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
-
-
-def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
-    """The segments behind ``after`` on ``lineage``, each beginning at the end of the one before."""
-    at = after.next_offset
-    while True:
-        read = (read_manifest(store, keys, entry.name) for entry in objects.manifests(store, keys, at, at + 1))
-        sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
-        following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
-        if following is None:
-            return
-        yield following
-        at = following.manifest.next_offset
-
-
-def _rebuilt(
-    store: Store,
-    keys: PartitionKeys,
-    manifest: SegmentManifest,
-    opened: tuple[UnfinishedTransaction, ...],
-    lineage: Lineage,
-    put: PutDerived,
-) -> SegmentManifest:
-    """The manifest of the stored bytes if the transactions ``opened`` are open at their start."""
-    log = find(store, keys.file(manifest.log_name))
-    if log is None or log.etag != manifest.objects[manifest.log_name].etag:
-        raise Undecided(f"{keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first")
-    if not log.size:
-        return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
-    own = manifest.history.with_history(lineage)
-    facts = rebuild(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
-    opened_then = tuple(map(OpenTransaction.of, facts.summary.open_transactions))
-    return manifest.model_copy(update={"objects": facts.objects, "open_transactions": opened_then})
-
-
-def _only_sum(_store: Store, _key: str, ours: Summed) -> ObjectSum:
-    return ObjectSum(size=ours.content.size, crc32c=f"{ours.crc32c:08x}", etag="")
-
-
-class PackBatch(NamedTuple):
-    """A batch in the pack ``key``: its header, and the byte of the pack at which it begins."""
-
-    header: BatchHeader
-    key: str
-    position: int
-
-
-class OtherBatches(TidemarkError):
-    """A pack has other batches at the offsets of the stored ones."""
-
-
-class Edit(NamedTuple):
-    """A batch that replaces the stored bytes ``[position, end)``."""
-
-    position: int
-    end: int
-    batch: PackBatch
-
-
-def batches_of(
-    store: Store, ranges: Iterable[PackedRange], manifest: SegmentManifest, lineage: Lineage
-) -> list[PackBatch]:
-    """The batches of ``ranges`` that the segment claims on ``lineage``, by offset; of several copies the fullest.
-
-    Raises:
-        FormatError: a range is damaged.
-        StoreError: the store failed.
-    """
-    batches: dict[BatchId, PackBatch] = {}
-    for packed in ranges:
-        for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
-            batch = id_of(header, packed.range.restores)
-            if not claims(manifest, lineage, batch, header.next_offset):
-                continue
-            known = batches.get(batch)
-            if known is None or header.record_count > known.header.record_count:
-                batches[batch] = PackBatch(header, packed.key, packed.range.position + header.position)
-    return [batches[batch_id] for batch_id in sorted(batches)]
-
-
-def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch], gone: Mapping[int, int]) -> list[Edit]:
-    """The edits with which the stored ``log`` holds all ``wanted`` batches, which are in the order of offsets.
-
-    A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
-
-    Raises:
-        OtherBatches: a wanted batch is another one than the log has at its offsets.
-        SegmentError: the log is damaged.
-        StoreError: the store failed.
-    """
-    changes: list[Edit] = []
-    left = deque(wanted)
-    for stored in scan_batches(pieces(store, log), log.key, base):
-        if left and _differs(left[0].header, stored):
-            rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
-            raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
-        while left and left[0].header.base_offset < stored.base_offset:
-            changes.append(Edit(stored.position, stored.position, left.popleft()))
-        if left and _is_copy(left[0].header, stored):
-            ours = left.popleft()
-            same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
-            erased = gone.get(stored.base_offset, 0)
-            same = same or (erased > 0 and ours.header.record_count <= stored.record_count + erased)
-            if not same and ours.header.record_count >= stored.record_count:
-                changes.append(Edit(stored.position, stored.end, ours))
-    return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
-
-
-def _is_copy(one: BatchHeader, other: BatchHeader) -> bool:
-    """True if both are copies of one batch: the segment claims the first, so that they are of one log."""
-    return (one.base_offset, one.leader_epoch) == (other.base_offset, other.leader_epoch)
-
-
-def _differs(packed: BatchHeader, stored: BatchHeader) -> bool:
-    overlaps = packed.base_offset <= stored.last_offset and stored.base_offset <= packed.last_offset
-    return overlaps and is_same(packed, stored) is False
-
-
-@contextmanager
-def spliced(store: Store, log: ObjectInfo, name: str, changes: Iterable[Edit]) -> Iterator[OpenFile]:
-    """The bytes of ``log`` with ``changes``, in order, in a temporary file under ``name``. Raises StoreError."""
-    with TemporaryFile() as file:
-        at = 0
-        for change in changes:
-            file.writelines(pieces_between(store, log.key, at, change.position, log.etag))
-            batch = change.batch
-            file.write(store.get_range(batch.key, batch.position, batch.position + batch.header.size))
-            at = change.end
-        file.writelines(pieces_between(store, log.key, at, log.size, log.etag))
-        file.flush()
-        yield opened(name, file.fileno())
-
 
 logger = structlog.get_logger(__name__)
 
@@ -332,7 +142,11 @@ class FromPacks:
             if any(change.batch.header.base_offset in manifest.gone for change in changes):
                 manifest = manifest.model_copy(update={"erased": None})  # it gets back what the next pass must erase
             transactional = any(batch.header.is_transactional for batch in wanted)
-            opened = open_at(self._store, self._keys, manifest, self._lineage, ranges) if transactional else ()
+            opened = (
+                transactions_open_at_start(self._store, self._keys, manifest, self._lineage, ranges)
+                if transactional
+                else ()
+            )
             with spliced(self._store, log, manifest.log_name, changes) as file:
                 near_parts = {packed.range.part for packed in near}
                 parts = PartsOfRun({*near_parts, *manifest.parts}, manifest.base_offset)
@@ -433,3 +247,191 @@ def _described(
             "parts": tuple(sorted({*before.parts, *parts}, key=lambda part: (part.first, part.next))),
         }
     )
+
+
+class PackBatch(NamedTuple):
+    """A batch in the pack ``key``: its header, and the byte of the pack at which it begins."""
+
+    header: BatchHeader
+    key: str
+    position: int
+
+
+class OtherBatches(TidemarkError):
+    """A pack has other batches at the offsets of the stored ones."""
+
+
+def batches_of(
+    store: Store, ranges: Iterable[PackedRange], manifest: SegmentManifest, lineage: Lineage
+) -> list[PackBatch]:
+    """The batches of ``ranges`` that the segment claims on ``lineage``, by offset; of several copies the fullest.
+
+    Raises:
+        FormatError: a range is damaged.
+        StoreError: the store failed.
+    """
+    batches: dict[BatchId, PackBatch] = {}
+    for packed in ranges:
+        for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
+            batch = id_of(header, packed.range.restores)
+            if not claims(manifest, lineage, batch, header.next_offset):
+                continue
+            known = batches.get(batch)
+            if known is None or header.record_count > known.header.record_count:
+                batches[batch] = PackBatch(header, packed.key, packed.range.position + header.position)
+    return [batches[batch_id] for batch_id in sorted(batches)]
+
+
+class Edit(NamedTuple):
+    """A batch that replaces the stored bytes ``[position, end)``."""
+
+    position: int
+    end: int
+    batch: PackBatch
+
+
+def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch], gone: Mapping[int, int]) -> list[Edit]:
+    """The edits with which the stored ``log`` holds all ``wanted`` batches, which are in the order of offsets.
+
+    A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
+
+    Raises:
+        OtherBatches: a wanted batch is another one than the log has at its offsets.
+        SegmentError: the log is damaged.
+        StoreError: the store failed.
+    """
+    changes: list[Edit] = []
+    left = deque(wanted)
+    for stored in scan_batches(pieces(store, log), log.key, base):
+        if left and _differs(left[0].header, stored):
+            rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
+            raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
+        while left and left[0].header.base_offset < stored.base_offset:
+            changes.append(Edit(stored.position, stored.position, left.popleft()))
+        if left and _is_copy(left[0].header, stored):
+            ours = left.popleft()
+            same = (ours.header.size, ours.header.crc) == (stored.size, stored.crc)
+            erased = gone.get(stored.base_offset, 0)
+            same = same or (erased > 0 and ours.header.record_count <= stored.record_count + erased)
+            if not same and ours.header.record_count >= stored.record_count:
+                changes.append(Edit(stored.position, stored.end, ours))
+    return [*changes, *(Edit(log.size, log.size, batch) for batch in left)]
+
+
+def _is_copy(one: BatchHeader, other: BatchHeader) -> bool:
+    """True if both are copies of one batch: the segment claims the first, so that they are of one log."""
+    return (one.base_offset, one.leader_epoch) == (other.base_offset, other.leader_epoch)
+
+
+def _differs(packed: BatchHeader, stored: BatchHeader) -> bool:
+    overlaps = packed.base_offset <= stored.last_offset and stored.base_offset <= packed.last_offset
+    return overlaps and is_same(packed, stored) is False
+
+
+@contextmanager
+def spliced(store: Store, log: ObjectInfo, name: str, changes: Iterable[Edit]) -> Iterator[OpenFile]:
+    """The bytes of ``log`` with ``changes``, in order, in a temporary file under ``name``. Raises StoreError."""
+    with TemporaryFile() as file:
+        at = 0
+        for change in changes:
+            file.writelines(pieces_between(store, log.key, at, change.position, log.etag))
+            batch = change.batch
+            file.write(store.get_range(batch.key, batch.position, batch.position + batch.header.size))
+            at = change.end
+        file.writelines(pieces_between(store, log.key, at, log.size, log.etag))
+        file.flush()
+        yield opened(name, file.fileno())
+
+
+class Undecided(TidemarkError):
+    """The fate of a transaction is unknown; the message states a remedy."""
+
+
+def transactions_open_at_start(
+    store: Store, keys: PartitionKeys, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
+) -> tuple[UnfinishedTransaction, ...]:
+    """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
+
+    Raises:
+        Undecided: they are unknown. It is never assumed that there are none.
+        StoreError: the store failed.
+    """
+    base, own = manifest.base_offset, manifest.history.with_history(lineage)
+    known = transactions_open_at(store, keys, base, own)
+    if known is not None:
+        return known
+    for _, range_ in ranges:
+        if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
+            return tuple(txn.unfinished for txn in range_.open)
+    rule = f"the transactions open at offset {base} are unknown"
+    raise Undecided(f"{keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs")
+
+
+def tell_following(
+    store: Store,
+    keys: PartitionKeys,
+    after: SegmentManifest,
+    opened: tuple[UnfinishedTransaction, ...],
+    new: Collection[UnfinishedTransaction],
+    lineage: Lineage,
+) -> None:
+    """Make indexes and manifests of the segments behind ``after`` again, up to the segment that decides all ``new``.
+
+    ``opened`` are the transactions open at the end of ``after``, and ``new`` are the formerly unknown ones. An index
+    that lists an aborted transaction without data is not wrong, so this comes before the data.
+
+    Raises:
+        Undecided: no segment decides them yet. Nothing is written.
+        FormatError: a segment is damaged.
+        StoreError: the store failed.
+    """
+    for put in (_only_sum, put_derived):
+        left, now = {*new}, opened
+        for stored in _behind(store, keys, after, lineage):
+            if not left:
+                break
+            rebuilt = _rebuilt(store, keys, stored.manifest, now, lineage, put)
+            now = tuple(transaction.unfinished for transaction in rebuilt.open_transactions)
+            left &= {*now}
+            if put is put_derived and rebuilt != stored.manifest:
+                manifests.write_over(store, keys, rebuilt, stored)
+        if left:
+            rule = f"no later segment decides the transaction of producer {min(left).producer_id}"
+            raise Undecided(f"{keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
+
+
+def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
+    """The segments behind ``after`` on ``lineage``, each beginning at the end of the one before."""
+    at = after.next_offset
+    while True:
+        read = (read_manifest(store, keys, entry.name) for entry in objects.manifests(store, keys, at, at + 1))
+        sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
+        following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
+        if following is None:
+            return
+        yield following
+        at = following.manifest.next_offset
+
+
+def _rebuilt(
+    store: Store,
+    keys: PartitionKeys,
+    manifest: SegmentManifest,
+    opened: tuple[UnfinishedTransaction, ...],
+    lineage: Lineage,
+    put: PutDerived,
+) -> SegmentManifest:
+    """The manifest of the stored bytes if the transactions ``opened`` are open at their start."""
+    log = find(store, keys.file(manifest.log_name))
+    if log is None or log.etag != manifest.objects[manifest.log_name].etag:
+        raise Undecided(f"{keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first")
+    if not log.size:
+        return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
+    own = manifest.history.with_history(lineage)
+    facts = rebuild(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
+    opened_then = tuple(map(OpenTransaction.of, facts.summary.open_transactions))
+    return manifest.model_copy(update={"objects": facts.objects, "open_transactions": opened_then})
+
+
+def _only_sum(_store: Store, _key: str, ours: Summed) -> ObjectSum:
+    return ObjectSum(size=ours.content.size, crc32c=f"{ours.crc32c:08x}", etag="")

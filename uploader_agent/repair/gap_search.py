@@ -1,13 +1,8 @@
-"""The leader's search for data of its holes: stored under other boundaries, or without a manifest.
+"""The gaps of a partition, and the leader's search for data of its holes.
 
-The search runs before a hole becomes a gap, and repeatedly while it is one. Each search also reads the acknowledgements
-of people (``_acks/``).
-
-Gaps: offsets that neither the store nor the disk has, or that have damaged bytes. Pure.
-
-A gap's reason is decided once, from evidence. Later evidence replaces only the reason ``unknown``, except that Kafka's
-own remote tier (KIP-405) is a place and no cause: any gap whose offsets turn out to be there says so, and once the
-log's start has passed them they are gone like any others.
+Gaps are offsets that neither the store nor the disk has, or that have damaged bytes. The data may be stored under other
+boundaries, or without a manifest. So the search runs before a hole becomes a gap, and repeatedly while it is one. Each
+search also reads the acknowledgements of people (``_acks/``).
 """
 
 from __future__ import annotations
@@ -35,7 +30,81 @@ from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.segment_upload import UploadRoute
 
+logger = structlog.get_logger(__name__)
+
 Judged = tuple[Interval, str]
+
+_NOTHING: Final = Intervals()
+
+
+@dataclass(frozen=True, slots=True)
+class SearchInput:
+    """The input of a search. ``holes`` returns the current holes; segments from ``local_start`` on are on the disk."""
+
+    route: UploadRoute
+    holes: Callable[[], Intervals]
+    gaps: tuple[Gap, ...]
+    local_start: int
+    lineage: Lineage
+    seen: Observed
+
+
+class Search:
+    """The searches for one partition; the same holes are searched for at most every ``interval`` seconds."""
+
+    def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
+        self.acknowledged = _NOTHING
+        self._control_store = control_store
+        self._control = control
+        self._interval = interval
+        self._clock = runtime.monotonic
+        self._searched = _NOTHING
+        self._searched_at = 0.0
+        self._refused: frozenset[str] = frozenset()  # ETags of stored logs that can get no manifest
+
+    def is_due(self, holes: Intervals) -> bool:
+        """True if there is a new hole, or the interval of an old one has passed."""
+        if not holes:
+            return False
+        return bool(holes - self._searched) or self._clock() - self._searched_at >= self._interval
+
+    def run(self, wanted: SearchInput, remote: RemoteState) -> None:
+        """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
+        store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
+        listed = stored_log.list_reaching(store, keys, holes)
+        for stored in stored_log.read_news(store, keys, listed, remote.manifests_read, holes, wanted.gaps):
+            remote.add(stored, wanted.lineage)
+        with_manifest = {entry.name for entry in listed.manifests}
+        for log in listed.logs:
+            bare = log.name not in with_manifest and self._is_wanted(log, wanted)
+            if bare and log.name.base not in tombstones.removed(store, keys):
+                self._rebuild(log, wanted, remote)
+        left = wanted.holes()
+        if left:
+            self.acknowledged = acknowledged(self._control_store, self._control, wanted.route.keys)
+        self._searched, self._searched_at = left, self._clock()
+
+    def _is_wanted(self, log: ListedObject, wanted: SearchInput) -> bool:
+        """True if only the stored bytes are left, and they may cover a hole."""
+        if log.name.base >= wanted.local_start or log.info.etag in self._refused:
+            return False
+        return any(log.name.base < hole.end for hole in wanted.holes())
+
+    def _rebuild(self, log: ListedObject, wanted: SearchInput, remote: RemoteState) -> None:
+        route, (name, _, info) = wanted.route, log
+        lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
+        try:
+            facts = rebuild(route.store, route.keys, name, info, lineages, opened or ())
+        except (NotRebuilt, OffLineage) as error:
+            self._refused |= {info.etag}
+            logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
+            return
+        if not Intervals([(name.base, facts.next_offset)]) & wanted.holes():
+            self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
+            return
+        written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
+        logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)
+        remote.add(written, wanted.lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +168,25 @@ def find_gaps(
 ) -> tuple[Gap, ...]:
     """The gaps by offset: ``missing`` offsets, and ``damaged`` offsets, which were found unreadable.
 
-    A gap in ``known`` keeps its time, and its reason as the module says.
+    A gap in ``known`` keeps its time. Its reason was decided once, from evidence. Later evidence replaces only the
+    reason ``unknown``, except that Kafka's own remote tier (KIP-405) is a place and no cause: any gap whose offsets
+    turn out to be there says so, and once the log's start has passed them they are gone like any others.
     """
     gaps: list[Gap] = []
     for gap in known:
         part = (missing | damaged) & Intervals([(gap.start, gap.end)])
         moved = (part - damaged) & (evidence.in_tier | (evidence.deleted if gap.in_remote_tier else Intervals()))
         if gap.reason == "unknown":
-            judged = [*_corrupt(part & damaged), *evidence.judge(part - damaged)]
+            judged = [*_corrupt_parts(part & damaged), *evidence.judge(part - damaged)]
         else:
             judged = [*evidence.judge(moved), *((piece, gap.reason) for piece in part - moved)]
         gaps += [_gap(piece, gap.detected_at) for piece in judged]
         missing, damaged = missing - part, damaged - part
-    gaps += [_gap(piece, now) for piece in (*_corrupt(damaged), *evidence.judge(missing - damaged))]
+    gaps += [_gap(piece, now) for piece in (*_corrupt_parts(damaged), *evidence.judge(missing - damaged))]
     return _joined(sorted(gaps, key=lambda gap: gap.start))
 
 
-def _corrupt(offsets: Intervals) -> list[Judged]:
+def _corrupt_parts(offsets: Intervals) -> list[Judged]:
     return [(part, "corrupt") for part in offsets]
 
 
@@ -135,79 +206,3 @@ def _joined(gaps: Sequence[Gap]) -> tuple[Gap, ...]:
         else:
             joined.append(gap)
     return tuple(joined)
-
-
-logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchInput:
-    """The input of a search. ``holes`` returns the current holes; segments from ``local_start`` on are on the disk."""
-
-    route: UploadRoute
-    holes: Callable[[], Intervals]
-    gaps: tuple[Gap, ...]
-    local_start: int
-    lineage: Lineage
-    seen: Observed
-
-
-_NOTHING: Final = Intervals()
-
-
-class Search:
-    """The searches for one partition; the same holes are searched for at most every ``interval`` seconds."""
-
-    def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
-        self.acknowledged = _NOTHING
-        self._control_store = control_store
-        self._control = control
-        self._interval = interval
-        self._clock = runtime.monotonic
-        self._searched = _NOTHING
-        self._searched_at = 0.0
-        self._refused: frozenset[str] = frozenset()  # ETags of stored logs that can get no manifest
-
-    def is_due(self, holes: Intervals) -> bool:
-        """True if there is a new hole, or the interval of an old one has passed."""
-        if not holes:
-            return False
-        return bool(holes - self._searched) or self._clock() - self._searched_at >= self._interval
-
-    def run(self, wanted: SearchInput, remote: RemoteState) -> None:
-        """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
-        store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
-        listed = stored_log.reaching(store, keys, holes)
-        for stored in stored_log.read_news(store, keys, listed, remote.manifests_read, holes, wanted.gaps):
-            remote.add(stored, wanted.lineage)
-        with_manifest = {entry.name for entry in listed.manifests}
-        for log in listed.logs:
-            bare = log.name not in with_manifest and self._is_wanted(log, wanted)
-            if bare and log.name.base not in tombstones.removed(store, keys):
-                self._rebuild(log, wanted, remote)
-        left = wanted.holes()
-        if left:
-            self.acknowledged = acknowledged(self._control_store, self._control, wanted.route.keys)
-        self._searched, self._searched_at = left, self._clock()
-
-    def _is_wanted(self, log: ListedObject, wanted: SearchInput) -> bool:
-        """True if only the stored bytes are left, and they may cover a hole."""
-        if log.name.base >= wanted.local_start or log.info.etag in self._refused:
-            return False
-        return any(log.name.base < hole.end for hole in wanted.holes())
-
-    def _rebuild(self, log: ListedObject, wanted: SearchInput, remote: RemoteState) -> None:
-        route, (name, _, info) = wanted.route, log
-        lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
-        try:
-            facts = rebuild(route.store, route.keys, name, info, lineages, opened or ())
-        except (NotRebuilt, OffLineage) as error:
-            self._refused |= {info.etag}
-            logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
-            return
-        if not Intervals([(name.base, facts.next_offset)]) & wanted.holes():
-            self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
-            return
-        written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
-        logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)
-        remote.add(written, wanted.lineage)

@@ -134,7 +134,7 @@ class Reupload:
         store, keys = self._route.store, self._route.keys
         with self._route.files() as files:
             lineage = files.lineage()
-        listed = stored_log.reaching(store, keys, wanted)
+        listed = stored_log.list_reaching(store, keys, wanted)
         logs = {log.name: log for log in listed.logs}
         names = sorted({*logs, *(entry.name for entry in listed.manifests)})
         known = StoredLog(self._route.broker)

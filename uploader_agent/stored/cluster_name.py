@@ -4,9 +4,8 @@ Agents of two clusters under one name would replace each other's indexes and hea
 nothing is written before this process knows that its cluster owns the name. The first agent creates the object; a
 cluster that was made again under the old name has another id, and gets the name from a person.
 
-The cluster's own id is looked at before each write as well: the broker beside this process may have been made again.
-
-A store to which nothing is written without a right that the process may lose.
+:class:`GuardedStore` asks before each write. The cluster's own id is looked at then as well: the broker beside this
+process may have been made again.
 """
 
 from __future__ import annotations
@@ -197,7 +196,10 @@ class DiskIdentity:
 
 
 class GuardedStore(RepeatingStore):
-    """``store``, with a call of ``check`` before each write, which raises TidemarkError while the right is missing."""
+    """``store``, to which nothing is written without a right that the process may lose.
+
+    ``check`` is called before each write, and raises TidemarkError while the right is missing.
+    """
 
     def __init__(self, store: Store, check: Callable[[], object]) -> None:
         super().__init__(store.inner if isinstance(store, RepeatingStore) else store, Retry())

@@ -1,7 +1,4 @@
-"""A segment's manifest: its making, and its writing as the last object of its segment.
-
-The transactions open at an offset, as the stored segments know them.
-"""
+"""A segment's manifest: its making, its writing as the last object of its segment, and the open transactions in it."""
 
 from __future__ import annotations
 
@@ -33,36 +30,8 @@ from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.objects import Summed, create, find, replace
 from uploader_agent.stored.stored_log import StoredSegment
 
-_NEAREST: Final = 64
+_NEAREST_SEGMENTS: Final = 64
 """Segments below an offset that are read: a segment of each branch has it or ends there."""
-
-
-def open_in_store(
-    store: Store, keys: PartitionKeys, offset: int, lineage: Lineage
-) -> tuple[UnfinishedTransaction, ...] | None:
-    """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
-
-    A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.
-
-    Raises:
-        FormatError: a segment is damaged.
-        StoreError: the store failed.
-    """
-    if offset == 0:
-        return ()
-    for entry in reversed([*objects.manifests(store, keys, max(0, offset - REACH), offset)][-_NEAREST:]):
-        stored = read_manifest(store, keys, entry.name)
-        segment = StoredSegment.of(stored.manifest, lineage) if stored else None
-        if segment is None or segment.state != "whole" or segment.readable_end < offset:
-            continue
-        if segment.next_offset == offset:
-            return segment.open_transactions
-        opened = open_in_store(store, keys, segment.base_offset, lineage)
-        log = find(store, keys.segment(segment.name, "log"))
-        if opened is not None and log is not None:
-            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
-            return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
-    return None
 
 
 def may_compact(cleanup_policy: str) -> bool:
@@ -193,3 +162,31 @@ def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
 
 def _description(manifest: SegmentManifest) -> tuple[object, ...]:
     return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects
+
+
+def transactions_open_at(
+    store: Store, keys: PartitionKeys, offset: int, lineage: Lineage
+) -> tuple[UnfinishedTransaction, ...] | None:
+    """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
+
+    A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.
+
+    Raises:
+        FormatError: a segment is damaged.
+        StoreError: the store failed.
+    """
+    if offset == 0:
+        return ()
+    for entry in reversed([*objects.manifests(store, keys, max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]):
+        stored = read_manifest(store, keys, entry.name)
+        segment = StoredSegment.of(stored.manifest, lineage) if stored else None
+        if segment is None or segment.state != "whole" or segment.readable_end < offset:
+            continue
+        if segment.next_offset == offset:
+            return segment.open_transactions
+        opened = transactions_open_at(store, keys, segment.base_offset, lineage)
+        log = find(store, keys.segment(segment.name, "log"))
+        if opened is not None and log is not None:
+            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
+            return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
+    return None

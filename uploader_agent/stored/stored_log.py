@@ -2,8 +2,7 @@
 
 Only segments at or above the watermark's last one are listed and kept, so memory does not grow with a topic's age.
 
-Lists stored segments that cover a hole: another replica's agent uploaded them, with other boundaries.
-
+So stored segments that cover a hole are listed on demand: another replica's agent uploaded them, with other boundaries.
 Each replica rolls its segments independently, so a segment that covers a hole may start far below it, and below line 1
 of ``offset.wm``, from which a leader's agent lists. Relative offsets in a segment have 31 bits, which bounds its reach.
 """
@@ -32,62 +31,11 @@ from uploader_agent.stored import histories, watermark
 from uploader_agent.stored.histories import Shared
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
-_SLACK = timedelta(hours=1)
+_CLOCK_SLACK = timedelta(hours=1)
 """The most difference between the clocks of a store and of an agent."""
 
-_NEAREST = 64
+_NEAREST_MANIFESTS = 64
 """Manifests below a hole that are read at any age: a leader may have written one just before it died."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredListing:
-    """The manifests and the ``.log`` objects of a range, by name."""
-
-    manifests: list[ListedObject] = field(default_factory=list)
-    logs: list[ListedObject] = field(default_factory=list)
-
-
-def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:
-    """The listed segments that start in ``[start, end)``."""
-    listing = StoredListing()
-    for entry in objects.listed(store, keys, start, end):
-        if entry.extension == MANIFEST_EXTENSION:
-            listing.manifests.append(entry)
-        elif entry.extension == "log":
-            listing.logs.append(entry)
-    return listing
-
-
-def reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> StoredListing:
-    """The listed segments that may overlap ``holes``, which are not empty."""
-    return list_segments(store, keys, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
-
-
-def read_news(
-    store: Store,
-    keys: PartitionKeys,
-    listing: StoredListing,
-    etags: Mapping[SegmentName, str],
-    holes: Intervals,
-    gaps: tuple[Gap, ...],
-) -> list[StoredManifest]:
-    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
-
-    For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
-    """
-    recorded = Intervals.of(gaps)
-    since = min((gap.detected_at for gap in gaps), default=None)
-    near: set[SegmentName] = set()
-    for hole in holes - recorded:
-        below = [entry.name for entry in listing.manifests if entry.name.base < hole.end]
-        near |= {*below[-_NEAREST:]}
-    chosen = [
-        name
-        for name, _, info in listing.manifests
-        if etags.get(name) != info.etag
-        and (name in near or name in etags or (since is not None and info.modified >= since - _SLACK))
-    ]
-    return [manifest for name in chosen if (manifest := read_manifest(store, keys, name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,3 +310,54 @@ def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
 def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
     """The highest base offset below ``offset`` of a stored segment; 0 without one."""
     return max((entry.name.base for entry in objects.manifests(store, keys, max(0, offset - REACH), offset)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredListing:
+    """The manifests and the ``.log`` objects of a range, by name."""
+
+    manifests: list[ListedObject] = field(default_factory=list)
+    logs: list[ListedObject] = field(default_factory=list)
+
+
+def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:
+    """The listed segments that start in ``[start, end)``."""
+    listing = StoredListing()
+    for entry in objects.listed(store, keys, start, end):
+        if entry.extension == MANIFEST_EXTENSION:
+            listing.manifests.append(entry)
+        elif entry.extension == "log":
+            listing.logs.append(entry)
+    return listing
+
+
+def list_reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> StoredListing:
+    """The listed segments that may overlap ``holes``, which are not empty."""
+    return list_segments(store, keys, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
+
+
+def read_news(
+    store: Store,
+    keys: PartitionKeys,
+    listing: StoredListing,
+    etags: Mapping[SegmentName, str],
+    holes: Intervals,
+    gaps: tuple[Gap, ...],
+) -> list[StoredManifest]:
+    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
+
+    For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
+    """
+    recorded = Intervals.of(gaps)
+    since = min((gap.detected_at for gap in gaps), default=None)
+    near: set[SegmentName] = set()
+    for hole in holes - recorded:
+        below = [entry.name for entry in listing.manifests if entry.name.base < hole.end]
+        near |= {*below[-_NEAREST_MANIFESTS:]}
+    chosen = [
+        name
+        for name, _, info in listing.manifests
+        if etags.get(name) != info.etag
+        and (name in near or name in etags or (since is not None and info.modified >= since - _CLOCK_SLACK))
+    ]
+    return [manifest for name in chosen if (manifest := read_manifest(store, keys, name)) is not None]

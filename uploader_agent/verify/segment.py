@@ -1,11 +1,7 @@
 """Checks a stored segment: its objects exist and match the manifest, and the bytes match the format.
 
-The words of ``verify`` for a finding; a partition gets the word of its worst finding.
-
-Compares a seal that an erasure has rewritten with the broker's own bytes, which have the erased records still.
-
-Batches without an erased record have the same bytes. Of the others the headers must agree, and the counts of records
-with those of the manifest; an agent decodes no record, so it does not see what else was changed in there.
+A finding has one of the words of ``verify``. A segment that an erasure has rewritten is compared with the broker's own
+bytes by :func:`difference_beside_erased`.
 """
 
 from __future__ import annotations
@@ -24,36 +20,8 @@ from tidemark.raw.objects import pieces, read_checksum, read_manifest
 from tidemark.store import ObjectInfo, Store
 
 
-def difference(
-    stored: Iterator[BatchHeader], local: Iterator[BatchHeader], gone: Mapping[int, int], path: str
-) -> str | None:
-    """The first difference of a seal from ``path`` apart from the records that are ``gone`` from it, in words."""
-    left = dict(gone)
-    for ours, theirs in zip_longest(stored, local):
-        if ours is None or theirs is None:
-            return f"has {'more' if theirs is None else 'fewer'} batches than {path}"
-        erased = left.pop(ours.base_offset, 0)
-        if not _agree(ours, theirs, erased):
-            return f"has another batch at offset {ours.base_offset} than {path}, beside erased records"
-    if left:
-        return f"has no batch at offset {min(left)}, of which its manifest says that records were erased"
-    return None
-
-
-def _agree(ours: BatchHeader, theirs: BatchHeader, erased: int) -> bool:
-    if not erased:
-        return ours._replace(position=0) == theirs._replace(position=0)
-    return _identity(ours, ours.record_count + erased) == _identity(theirs, theirs.record_count)
-
-
-def _identity(header: BatchHeader, records: int) -> tuple[object, ...]:
-    producer = header.producer_id, header.producer_epoch, header.base_sequence
-    kind = header.magic, header.is_transactional, header.is_control, header.timestamp_type
-    return header.base_offset, header.next_offset, header.leader_epoch, producer, kind, records
-
-
 class Severity(StrEnum):
-    """The words, ascending by severity."""
+    """The words for findings, ascending by severity; a partition gets the word of its worst finding."""
 
     OK = "OK"
     CLAIMED = "CLAIMED"
@@ -264,3 +232,36 @@ def _differs(info: ObjectInfo, total: ObjectSum) -> str | None:
     if info.etag != total.etag:
         return f"is version {info.etag}, and its manifest says {total.etag}; `reupload` corrects that"
     return None
+
+
+def difference_beside_erased(
+    stored: Iterator[BatchHeader], local: Iterator[BatchHeader], gone: Mapping[int, int], path: str
+) -> str | None:
+    """The first difference of a seal from ``path`` apart from the records that are ``gone`` from it, in words.
+
+    An erasure has rewritten the seal, and the broker's own bytes have the erased records still. Batches without an
+    erased record have the same bytes. Of the others the headers must agree, and the counts of records with those of the
+    manifest; an agent decodes no record, so it does not see what else was changed in there.
+    """
+    left = dict(gone)
+    for ours, theirs in zip_longest(stored, local):
+        if ours is None or theirs is None:
+            return f"has {'more' if theirs is None else 'fewer'} batches than {path}"
+        erased = left.pop(ours.base_offset, 0)
+        if not _is_same_beside_erased(ours, theirs, erased):
+            return f"has another batch at offset {ours.base_offset} than {path}, beside erased records"
+    if left:
+        return f"has no batch at offset {min(left)}, of which its manifest says that records were erased"
+    return None
+
+
+def _is_same_beside_erased(ours: BatchHeader, theirs: BatchHeader, erased: int) -> bool:
+    if not erased:
+        return ours._replace(position=0) == theirs._replace(position=0)
+    return _batch_identity(ours, ours.record_count + erased) == _batch_identity(theirs, theirs.record_count)
+
+
+def _batch_identity(header: BatchHeader, records: int) -> tuple[object, ...]:
+    producer = header.producer_id, header.producer_epoch, header.base_sequence
+    kind = header.magic, header.is_transactional, header.is_control, header.timestamp_type
+    return header.base_offset, header.next_offset, header.leader_epoch, producer, kind, records

@@ -1,21 +1,9 @@
-"""Puts together the entries of each watermark index.
+"""Writes this broker's watermark indexes: objects with the state of all partitions that the broker leads.
 
 The default bucket's index has all partitions; every other bucket's has the partitions with segments in that bucket. The
-partitions with gaps are listed once more in a separate object in the default bucket, for agents that could fill them.
-The index that the agent wrote before a restart is read once at the start: where it is still valid, it saves requests to
-the store.
-
-This broker's watermark index: one object with the state of all partitions that the broker leads.
-
-It is written when something has changed that matters to a watcher who waits for data (an uploaded offset, a gap, an
-epoch), but not more often than ``min_interval``. Other changes of the broker's log wait for ``idle_interval``, since a
-busy broker would otherwise write 8,640 objects a day. At that interval an index is written in any case, so that a
-watcher can tell a quiet agent from a dead one.
-
-One index is written to each bucket that holds led partitions, and one to the default bucket. The partitions with gaps
-are listed once more in a separate object, so that agents that look for gaps to fill read nothing while there are none.
-
-The thread that writes the watermark indexes: a store that hangs must not keep the loop from the disks.
+partitions with gaps are listed once more in a separate object in the default bucket, so that agents that look for gaps
+to fill read nothing while there are none. The index that the agent wrote before a restart is read once at the start:
+where it is still valid, it saves requests to the store.
 """
 
 from __future__ import annotations
@@ -54,13 +42,21 @@ from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
 from uploader_agent.stored.destinations import Destinations
 
+logger = structlog.get_logger(__name__)
+
+_CLOCK_EVERY = 600.0
+"""Seconds between two readings of the store's clock."""
+
+_FORMER_READ_AGAIN = 1.0
+"""Seconds after which the former index is read again, if the store has failed."""
+
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
-_FIELDS: Final = tuple(field.serialization_alias or name for name, field in IndexEntry.model_fields.items())
+_ENTRY_FIELDS: Final = tuple(field.serialization_alias or name for name, field in IndexEntry.model_fields.items())
 
-_PLACES: Final = {name: place for place, name in enumerate(_FIELDS)}
+_FIELD_PLACES: Final = {name: place for place, name in enumerate(_ENTRY_FIELDS)}
 
-_PATIENT = {
+_PATIENT_FIELDS = {
     "bytes_per_offset",
     "log_end_offset",
     "high_watermark",
@@ -79,24 +75,24 @@ _PATIENT = {
 class IndexRow:
     """An entry in the index without the time at which it was observed. A changed entry is another object.
 
-    Its ``values`` are in the order of :data:`_FIELDS`: thousands of dictionaries would take room.
+    Its ``values`` are in the order of :data:`_ENTRY_FIELDS`: thousands of dictionaries would take room.
     """
 
     values: tuple[Any, ...]
 
     def __getitem__(self, name: str) -> Any:
         """The value of a field."""
-        return self.values[_PLACES[name]]
+        return self.values[_FIELD_PLACES[name]]
 
     @property
     def said(self) -> Mapping[str, Any]:
         """The values by field."""
-        return dict(zip(_FIELDS, self.values, strict=True))
+        return dict(zip(_ENTRY_FIELDS, self.values, strict=True))
 
     @property
     def news(self) -> Mapping[str, Any]:
         """The values that a watcher should get soon, by field."""
-        return {name: value for name, value in self.said.items() if name not in _PATIENT}
+        return {name: value for name, value in self.said.items() if name not in _PATIENT_FIELDS}
 
     @classmethod
     def of(cls, entry: IndexEntry) -> IndexRow:
@@ -106,15 +102,372 @@ class IndexRow:
     @classmethod
     def saying(cls, values: Mapping[str, Any]) -> IndexRow:
         """The row with ``values`` by field."""
-        return cls(tuple(values[name] for name in _FIELDS))
+        return cls(tuple(values[name] for name in _ENTRY_FIELDS))
 
 
 Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
 """The row of each partition, and the time at which it was observed."""
 
 
+class IndexThread:
+    """Writes the partitions that it is shown, every ``interval`` seconds if they have changed.
+
+    It has a thread of its own: a store that hangs must not keep the loop from the disks.
+    """
+
+    def __init__(
+        self,
+        indexes: IndexPublisher,
+        metrics: Metrics,
+        repeats: ErrorDeduplicator,
+        interval: float,
+        progressed: Callable[[], None],
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
+        self._former: Mapping[TopicPartition, IndexEntry] | None = None
+        self._interval = interval
+        self._indexes = indexes
+        self._metrics = metrics
+        self._repeats = repeats
+        self._progressed = progressed
+        self._failing: tuple[float, str] | None = None  # since when, and the last error
+        self._shown: _Shown | None = None
+        self._clock_measured_at = -_CLOCK_EVERY
+        self._runtime = runtime
+        self._showing = runtime.event()
+        self._stopping = runtime.event()
+        self.thread = runtime.thread("index", self._run)
+
+    def start(self) -> None:
+        """Read the former index, then write."""
+        self.thread.start()
+
+    def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The index that this broker's agent wrote before its start, once; None until it was read."""
+        former, self._former = self._former, None
+        return former
+
+    @property
+    def has_written(self) -> bool:
+        """True once the store has taken an index: it answers, and lets this agent read and write."""
+        return self._indexes.has_written
+
+    def failing(self) -> Failing | None:
+        """The failure of the store, while it fails. For any thread."""
+        if self._failing is None:
+            return None
+        since, error = self._failing
+        what = "the watermark index was neither read nor written"
+        return Failing(what, self._runtime.monotonic() - since, error)
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._interval = settings.min_interval.total_seconds()
+        self._indexes.reconfigure(settings)
+
+    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
+        """Set the arguments of the next ``offer``; ``partitions`` must not change afterwards."""
+        self._shown = _Shown(partitions, confirmed_at)
+        self._showing.set()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
+        self._stopping.set()
+        self._showing.set()
+        if self.thread.ident is not None:
+            self.thread.join(timeout)
+        if not self.thread.is_alive():
+            self._write(now=True)
+
+    def _run(self) -> None:
+        self.measure_clock()
+        while (former := self._read()) is None and not (self._stopping.is_set() or self._showing.is_set()):
+            self._stopping.wait(_FORMER_READ_AGAIN)
+        if former is not None:
+            self._failing = None
+        self._former = former or {}
+        if not self._stopping.is_set():
+            self._progressed()
+        self._showing.wait()
+        while not self._stopping.is_set():
+            self.measure_clock()
+            self._write(now=False)
+            self._stopping.wait(self._interval)
+
+    def measure_clock(self) -> None:
+        """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""
+        if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
+            return
+        self._clock_measured_at = self._runtime.monotonic()
+        try:
+            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
+        except StoreError as error:
+            logger.debug("clock_not_compared", error=str(error))
+            return
+        except Exception:
+            logger.exception("clock_not_compared")  # the thread must go on to write the indexes
+            return
+        self._metrics.clock_skew.set(skew.total_seconds())
+        if abs(skew) > MOST:
+            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {described(skew)}")
+        else:
+            self._repeats.cleared("clock", "clock_agrees_again")
+
+    def _read(self) -> Mapping[TopicPartition, IndexEntry] | None:
+        """The former index; None if the store fails. One that is damaged counts as empty: that costs more requests."""
+        try:
+            return self._indexes.read()
+        except FormatError as error:
+            logger.warning("former_index_ignored", error=str(error))
+        except StoreError as error:
+            self._failed(error)
+            self._repeats.failed("index", "former_index_not_read", error=str(error))
+            return None
+        except Exception:
+            logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
+        return {}
+
+    def _write(self, *, now: bool) -> None:
+        if self._shown is None:
+            return
+        before = self.has_written
+        try:
+            if self._indexes.offer(*self._shown, now=now):
+                self._metrics.index_written.set_to_current_time()
+                self._repeats.cleared("index", "index_written_again")
+                self._failing = None
+        except StoreError as error:
+            self._failed(error)
+            self._repeats.failed("index", "index_not_written", error=str(error))
+        except Exception:
+            logger.exception("index_not_written")  # the thread must go on to the next try
+        if self.has_written and not before:
+            self._progressed()
+
+    def _failed(self, error: StoreError) -> None:
+        since = self._failing[0] if self._failing else self._runtime.monotonic()
+        self._failing = since, str(error)
+
+
+class _Shown(NamedTuple):
+    partitions: Collection[LedPartition]
+    confirmed_at: datetime | None
+
+
+class IndexPublisher:
+    """Reads and writes all indexes of one broker; one thread at a time."""
+
+    def __init__(
+        self,
+        destinations: Destinations,
+        broker: int,
+        endpoints: str,
+        settings: IndexSettings,
+        damaged: Callable[[], Sequence[DamagedHead]],
+        unread: Callable[[], Sequence[DiskFault]] = tuple,
+        runtime: Runtime = MACHINE,
+    ) -> None:
+        """``endpoints`` is a digest of the configuration of ``destinations``.
+
+        People must learn of what ``damaged`` returns, the damage of this broker's heads, and ``unread``, what cannot be
+        read of its disks.
+        """
+        self._destinations = destinations
+        self._broker = broker
+        self._endpoints = endpoints
+        self._settings = settings
+        self._damaged = damaged
+        self._unread = unread
+        self._runtime = runtime
+        self._default_url = destinations.control_store.url
+        self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
+        self._of_gaps = self._writer(self._default_url, destinations.control, of_gaps=True)
+        self._former: Mapping[TopicPartition, IndexEntry] = {}
+        self._known: dict[TopicPartition, _KnownEntry] = {}
+        self.has_written = False
+        """True once an index was written, that of gaps apart."""
+
+    @property
+    def control_store(self) -> Store:
+        """The default bucket, with the clock that all stated times use."""
+        return self._destinations.control_store
+
+    def read(self) -> Mapping[TopicPartition, IndexEntry]:
+        """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
+        self._former = self._writers[self._default_url].read()
+        return self._former
+
+    def reconfigure(self, settings: IndexSettings) -> None:
+        """Write at these intervals from now on."""
+        self._settings = settings
+        for writer in (*self._writers.values(), self._of_gaps):
+            writer.reconfigure(*self._intervals())
+
+    def offer(
+        self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
+    ) -> bool:
+        """Write changes that are due, or everything ``now``; return True if anything was written.
+
+        ``confirmed_at`` is the time at which the broker last confirmed the leadership, and the disks were last looked
+        at.
+
+        Raises:
+            StoreError: an index could not be written; the next call tries again.
+        """
+        writers = *self._writers.values(), self._of_gaps
+        idle = any(writer.is_idle() for writer in writers)
+        changed = any(writer.tells_other_faults() for writer in self._writers.values())
+        if not now and not (
+            idle or (any(writer.due() for writer in writers) and (changed or self._have_changed(partitions)))
+        ):
+            return False
+        by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
+        known: dict[TopicPartition, _KnownEntry] = {}
+        for partition in partitions:
+            tp = partition.tp
+            observation, former = partition.observation, self._former.get(tp)
+            entry = self._made(partition, observation)
+            if former is not None and former.topic_id != partition.led.topic_id:
+                former = None
+            if entry is not None and observation is not None:
+                known[tp] = entry
+                observed_at = partition.held_at(observation, confirmed_at)
+                row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
+            elif former is not None:
+                row = IndexRow.of(former), former.observed_at
+            else:
+                continue
+            url, control = self._destinations.bucket(tp)
+            by_store[self._default_url][tp] = row
+            if url != self._default_url:
+                by_store.setdefault(url, {})[tp] = row
+                if url not in self._writers:
+                    self._writers[url] = self._writer(url, control)
+        self._known = known
+        if len(known) == len(partitions):
+            self._former = {}
+        written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
+        self.has_written = self.has_written or any(written)
+        everything = by_store[self._default_url]
+        written.append(self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now))
+        return any(written)
+
+    def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
+        store, intervals = self._destinations.store(url), self._intervals()
+        broker, endpoints, told = self._broker, self._endpoints, (self._damaged, self._unread)
+        return IndexWriter(store, control, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
+
+    def _intervals(self) -> tuple[float, float]:
+        return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
+
+    def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
+        """True if an entry has changed since the last offer, or still waits to be written."""
+        writers = *self._writers.values(), self._of_gaps
+        if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
+            return True
+        known = ((self._known.get(partition.tp), partition, partition.observation) for partition in partitions)
+        return any(
+            entry is None or seen is None or not entry.holds(partition, seen) for entry, partition, seen in known
+        )
+
+    def _made(self, partition: LedPartition, observation: Observation | None) -> _KnownEntry | None:
+        """The entry of ``partition`` by its ``observation``; None while its state in the store is unknown, too."""
+        changes, remote = partition.changes, partition.remote
+        incarnation = remote.incarnation
+        if incarnation is None or observation is None:
+            return None
+        known, active = self._known.get(partition.tp), observation.active
+        if known is not None and known.holds(partition, observation):
+            return known
+        high_watermark = observation.offsets.high_watermark
+        packed, packs_known = partition.packed.end, partition.packs_known
+        age = partition.unstored_age(self._runtime.monotonic()) if packs_known else None
+        entry = IndexEntry(
+            topic=partition.tp.topic,
+            partition=partition.tp.partition,
+            topic_id=partition.led.topic_id,
+            incarnation=incarnation,
+            restored=remote.restored,
+            leader_epoch=partition.led.leader_epoch,
+            next_offset=remote.next_offset,
+            uploaded_end=remote.end,
+            bytes_per_offset=partition.bytes_per_offset,
+            log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
+            high_watermark=high_watermark,
+            active_base_offset=active.base_offset if active else None,
+            active_first_timestamp=active.first_timestamp if active else None,
+            active_max_timestamp=active.max_timestamp if active else None,
+            tail_end=packed if packed > remote.next_offset else None,
+            packs_known=packs_known,
+            freshness=partition.freshness,
+            oldest_unstored=age if age is None else round(age, 3),
+            retention_left=partition.retention_left,
+            observed_at=NEVER,
+            gaps=remote.gaps,
+            remote_tier=remote.remote_tier,
+            last_batch=last_batch_of(partition.last_batch),
+            other_history=other_history_of(partition),
+        )
+        statement = IndexRow.of(entry)
+        if known is not None and known.statement.values == statement.values:
+            statement = known.statement
+        return _KnownEntry(partition, changes, observation, statement)
+
+
+class _KnownEntry(NamedTuple):
+    """An entry, and the state from which it was made."""
+
+    partition: LedPartition
+    changes: int
+    observation: Observation
+    statement: IndexRow
+
+    def holds(self, partition: LedPartition, observation: Observation) -> bool:
+        """True if the entry is right at the time of ``observation`` as well, which is of ``partition``."""
+        says, same = self.statement, self.partition is partition and self.changes == partition.changes
+        return (
+            same
+            and self.observation.says_the_same(observation)
+            and not says["oldest_unstored"]
+            and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)
+            and (says["other_history"] is None) == (partition.parting is None)
+        )
+
+
+def other_history_of(partition: LedPartition) -> OtherHistory | None:
+    """Where the log of ``partition`` parts from the stored history, in the form of an index."""
+    found = partition.found_parting
+    if found is None:
+        return None
+    parting, found_at = found
+    stored, local = last_batch_of(parting.stored), last_batch_of(parting.local)
+    bounds = {"log_start": parting.log_start, "log_end": parting.log_end}
+    return OtherHistory(
+        at=parting.at, stored_end=parting.stored_end, **bounds, stored=stored, local=local, found_at=found_at
+    )
+
+
+def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:
+    """``statement`` of a log that this agent has not observed yet, at the time of the ``former`` observation.
+
+    The checkpoint may be older than that, so the offsets are at least the ones observed then. That was another log if a
+    restore has replaced it since.
+    """
+    if former is None or former.restored != statement.said["restored"]:
+        return statement, NEVER
+    least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
+    fields = statement.said
+    return IndexRow.saying({**fields, **{name: max(fields[name], least[name]) for name in least}}), former.observed_at
+
+
 class IndexWriter:
     """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
+
+    It is written when something has changed that matters to a watcher who waits for data (an uploaded offset, a gap, an
+    epoch), but not more often than ``min_interval``. Other changes of the broker's log wait for ``idle_interval``,
+    since a busy broker would otherwise write 8,640 objects a day. At that interval an index is written in any case, so
+    that a watcher can tell a quiet agent from a dead one.
 
     With ``of_gaps`` it is the index of the partitions with gaps. That is not written while it is empty, except to
     replace one that is not.
@@ -231,361 +584,3 @@ def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[Topi
     if written is None or current.keys() != written.keys():
         return True
     return any(row is not written[tp] and row.news != written[tp].news for tp, row in current.items())
-
-
-class _Known(NamedTuple):
-    """An entry, and the state from which it was made."""
-
-    partition: LedPartition
-    changes: int
-    observation: Observation
-    statement: IndexRow
-
-    def holds(self, partition: LedPartition, observation: Observation) -> bool:
-        """True if the entry is right at the time of ``observation`` as well, which is of ``partition``."""
-        says, same = self.statement, self.partition is partition and self.changes == partition.changes
-        return (
-            same
-            and self.observation.says_the_same(observation)
-            and not says["oldest_unstored"]
-            and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)
-            and (says["other_history"] is None) == (partition.parting is None)
-        )
-
-
-class IndexPublisher:
-    """Reads and writes all indexes of one broker; one thread at a time."""
-
-    def __init__(
-        self,
-        destinations: Destinations,
-        broker: int,
-        endpoints: str,
-        settings: IndexSettings,
-        damaged: Callable[[], Sequence[DamagedHead]],
-        unread: Callable[[], Sequence[DiskFault]] = tuple,
-        runtime: Runtime = MACHINE,
-    ) -> None:
-        """``endpoints`` is a digest of the configuration of ``destinations``.
-
-        People must learn of what ``damaged`` returns, the damage of this broker's heads, and ``unread``, what cannot be
-        read of its disks.
-        """
-        self._destinations = destinations
-        self._broker = broker
-        self._endpoints = endpoints
-        self._settings = settings
-        self._damaged = damaged
-        self._unread = unread
-        self._runtime = runtime
-        self._default_url = destinations.control_store.url
-        self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
-        self._of_gaps = self._writer(self._default_url, destinations.control, of_gaps=True)
-        self._former: Mapping[TopicPartition, IndexEntry] = {}
-        self._known: dict[TopicPartition, _Known] = {}
-        self.has_written = False
-        """True once an index was written, that of gaps apart."""
-
-    @property
-    def control_store(self) -> Store:
-        """The default bucket, with the clock that all stated times use."""
-        return self._destinations.control_store
-
-    def read(self) -> Mapping[TopicPartition, IndexEntry]:
-        """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
-        self._former = self._writers[self._default_url].read()
-        return self._former
-
-    def reconfigure(self, settings: IndexSettings) -> None:
-        """Write at these intervals from now on."""
-        self._settings = settings
-        for writer in (*self._writers.values(), self._of_gaps):
-            writer.reconfigure(*self._intervals())
-
-    def offer(
-        self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
-    ) -> bool:
-        """Write changes that are due, or everything ``now``; return True if anything was written.
-
-        ``confirmed_at`` is the time at which the broker last confirmed the leadership, and the disks were last looked
-        at.
-
-        Raises:
-            StoreError: an index could not be written; the next call tries again.
-        """
-        writers = *self._writers.values(), self._of_gaps
-        idle = any(writer.is_idle() for writer in writers)
-        changed = any(writer.tells_other_faults() for writer in self._writers.values())
-        if not now and not (
-            idle or (any(writer.due() for writer in writers) and (changed or self._have_changed(partitions)))
-        ):
-            return False
-        by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
-        known: dict[TopicPartition, _Known] = {}
-        for partition in partitions:
-            tp = partition.tp
-            observation, former = partition.observation, self._former.get(tp)
-            entry = self._made(partition, observation)
-            if former is not None and former.topic_id != partition.led.topic_id:
-                former = None
-            if entry is not None and observation is not None:
-                known[tp] = entry
-                observed_at = partition.held_at(observation, confirmed_at)
-                row = (entry.statement, observed_at) if observed_at else _as_observed_before(entry.statement, former)
-            elif former is not None:
-                row = IndexRow.of(former), former.observed_at
-            else:
-                continue
-            url, control = self._destinations.bucket(tp)
-            by_store[self._default_url][tp] = row
-            if url != self._default_url:
-                by_store.setdefault(url, {})[tp] = row
-                if url not in self._writers:
-                    self._writers[url] = self._writer(url, control)
-        self._known = known
-        if len(known) == len(partitions):
-            self._former = {}
-        written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
-        self.has_written = self.has_written or any(written)
-        everything = by_store[self._default_url]
-        written.append(self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now))
-        return any(written)
-
-    def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
-        store, intervals = self._destinations.store(url), self._intervals()
-        broker, endpoints, told = self._broker, self._endpoints, (self._damaged, self._unread)
-        return IndexWriter(store, control, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
-
-    def _intervals(self) -> tuple[float, float]:
-        return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
-
-    def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
-        """True if an entry has changed since the last offer, or still waits to be written."""
-        writers = *self._writers.values(), self._of_gaps
-        if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
-            return True
-        known = ((self._known.get(partition.tp), partition, partition.observation) for partition in partitions)
-        return any(
-            entry is None or seen is None or not entry.holds(partition, seen) for entry, partition, seen in known
-        )
-
-    def _made(self, partition: LedPartition, observation: Observation | None) -> _Known | None:
-        """The entry of ``partition`` by its ``observation``; None while its state in the store is unknown, too."""
-        changes, remote = partition.changes, partition.remote
-        incarnation = remote.incarnation
-        if incarnation is None or observation is None:
-            return None
-        known, active = self._known.get(partition.tp), observation.active
-        if known is not None and known.holds(partition, observation):
-            return known
-        high_watermark = observation.offsets.high_watermark
-        packed, packs_known = partition.packed.end, partition.packs_known
-        age = partition.unstored_age(self._runtime.monotonic()) if packs_known else None
-        entry = IndexEntry(
-            topic=partition.tp.topic,
-            partition=partition.tp.partition,
-            topic_id=partition.led.topic_id,
-            incarnation=incarnation,
-            restored=remote.restored,
-            leader_epoch=partition.led.leader_epoch,
-            next_offset=remote.next_offset,
-            uploaded_end=remote.end,
-            bytes_per_offset=partition.bytes_per_offset,
-            log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
-            high_watermark=high_watermark,
-            active_base_offset=active.base_offset if active else None,
-            active_first_timestamp=active.first_timestamp if active else None,
-            active_max_timestamp=active.max_timestamp if active else None,
-            tail_end=packed if packed > remote.next_offset else None,
-            packs_known=packs_known,
-            freshness=partition.freshness,
-            oldest_unstored=age if age is None else round(age, 3),
-            retention_left=partition.retention_left,
-            observed_at=NEVER,
-            gaps=remote.gaps,
-            remote_tier=remote.remote_tier,
-            last_batch=last_batch_of(partition.last_batch),
-            other_history=other_history_of(partition),
-        )
-        statement = IndexRow.of(entry)
-        if known is not None and known.statement.values == statement.values:
-            statement = known.statement
-        return _Known(partition, changes, observation, statement)
-
-
-def other_history_of(partition: LedPartition) -> OtherHistory | None:
-    """Where the log of ``partition`` parts from the stored history, in the form of an index."""
-    found = partition.found_parting
-    if found is None:
-        return None
-    parting, found_at = found
-    stored, local = last_batch_of(parting.stored), last_batch_of(parting.local)
-    bounds = {"log_start": parting.log_start, "log_end": parting.log_end}
-    return OtherHistory(
-        at=parting.at, stored_end=parting.stored_end, **bounds, stored=stored, local=local, found_at=found_at
-    )
-
-
-def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple[IndexRow, datetime]:
-    """``statement`` of a log that this agent has not observed yet, at the time of the ``former`` observation.
-
-    The checkpoint may be older than that, so the offsets are at least the ones observed then. That was another log if a
-    restore has replaced it since.
-    """
-    if former is None or former.restored != statement.said["restored"]:
-        return statement, NEVER
-    least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
-    fields = statement.said
-    return IndexRow.saying({**fields, **{name: max(fields[name], least[name]) for name in least}}), former.observed_at
-
-
-logger = structlog.get_logger(__name__)
-
-_CLOCK_EVERY = 600.0
-"""Seconds between two readings of the store's clock."""
-
-_READ_AGAIN = 1.0
-"""Seconds after which the former index is read again, if the store has failed."""
-
-
-class _Shown(NamedTuple):
-    partitions: Collection[LedPartition]
-    confirmed_at: datetime | None
-
-
-class IndexThread:
-    """Writes the partitions that it is shown, every ``interval`` seconds if they have changed."""
-
-    def __init__(
-        self,
-        indexes: IndexPublisher,
-        metrics: Metrics,
-        repeats: ErrorDeduplicator,
-        interval: float,
-        progressed: Callable[[], None],
-        runtime: Runtime = MACHINE,
-    ) -> None:
-        """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
-        self._former: Mapping[TopicPartition, IndexEntry] | None = None
-        self._interval = interval
-        self._indexes = indexes
-        self._metrics = metrics
-        self._repeats = repeats
-        self._progressed = progressed
-        self._failing: tuple[float, str] | None = None  # since when, and the last error
-        self._shown: _Shown | None = None
-        self._clock_measured_at = -_CLOCK_EVERY
-        self._runtime = runtime
-        self._showing = runtime.event()
-        self._stopping = runtime.event()
-        self.thread = runtime.thread("index", self._run)
-
-    def start(self) -> None:
-        """Read the former index, then write."""
-        self.thread.start()
-
-    def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
-        """The index that this broker's agent wrote before its start, once; None until it was read."""
-        former, self._former = self._former, None
-        return former
-
-    @property
-    def has_written(self) -> bool:
-        """True once the store has taken an index: it answers, and lets this agent read and write."""
-        return self._indexes.has_written
-
-    def failing(self) -> Failing | None:
-        """The failure of the store, while it fails. For any thread."""
-        if self._failing is None:
-            return None
-        since, error = self._failing
-        what = "the watermark index was neither read nor written"
-        return Failing(what, self._runtime.monotonic() - since, error)
-
-    def reconfigure(self, settings: IndexSettings) -> None:
-        """Write at these intervals from now on."""
-        self._interval = settings.min_interval.total_seconds()
-        self._indexes.reconfigure(settings)
-
-    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
-        """Set the arguments of the next ``offer``; ``partitions`` must not change afterwards."""
-        self._shown = _Shown(partitions, confirmed_at)
-        self._showing.set()
-
-    def stop(self, timeout: float) -> None:
-        """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
-        self._stopping.set()
-        self._showing.set()
-        if self.thread.ident is not None:
-            self.thread.join(timeout)
-        if not self.thread.is_alive():
-            self._write(now=True)
-
-    def _run(self) -> None:
-        self.measure_clock()
-        while (former := self._read()) is None and not (self._stopping.is_set() or self._showing.is_set()):
-            self._stopping.wait(_READ_AGAIN)
-        if former is not None:
-            self._failing = None
-        self._former = former or {}
-        if not self._stopping.is_set():
-            self._progressed()
-        self._showing.wait()
-        while not self._stopping.is_set():
-            self.measure_clock()
-            self._write(now=False)
-            self._stopping.wait(self._interval)
-
-    def measure_clock(self) -> None:
-        """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""
-        if self._runtime.monotonic() - self._clock_measured_at < _CLOCK_EVERY:
-            return
-        self._clock_measured_at = self._runtime.monotonic()
-        try:
-            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
-        except StoreError as error:
-            logger.debug("clock_not_compared", error=str(error))
-            return
-        except Exception:
-            logger.exception("clock_not_compared")  # the thread must go on to write the indexes
-            return
-        self._metrics.clock_skew.set(skew.total_seconds())
-        if abs(skew) > MOST:
-            self._repeats.failed("clock", "clock_differs", error=f"this host's clock is {described(skew)}")
-        else:
-            self._repeats.cleared("clock", "clock_agrees_again")
-
-    def _read(self) -> Mapping[TopicPartition, IndexEntry] | None:
-        """The former index; None if the store fails. One that is damaged counts as empty: that costs more requests."""
-        try:
-            return self._indexes.read()
-        except FormatError as error:
-            logger.warning("former_index_ignored", error=str(error))
-        except StoreError as error:
-            self._failed(error)
-            self._repeats.failed("index", "former_index_not_read", error=str(error))
-            return None
-        except Exception:
-            logger.exception("former_index_not_read")  # without an answer the agent would upload nothing
-        return {}
-
-    def _write(self, *, now: bool) -> None:
-        if self._shown is None:
-            return
-        before = self.has_written
-        try:
-            if self._indexes.offer(*self._shown, now=now):
-                self._metrics.index_written.set_to_current_time()
-                self._repeats.cleared("index", "index_written_again")
-                self._failing = None
-        except StoreError as error:
-            self._failed(error)
-            self._repeats.failed("index", "index_not_written", error=str(error))
-        except Exception:
-            logger.exception("index_not_written")  # the thread must go on to the next try
-        if self.has_written and not before:
-            self._progressed()
-
-    def _failed(self, error: StoreError) -> None:
-        since = self._failing[0] if self._failing else self._runtime.monotonic()
-        self._failing = since, str(error)
