@@ -153,7 +153,7 @@ class Agent:
             else:
                 self._observe(answer)
         if self._index_read and now >= parts.ticks.next_time:
-            self._offer_all(parts.ticks.turn())
+            self._plan_all(parts.ticks.turn())
         due = {self._by_folder[folder] for folder in heard.folders & self._by_folder.keys()} | parts.timers.take(now)
         self._look_at(due)
         if now >= self._next_scan:
@@ -221,14 +221,14 @@ class Agent:
         parts.hold.enforce()
         with parts.metrics.scan_seconds.time():
             self._look_through_disks()
-            due = {tp for tp, partition in partitions.items() if partition.look() or partition.restless}
+            due = {tp for tp, partition in partitions.items() if partition.look() or partition.is_unsettled}
         parts.metrics.scans.inc()
         parts.metrics.missed_events.inc(sum(partitions[tp].disk.overdue for tp in due))
         self._next_scan = self._runtime.monotonic() + parts.settings.scan_interval.total_seconds()
         self._ask_outdated(partitions)
         if tiered := [tp for tp, partition in partitions.items() if partition.names_remote_tier]:
             parts.poller.ask_offsets(self._leadership.ask(tiered))
-        self._offer_all(due)
+        self._plan_all(due)
         self._show()
 
     def _learn(self, answer: LeadersAnswer) -> None:
@@ -256,7 +256,7 @@ class Agent:
 
     def _observe(self, answer: OffsetsAnswer) -> None:
         """Apply the broker's offsets, or its failure. Where the answer is not final, ask again later."""
-        self._offer_all(self._leadership.observe(answer))
+        self._plan_all(self._leadership.observe(answer))
         self._parts.ticks.answered(answer)
         for tp in answer.asked.keys() & self._leadership.partitions.keys():
             partition = self._leadership.partitions[tp]
@@ -280,23 +280,23 @@ class Agent:
         self._ask_outdated(here)
         for tp in self._leadership.waiting(here):
             self._look_later([tp], max(_BROKER_PATIENCE, self._leadership.partitions[tp].pace.seconds))
-        self._offer_all(here)
+        self._plan_all(here)
 
     def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:
         for tp in wanted:
             self._parts.timers.add(tp, self._runtime.monotonic() + after)
 
-    def _offer_all(self, due: Iterable[TopicPartition]) -> None:
+    def _plan_all(self, due: Iterable[TopicPartition]) -> None:
         """Plan the jobs again for each due partition, once the stored state is known."""
         if self._index_read:
             for tp in due:
-                self._offer(self._leadership.partitions[tp])
+                self._plan(self._leadership.partitions[tp])
 
-    def _offer(self, partition: LedPartition) -> None:
+    def _plan(self, partition: LedPartition) -> None:
         tail_after, now = self._parts.settings.tail_after.total_seconds(), self._runtime.time()
         quiet_before = now - tail_after if partition.seals_quiet_tail else None
         tasks = [PartitionJob(partition, job) for job in partition.plan(quiet_before)]
-        self._parts.queue.offer(partition.tp, tasks)
+        self._parts.queue.replace(partition.tp, tasks)
         quiet_at = partition.tail_due(tail_after)
         if quiet_at is None:
             return
@@ -309,7 +309,7 @@ class Agent:
         """Give the watermark index the current state."""
         confirmed_at = self._leadership.confirmed_at
         if confirmed_at is not None and self._index_read:
-            self._parts.index.show(self._leadership.partitions.values(), min(confirmed_at, self._looked_at))
+            self._parts.index.set_partitions(self._leadership.partitions.values(), min(confirmed_at, self._looked_at))
 
     def _measure(self) -> None:
         self._monitor.measure()
@@ -397,7 +397,7 @@ def measure_lag(partitions: Iterable[LedPartition], waits: Collection[Wait], met
         if partition.observation is not None:
             end = partition.observation.log_end or partition.observation.offsets.high_watermark
             offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
-        if not partition.restless:
+        if not partition.is_unsettled:
             continue
         held_up = [gap for gap in partition.remote.gaps if not gap.in_remote_tier]
         gaps += len(held_up)

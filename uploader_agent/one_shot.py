@@ -35,7 +35,7 @@ class OneShot:
             self.refresh()
             if tails:
                 self._seal_tails()
-            planned = self._offer()
+            planned = self._planned()
             if not planned:
                 break
             stalls = stalls + 1 if planned == before else 0
@@ -71,7 +71,7 @@ class OneShot:
         parts.poller.ask_offsets(leadership.ask(leadership.partitions))
         self._judge(parts.poller.answer_all())
         if leadership.confirmed_at is not None:
-            parts.index.show(leadership.partitions.values(), min(leadership.confirmed_at, looked_at))
+            parts.index.set_partitions(leadership.partitions.values(), min(leadership.confirmed_at, looked_at))
 
     def _judge(self, answers: Iterable[Answer]) -> None:
         for answer in answers:
@@ -86,13 +86,13 @@ class OneShot:
             if partition.packed.seal_to is None and partition.offsets is not None:
                 partition.packed.seal_up_to(partition.offsets.high_watermark)
 
-    def _offer(self) -> dict[TopicPartition, list[PartitionJob]]:
+    def _planned(self) -> dict[TopicPartition, list[PartitionJob]]:
         """Queue all planned jobs, and return them by partition."""
         parts, planned = self._parts, dict[TopicPartition, list[PartitionJob]]()
         quiet_before = parts.runtime.time() - parts.settings.tail_after.total_seconds()
         for tp, partition in self._leadership.partitions.items():
             tasks = [PartitionJob(partition, job) for job in partition.plan(quiet_before)]
-            parts.queue.offer(tp, tasks)
+            parts.queue.replace(tp, tasks)
             if tasks:
                 planned[tp] = tasks
         return planned

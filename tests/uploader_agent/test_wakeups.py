@@ -163,10 +163,10 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
         agent.refresh()
         partition = agent.leadership.partitions[T]
         UploadWorkers(queue, settings, metrics, health, revisit, repeats).start()
-        queue.offer(T, [PartitionJob(partition, "survey")])
+        queue.replace(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()
-        queue.offer(T, [PartitionJob(partition, SealRun(7, 8, 7, 8))])  # there is no such segment
+        queue.replace(T, [PartitionJob(partition, SealRun(7, 8, 7, 8))])  # there is no such segment
         assert looked.wait(HUNG)
         queue.close()
     assert seen == [0, 0]

@@ -116,7 +116,7 @@ class Packer:
 
     def _may_try(self, partition: LedPartition) -> bool:
         paused = self._paused.get(partition.tp, 0.0)
-        return partition.packs and partition.uploader.parting is None and paused <= self._runtime.monotonic()
+        return partition.may_pack_tail and partition.uploader.parting is None and paused <= self._runtime.monotonic()
 
     def _try(self, partition: LedPartition, step: Callable[[], object]) -> bool:
         """Return True if ``step`` succeeded. A failure delays only this partition, for a pause."""
@@ -185,10 +185,10 @@ class Packer:
             return last_batch_below(head.store, ranges, end)
         return None
 
-    def _list_tail(self, partition: LedPartition) -> None:
+    def _announce_tail(self, partition: LedPartition) -> None:
         """Add this leadership's tail to ``offset.wm``; without room for it, have the partition sealed."""
         uploader = partition.uploader
-        uploader.list_tail()
+        uploader.announce_tail()
         if not uploader.may_pack and len(uploader.tails) >= MOST_TAILS:
             reason = "offset.wm lists as many tails as it may: their offsets are sealed first"
             self._to_be_sealed(partition, partition.high_watermark or 0, reason)
@@ -214,7 +214,7 @@ class Packer:
             ]
             packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
-            self._try_all(unlisted, self._list_tail)
+            self._try_all(unlisted, self._announce_tail)
             self._write_packs([tick for tick in packable if tick.partition.uploader.may_pack])
             if any(tick.packed for tick in ticks):
                 self._name(head, ticks)

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from tidemark.errors import FormatError, LaterFormat
-from tidemark.formats.raw import head as format_
+from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.manifest import PackedPart, compacts
 from tidemark.formats.raw.pack import RangeContent, WrittenRange
@@ -199,7 +199,7 @@ def join_heads(partition: LedPartition, head: BrokerHead, broker: int, theirs: T
 def _read_head(head: BrokerHead, broker: int, heads: dict[int, Head | Exception | None]) -> None:
     """Add another broker's head to ``heads``; a damaged head counts as none, which only costs bytes."""
     try:
-        version = format_.load(head.store, head.control, broker)
+        version = head_format.load(head.store, head.control, broker)
         heads[broker] = version.value if version else None
     except LaterFormat as error:
         heads[broker] = error

@@ -27,7 +27,7 @@ from typing_extensions import override
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw import head as format_
+from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import DamagedVersion, EntryKey, Head, HeadEntry, entry_json
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.watermark_index import DamagedHead
@@ -157,7 +157,7 @@ class BrokerHead:
     def read(self) -> None:
         """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.raw.head.load`."""
         if not self._known:
-            stored = format_.load(self.store, self.control, self._broker)
+            stored = head_format.load(self.store, self.control, self._broker)
             self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)
 
     def make_whole(self) -> None:
@@ -171,7 +171,7 @@ class BrokerHead:
         """
         if self._known:
             return
-        stored = format_.find(self.store, self.control, self._broker)
+        stored = head_format.find(self.store, self.control, self._broker)
         if isinstance(stored, DamagedVersion):
             self._make_again(stored, stored.error)
         elif stored is not None:
@@ -217,7 +217,7 @@ class BrokerHead:
         head = Head(
             cluster=self.control.cluster, broker=self._broker, agent=__version__, written_at=self._runtime.utc_now()
         )
-        key, body = format_.render(head, self.control, entries.lines)
+        key, body = head_format.render(head, self.control, entries.lines)
         self.settled = False
         try:
             etag = self.store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)

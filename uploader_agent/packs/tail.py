@@ -13,7 +13,7 @@ from typing import NamedTuple
 import structlog
 
 from tidemark.errors import FormatError, LaterFormat
-from tidemark.formats.raw import head as format_
+from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackedRange, RangePointer
@@ -391,7 +391,7 @@ class PackedSources:
         entries: list[HeadEntry] = []
         for broker in sorted(brokers):
             try:
-                head = format_.load(route.store, route.keys.control, broker)
+                head = head_format.load(route.store, route.keys.control, broker)
             except FormatError as error:
                 if broker == route.broker or isinstance(error, LaterFormat):
                     raise

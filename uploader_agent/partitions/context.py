@@ -54,8 +54,8 @@ class LocalLog:
     ``segments`` are held or on the disk, by base offset, the last one active. ``offsets`` come from the broker or its
     checkpoint. ``disk_start`` is the base offset of the first segment on the disk; None without one. ``observed_start``
     is its value before the broker was asked for the ``offsets``. ``replicas`` are the brokers that have a replica, as
-    metadata names them. ``packs`` is true if ``offset.wm`` lists this leadership among those that may have packed from
-    its claim on.
+    metadata names them. ``lists_tail`` is true if ``offset.wm`` lists this leadership among those that may have packed
+    from its claim on.
     """
 
     segments: tuple[LocalSegment, ...] = ()
@@ -64,7 +64,7 @@ class LocalLog:
     disk_start: int | None = None
     observed_start: int | None = None
     replicas: tuple[int, ...] = ()
-    packs: bool = False
+    lists_tail: bool = False
 
     @property
     def start_evidence(self) -> tuple[int | None, int | None, KafkaTier | None]:

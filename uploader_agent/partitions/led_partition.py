@@ -112,7 +112,7 @@ class LedPartition:
         return self.remote.changes + self.packed.changes
 
     @property
-    def restless(self) -> bool:
+    def is_unsettled(self) -> bool:
         """True if another plan may find something, though nothing of the log has changed.
 
         That is so before the first plan, if the last one had a job or a wait, if the packs call for another one, and
@@ -246,8 +246,8 @@ class LedPartition:
 
     def apply_freshness(self, freshness: float | None) -> None:
         """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""
-        self.freshness = freshness if self.packs else None
-        self.uploader.local = replace(self.uploader.local, packs=self.freshness is not None)
+        self.freshness = freshness if self.may_pack_tail else None
+        self.uploader.local = replace(self.uploader.local, lists_tail=self.freshness is not None)
 
     def apply_metadata(self, replicas: tuple[int, ...], cleanup: Cleanup) -> None:
         """Set the brokers that have a replica, and the topic's clean-up."""
@@ -290,7 +290,7 @@ class LedPartition:
     # -- packs ---------------------------------------------------------------------------------------------------------
 
     @property
-    def packs(self) -> bool:
+    def may_pack_tail(self) -> bool:
         """True if the tail may be packed: the topic has a topic id. Without one, its name may return."""
         return self.led.topic_id is not None
 
@@ -302,7 +302,7 @@ class LedPartition:
         and that, it knows that nothing is packed if ``offset.wm`` lists no broker, or has all committed offsets except
         gaps. Before its claim, it knows so if ``offset.wm`` was never written.
         """
-        if not self.packs or self.packed.known:
+        if not self.may_pack_tail or self.packed.known:
             return True
         if self.remote.surveyed and not self.uploader.claimed:
             return self.remote.watermark is None  # a leader claims before it packs
@@ -320,7 +320,7 @@ class LedPartition:
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
         stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
-        return not self.packs or by_checkpoint or stuck
+        return not self.may_pack_tail or by_checkpoint or stuck
 
     @property
     def high_watermark(self) -> int | None:

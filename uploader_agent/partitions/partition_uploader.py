@@ -151,7 +151,7 @@ class PartitionUploader:
             self._unwritten = True
             self.publish()
 
-    def list_tail(self) -> None:
+    def announce_tail(self) -> None:
         """Have ``offset.wm`` of a claimed partition list this leadership in ``tails``, before anything is packed."""
         if not self.may_pack:
             self._tail_wanted = self._unwritten = True
@@ -584,7 +584,7 @@ class PartitionUploader:
                 self._context.on_truncated()
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
-            self._remote.vouch(written)
+            self._remote.watermark_stored(written)
             self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
             self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
             named = Intervals.of((*new.gaps, *new.acknowledged_gaps))
@@ -620,7 +620,7 @@ class PartitionUploader:
         evidence = self._evidence(before, previous)
         all_gaps = gap_search.find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
-        remote.find_gaps(holding)
+        remote.set_gaps(holding)
         foreign = remote.foreign
         below = evidence.below(start)
         if below is None:  # what was last known
@@ -635,7 +635,7 @@ class PartitionUploader:
             holding,
             passed,
             (foreign.leader_epoch,) if foreign else (),
-            packs=self.local.packs or self._tail_wanted,
+            lists_tail=self.local.lists_tail or self._tail_wanted,
             origin=self._context.source.origin,
             remote_tier=tuple(below),
         )

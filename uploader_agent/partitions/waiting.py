@@ -68,7 +68,7 @@ class Waits:
             begun: dict[_Mark, float] = {}
             waits: list[Wait] = []
             for partition in self._leadership.partitions.values():
-                if partition.restless:
+                if partition.is_unsettled:
                     waits += self._of(partition, tail_after, now, begun)
             for tp, reason in self._leadership.undecided():
                 waits.append(Wait(tp, "leadership", now - self._begun((tp, "leadership", 0, 0), now, begun), reason))

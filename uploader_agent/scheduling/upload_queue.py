@@ -50,7 +50,7 @@ class UploadQueue(Generic[Key, Job]):
             self._limit.resize(concurrency)
             self._changed.notify_all()
 
-    def offer(self, key: Key, jobs: Sequence[Job]) -> None:
+    def replace(self, key: Key, jobs: Sequence[Job]) -> None:
         """Replace the waiting jobs of ``key`` by ``jobs``, in this order; running jobs are not queued again."""
         with self._changed:
             lane = self._lanes.setdefault(key, _Lane())

@@ -30,7 +30,7 @@ from tidemark.store import Store
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.broker.properties import META, Identity, read_identity
 from uploader_agent.clock import utc_now
-from uploader_agent.stored.other_origin import SILENT
+from uploader_agent.stored.other_origin import SILENCE
 
 logger = structlog.get_logger(__name__)
 
@@ -114,10 +114,10 @@ class ClusterName:
         indexes.look()
         for error in indexes.failures.values():
             raise error
-        running = sorted(of_broker(one.broker) for one in indexes.kept.values() if one.written_at > utc_now() - SILENT)
+        running = sorted(of_broker(one.broker) for one in indexes.kept.values() if one.written_at > utc_now() - SILENCE)
         if running:
             rule = f"the agents of {', '.join(running)} have written under the name {self._control.cluster}"
-            minutes = f"within the last {SILENT.seconds // 60} minutes"
+            minutes = f"within the last {SILENCE.seconds // 60} minutes"
             raise NameInUse(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
         new = ClusterOwner(cluster_id=own, former=(*known.value.former, former))
         self._store.put(self._key, new.to_bytes(), if_match=known.etag)

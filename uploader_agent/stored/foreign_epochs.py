@@ -35,7 +35,7 @@ logger = structlog.get_logger(__name__)
 PAUSE: Final = 60.0
 """Seconds between two steps. A broker applies fetched metadata within milliseconds."""
 
-_LATELY: Final = 300.0
+_RECENT_SECONDS: Final = 300.0
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class ForeignEpochs:
 
     def _count(self) -> float:
         """The number of recently fenced partitions. Each is tried again at least every ``upload.retry_cap``."""
-        since = self._clock() - _LATELY
+        since = self._clock() - _RECENT_SECONDS
         return float(sum(case.seen >= since and not case.foreign for case in list(self._cases.values())))
 
     def _try(self, tp: TopicPartition, led: Led, stored: StoredWatermark) -> None:

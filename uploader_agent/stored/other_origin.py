@@ -20,7 +20,7 @@ from tidemark.store import ObjectInfo, Store
 from uploader_agent.runtime import Runtime
 from uploader_agent.settings import LONGEST_INDEX_INTERVAL
 
-SILENT: Final = 3 * LONGEST_INDEX_INTERVAL
+SILENCE: Final = 3 * LONGEST_INDEX_INTERVAL
 """Time without a new index after which an agent is taken to be stopped.
 
 A running one waits for both intervals of its index at most; the rest is for the writing.
@@ -56,7 +56,7 @@ class OtherOrigin:
             for error in self._cache.failures.values():
                 raise error
             led = list(self._cache.kept.values())
-        silent_before = self._runtime.utc_now() - SILENT
+        silent_before = self._runtime.utc_now() - SILENCE
         others = [index for index in led if origin_of(index.broker) != self._origin]
         for index in others:
             if index.written_at > silent_before and (tp, topic_id) in index.partitions:

@@ -249,14 +249,14 @@ class RemoteState:
             self._log.add(stored, lineage)
             self._changes += 1
 
-    def find_gaps(self, gaps: tuple[Gap, ...]) -> None:
+    def set_gaps(self, gaps: tuple[Gap, ...]) -> None:
         """Set the open holes."""
         with self._lock:
             self._changes += gaps != self._gaps
             self._gaps = gaps
 
-    def vouch(self, written: StoredWatermark) -> None:
+    def watermark_stored(self, written: StoredWatermark) -> None:
         """Note that ``offset.wm`` is stored as ``written``."""
         with self._lock:
-            self._log.vouched(written)
+            self._log.watermark_stored(written)
             self._changes += 1

@@ -215,7 +215,7 @@ class StoredLog:
         past = lineage.with_history(self.agreed.history)
         return past.with_batches(entry for entry in manifest.lineage if entry[1] < start)
 
-    def vouched(self, stored: StoredWatermark) -> None:
+    def watermark_stored(self, stored: StoredWatermark) -> None:
         """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
         self.stored, self.agreed, self.foreign = stored, stored.watermark, None
         self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])

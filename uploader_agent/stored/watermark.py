@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
-from tidemark.formats.raw import watermark as format_
+from tidemark.formats.raw import watermark as watermark_format
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
@@ -56,7 +56,7 @@ class WatermarkState:
     gaps: tuple[Gap, ...]
     acknowledged_gaps: tuple[Gap, ...]
     foreign_epochs: tuple[int, ...] = ()
-    packs: bool = False
+    lists_tail: bool = False
     """True if this leadership may pack."""
     origin: Origin = "disk"
     remote_tier: tuple[Interval, ...] = ()
@@ -70,7 +70,7 @@ def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
     lineage = view.lineage.with_history(known)
     # A manifest of a compacted run, or of a held one, may have begun an epoch at a later batch than the log did.
     lineage = lineage.with_batches(entry for entry in known.entries if entry[0] in lineage.epochs)
-    own = (view.leader_epoch, view.broker) if view.packs else None
+    own = (view.leader_epoch, view.broker) if view.lists_tail else None
     return Watermark(
         topic_id=view.topic_id,
         start_offset=view.start,
@@ -207,7 +207,7 @@ def put(
     Raises:
         PreconditionFailed: another object is there.
     """
-    body = format_.render(base_offset, watermark)
+    body = watermark_format.render(base_offset, watermark)
     try:
         etag = store.put(
             keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None

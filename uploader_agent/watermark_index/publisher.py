@@ -166,8 +166,8 @@ class IndexThread:
         self._interval = settings.min_interval.total_seconds()
         self._indexes.reconfigure(settings)
 
-    def show(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
-        """Set the arguments of the next ``offer``; ``partitions`` must not change afterwards."""
+    def set_partitions(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
+        """Set what the next index is about; ``partitions`` must not change afterwards."""
         self._shown = _Shown(partitions, confirmed_at)
         self._showing.set()
 
@@ -233,7 +233,7 @@ class IndexThread:
             return
         before = self.has_written
         try:
-            if self._indexes.offer(*self._shown, now=now):
+            if self._indexes.write_if_due(*self._shown, now=now):
                 self._metrics.index_written.set_to_current_time()
                 self._repeats.cleared("index", "index_written_again")
                 self._failing = None
@@ -304,7 +304,7 @@ class IndexPublisher:
         for writer in (*self._writers.values(), self._of_gaps):
             writer.reconfigure(*self._intervals())
 
-    def offer(
+    def write_if_due(
         self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
     ) -> bool:
         """Write changes that are due, or everything ``now``; return True if anything was written.
@@ -347,10 +347,10 @@ class IndexPublisher:
         self._known = known
         if len(known) == len(partitions):
             self._former = {}
-        written = [self._writers[url].offer(statements, now=now) for url, statements in by_store.items()]
+        written = [self._writers[url].write_if_due(statements, now=now) for url, statements in by_store.items()]
         self.has_written = self.has_written or any(written)
-        everything = by_store[self._default_url]
-        written.append(self._of_gaps.offer({tp: row for tp, row in everything.items() if row[0]["gaps"]}, now=now))
+        with_gaps = {tp: row for tp, row in by_store[self._default_url].items() if row[0]["gaps"]}
+        written.append(self._of_gaps.write_if_due(with_gaps, now=now))
         return any(written)
 
     def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
@@ -362,7 +362,7 @@ class IndexPublisher:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
 
     def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
-        """True if an entry has changed since the last offer, or still waits to be written."""
+        """True if an entry has changed since the last write, or still waits to be written."""
         writers = *self._writers.values(), self._of_gaps
         if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
             return True
@@ -503,7 +503,7 @@ class IndexWriter:
         self._written: Mapping[TopicPartition, IndexRow] | None = None
         self._written_at = -float("inf")
         self.is_current = False
-        """True if no news of the last offer waits to be written."""
+        """True if no change waits to be written."""
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """The entries that this broker's agent wrote last; none if they were for other endpoints.
@@ -537,7 +537,7 @@ class IndexWriter:
         """True if the last write is so long ago that the index is due even without a change."""
         return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
 
-    def offer(self, statements: Statements, *, now: bool = False) -> bool:
+    def write_if_due(self, statements: Statements, *, now: bool = False) -> bool:
         """Write ``statements`` if they have news and are due, if the index is idle, or ``now``; True if written.
 
         Only this agent writes this object, so the last PUT is right even if the outcome of the one before is unknown.

@@ -770,7 +770,7 @@ def test_without_former_leaders_it_is_known_at_once_that_nothing_is_packed(world
 
 def said(agent: TestedAgent, world: World) -> IndexEntry:
     """What the agent's index says, written now."""
-    agent.index.show(agent.leadership.partitions.values(), None)
+    agent.index.set_partitions(agent.leadership.partitions.values(), None)
     agent.index.stop(0)  # which writes, for it was never started
     key = world.control.index(world.broker.node_id)
     [entry] = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key).entries

@@ -101,7 +101,7 @@ def test_a_quiet_tail_is_packed_once_and_is_not_waited_for(world: World) -> None
         puts = kinds(world.store.puts)
         looked(agent)
         assert agent.waits() == []
-        assert not partition_of(agent).restless
+        assert not partition_of(agent).is_unsettled
         assert kinds(world.store.puts)["pack"] == puts["pack"] == 1
         assert partition_of(agent).packed.error is None
     assert seals(world) == []

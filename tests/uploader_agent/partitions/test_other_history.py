@@ -469,7 +469,7 @@ def test_a_log_that_is_doubted_is_compared_though_nothing_of_it_changes(world: W
     world.metadata.high[T] = 200
     world.once()
     with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.restless for one in agent.leadership.partitions.values()] == [False], what="quiet")
+        wait_until(lambda: [one.is_unsettled for one in agent.leadership.partitions.values()] == [False], what="quiet")
         [partition] = agent.leadership.partitions.values()
         partition.uploader.doubt()
         wait_until(lambda: not partition.uploader.unchecked, what="the comparison")

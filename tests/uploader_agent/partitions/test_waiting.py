@@ -73,7 +73,7 @@ def test_a_segment_that_waits_for_the_high_watermark_is_seen(world: World) -> No
     disk = world.disk.partition().fill(0, end=100)
     date(disk, 0, HOUR)
     with surveyed(world, 98) as (agent, partition):
-        assert partition.restless
+        assert partition.is_unsettled
         found = look(agent)
         assert found["rotated"].seconds == found["rotated"].overdue == pytest.approx(HOUR)
         assert "the high watermark 98 is below the segment's end 100" in found["rotated"].reason

@@ -105,7 +105,7 @@ def started(queue: UploadQueue[str, int], count: int) -> list[tuple[str, int]]:
 def filled(partitions: int) -> UploadQueue[str, int]:
     queue: UploadQueue[str, int] = UploadQueue(8)
     for number in range(partitions):
-        queue.offer(str(number), [number])
+        queue.replace(str(number), [number])
     return queue
 
 

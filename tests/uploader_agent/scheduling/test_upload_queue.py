@@ -29,9 +29,9 @@ def drain(queue: UploadQueue[str, int], count: int) -> list[tuple[str, int]]:
 
 def test_heads_first_and_partitions_in_turn() -> None:
     queue: UploadQueue[str, int] = UploadQueue(8)
-    queue.offer("large", [1, 2, 3, 4])
-    queue.offer("small", [5])
-    queue.offer("other", [6, 7])
+    queue.replace("large", [1, 2, 3, 4])
+    queue.replace("small", [5])
+    queue.replace("other", [6, 7])
     assert drain(queue, 7) == [
         ("large", 1),
         ("small", 5),
@@ -45,9 +45,9 @@ def test_heads_first_and_partitions_in_turn() -> None:
 
 def test_one_partition_never_takes_all_workers() -> None:
     queue: UploadQueue[str, int] = UploadQueue(3)
-    queue.offer("large", [1, 2, 3, 4])
+    queue.replace("large", [1, 2, 3, 4])
     assert drain(queue, 2) == [("large", 1), ("large", 2)]
-    queue.offer("small", [9])
+    queue.replace("small", [9])
     assert queue.take() == ("small", 9), "the third worker is free for somebody else"
     queue.done("large", 1)
     assert queue.take() == ("large", 3)
@@ -55,11 +55,11 @@ def test_one_partition_never_takes_all_workers() -> None:
 
 def test_two_jobs_that_write_the_same_never_run_at_once() -> None:
     queue: UploadQueue[str, tuple[int, int]] = UploadQueue(8, target=lambda job: job[0])
-    queue.offer("a", [(0, 71), (100, 5)])
+    queue.replace("a", [(0, 71), (100, 5)])
     assert queue.take() == ("a", (0, 71))
-    queue.offer("a", [(0, 77), (100, 5)])
+    queue.replace("a", [(0, 77), (100, 5)])
     assert queue.take() == ("a", (100, 5)), "the tail grew while it was uploaded: its next upload waits"
-    queue.offer("b", [(0, 1)])
+    queue.replace("b", [(0, 1)])
     assert queue.take() == ("b", (0, 1)), "another partition's segment of the same base is another"
     queue.done("a", (0, 71))
     assert queue.take() == ("a", (0, 77))
@@ -67,20 +67,20 @@ def test_two_jobs_that_write_the_same_never_run_at_once() -> None:
 
 def test_what_runs_is_not_queued_again() -> None:
     queue: UploadQueue[str, int] = UploadQueue(8)
-    queue.offer("a", [1, 2])
+    queue.replace("a", [1, 2])
     assert queue.take() == ("a", 1)
-    queue.offer("a", [1, 2, 3])
+    queue.replace("a", [1, 2, 3])
     assert drain(queue, 2) == [("a", 2), ("a", 3)]
 
 
 def test_a_failed_partition_waits_and_others_do_not() -> None:
     clock = Clock()
     queue: UploadQueue[str, int] = UploadQueue(8, clock)
-    queue.offer("sick", [1])
+    queue.replace("sick", [1])
     assert queue.take() == ("sick", 1)
     queue.done("sick", 1, retry_after=5.0)
-    queue.offer("sick", [1])
-    queue.offer("well", [2])
+    queue.replace("sick", [1])
+    queue.replace("well", [2])
     assert queue.take() == ("well", 2)
     clock.now = 5.0
     assert queue.take() == ("sick", 1)
@@ -90,10 +90,10 @@ def test_a_back_off_that_ends_between_two_readings_of_the_clock_is_not_missed() 
     """Nobody would wake the only worker again."""
     clock = Clock()
     queue: UploadQueue[str, int] = UploadQueue(1, clock)
-    queue.offer("sick", [1])
+    queue.replace("sick", [1])
     assert queue.take() == ("sick", 1)
     queue.done("sick", 1, retry_after=1.0)
-    queue.offer("sick", [1])
+    queue.replace("sick", [1])
     clock.readings += [0.99, *[1.01] * 1000]
     taken: list[tuple[str, int] | None] = []
     worker = threading.Thread(target=lambda: taken.append(queue.take()), daemon=True)
@@ -104,7 +104,7 @@ def test_a_back_off_that_ends_between_two_readings_of_the_clock_is_not_missed() 
 
 def test_drop_and_close() -> None:
     queue: UploadQueue[str, int] = UploadQueue(8)
-    queue.offer("a", [1, 2])
+    queue.replace("a", [1, 2])
     assert queue.take() == ("a", 1)
     queue.drop("a")
     assert queue.waiting() == 0

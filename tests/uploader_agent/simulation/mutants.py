@@ -115,13 +115,13 @@ def _the_scan_finds_nothing() -> Patches:
 
 
 def _the_index_is_shown_once() -> Patches:
-    show = IndexThread.show
+    set_partitions = IndexThread.set_partitions
 
     def once(self: IndexThread, *shown: Any) -> None:
         if self._shown is None:
-            show(self, *shown)
+            set_partitions(self, *shown)
 
-    yield patch.object(IndexThread, "show", once)
+    yield patch.object(IndexThread, "set_partitions", once)
 
 
 def _inotify_tells_nothing() -> Patches:
@@ -161,7 +161,7 @@ def _all_that_is_on_the_disk_is_packed() -> Patches:
 
 def _a_leader_packs_unlisted() -> Patches:
     """No ``offset.wm`` says that it may have packed: readers and the next leader do not look at its head."""
-    yield patch.object(PartitionUploader, "list_tail", lambda _self: None)
+    yield patch.object(PartitionUploader, "announce_tail", lambda _self: None)
     yield patch.object(PartitionUploader, "may_pack", property(lambda _self: True))
     yield patch.object(LedPartition, "apply_freshness", lambda self, freshness: setattr(self, "freshness", freshness))
 
