@@ -18,6 +18,15 @@ from tidemark.formats.table.plan import RunResult
 from tidemark.table.delta_table import TopicTable
 from tidemark.words import plural, printable
 
+MEASURED_RATE: Final = 153_000_000
+"""Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
+
+START_SECONDS: Final = 20
+"""Seconds of spark-submit beside the conversion: the JVM, the context, the first workers."""
+
+_RUNS: Final = 20
+_LARGE: Final = 64 << 20
+
 
 class DatePreview(Model):
     """A date (ISO, empty for rows without one) as it is now.
@@ -136,16 +145,6 @@ class Preview(StoredObject):
             f"segments in {self.tasks} tasks."
         )
         return "\n".join(lines)
-
-
-MEASURED_RATE: Final = 153_000_000
-"""Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
-
-START_SECONDS: Final = 20
-"""Seconds of spark-submit beside the conversion: the JVM, the context, the first workers."""
-
-_RUNS: Final = 20
-_LARGE: Final = 64 << 20
 
 
 def rate_of(table: TopicTable, ledger: Ledger) -> int:

@@ -24,6 +24,9 @@ from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 Failover = Literal["replicas", "even"]
 """The source of the leaders after a loss: the lists of replicas, or an even spread."""
 
+_SHORTEST: Final = 10.0
+"""Seconds; an active segment younger than this gives no useful rate."""
+
 
 class PartitionLoad(NamedTuple):
     """A led partition.
@@ -179,10 +182,6 @@ def _evenly(brokerset: Brokerset, brokers: Mapping[int, BrokerLoad], gone: int) 
 
 def _sum(load: BrokerLoad, other: BrokerLoad) -> BrokerLoad:
     return BrokerLoad(load.rate + other.rate, load.lag + other.lag, load.held + other.held)
-
-
-_SHORTEST: Final = 10.0
-"""Seconds; an active segment younger than this gives no useful rate."""
 
 
 def loads(

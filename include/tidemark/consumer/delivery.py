@@ -29,6 +29,10 @@ from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
 
+LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
+_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
+_OFFSET_BYTES: Final = 8
+
 
 class BlockDelivery:
     """Blocks from ``position`` on; ``epoch`` is the leader epoch of the last passed rows, -1 if unknown."""
@@ -89,11 +93,6 @@ class BlockDelivery:
             else:
                 self.position = block.next_offset
                 self.epoch = block.leader_epoch if block.leader_epoch >= 0 else self.epoch
-
-
-LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
-_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
-_OFFSET_BYTES: Final = 8
 
 
 class KafkaRows(BlockDelivery):

@@ -32,6 +32,20 @@ TIME_INDEX_ENTRY_SIZE: Final = 12
 _INDEX_ENTRY = Struct(">ii")
 _TIME_INDEX_ENTRY = Struct(">qi")
 
+_INDEX_INTERVAL = 4096
+"""Kafka's default ``index.interval.bytes``: the least distance of two entries."""
+
+_MOST_ENTRIES = 1 << 16
+"""The approximate limit of entries: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
+
+_SEARCHED_FOR_EVER = 2
+"""The number of entries that an ``.index`` never has. With it, Pinterest's consumer of tiered storage would search for
+ever for an offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
+
+_ABORTED_ENTRY = Struct(">hqqqq")
+_BATCH_HEADER = 61
+_ABORT = 0
+
 
 class OffsetIndexEntry(NamedTuple):
     """One append to the log: the LAST offset that it brought, and the byte at which its first batch starts."""
@@ -113,21 +127,6 @@ def confirms_cut(head: Buffer, entry: OffsetIndexEntry, base_offset: int, log_si
 def _check_whole(raw: bytes, entry_size: int, name: str) -> None:
     if len(raw) % entry_size:
         raise FormatError(name, f"{len(raw)} bytes are not a whole number of {entry_size}-byte entries")
-
-
-_INDEX_INTERVAL = 4096
-"""Kafka's default ``index.interval.bytes``: the least distance of two entries."""
-
-_MOST_ENTRIES = 1 << 16
-"""The approximate limit of entries: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
-
-_SEARCHED_FOR_EVER = 2
-"""The number of entries that an ``.index`` never has. With it, Pinterest's consumer of tiered storage would search for
-ever for an offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
-
-_ABORTED_ENTRY = Struct(">hqqqq")
-_BATCH_HEADER = 61
-_ABORT = 0
 
 
 class DerivedIndexes:

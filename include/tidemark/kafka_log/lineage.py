@@ -20,6 +20,8 @@ from typing import TypeVar
 
 from tidemark.errors import FormatError
 
+Entry = TypeVar("Entry")
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
@@ -189,9 +191,6 @@ class Lineage:
         ):
             raise FormatError(name, "a lineage is a list of [epoch, start offset]")
         return cls.of(value, name)
-
-
-Entry = TypeVar("Entry")
 
 
 def parse_leader_epoch_checkpoint(text: str, name: str) -> Lineage:

@@ -25,6 +25,17 @@ from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import FORBIDDEN, Framing
 from tidemark.parsers.type_conversion import is_date, is_instant
 
+Shape = Literal["json", "json value", "text", "avro container", "protobuf", "binary", "empty"]
+
+MAJORITY: Final = 0.5
+"""A shape or framing that more than this part of the values has is the topic's."""
+
+_MOST_SCHEMAS: Final = 64
+"""The most schemas of a topic's producers; bytes with more numbers than this are no framing."""
+
+_AVRO_CONTAINER: Final = b"Obj\x01"
+_MAX_TAG: Final = (1 << 29) - 1
+
 NEARLY_ALL: Final = 0.99
 """The least part of a place's values that must have a type for the place to have it."""
 
@@ -42,6 +53,133 @@ _OPERATIONS: Final = frozenset("crudtm")
 """What Debezium's changes are: create, read by a snapshot, update, delete, truncate, message."""
 
 _INT64: Final = 1 << 63
+
+_TYPES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("boolean", frozenset({"boolean"})),
+    ("int64", frozenset({"integer"})),
+    ("decimal(38,0)", frozenset({"integer", "large"})),
+    ("double", frozenset({"integer", "number"})),
+    ("timestamp(iso8601)", frozenset({"instant"})),
+    ("date", frozenset({"date"})),
+    ("string", frozenset({"string", "instant", "date"})),
+)
+"""Types and the kinds of values that each holds, from the narrowest."""
+
+
+class Detected(NamedTuple):
+    """The shape of a topic's values. ``shares`` has the part of the values in each shape, behind a framing if any.
+
+    ``numbers`` has the schemas that framed values name, with the count of such values. ``framed`` is the framed part.
+    """
+
+    shape: Shape
+    framing: Framing
+    shares: dict[str, float]
+    framed: float
+    numbers: dict[int, int]
+    values: int
+    tombstones: int
+
+    def answer(self) -> dict[str, object]:
+        """The shape for programs."""
+        return self._asdict()
+
+
+def detect(values: Sequence[bytes | None]) -> Detected:
+    """The shape of ``values``; None is a tombstone."""
+    given = [value for value in values if value is not None]
+    frames = [frame for value in given if (frame := _frame(value)) is not None]
+    numbers = Counter(number for number, _ in frames)
+    framed = len(frames) / len(given) if given else 0.0
+    is_framed = framed > MAJORITY and len(numbers) <= _MOST_SCHEMAS
+    contents = [content for _, content in frames] if is_framed else given
+    counts = Counter(shape_of(content) for content in contents)
+    shares = {str(shape): count / len(contents) for shape, count in counts.most_common()}
+    return Detected(
+        shape=_shape(counts, len(contents)),
+        framing="confluent" if is_framed else "none",
+        shares=shares,
+        framed=framed,
+        numbers=dict(numbers.most_common()) if is_framed else {},
+        values=len(given),
+        tombstones=len(values) - len(given),
+    )
+
+
+def shape_of(value: bytes) -> Shape:
+    """The shape of one value."""
+    if not value:
+        return "empty"
+    if value.startswith(_AVRO_CONTAINER):
+        return "avro container"
+    try:
+        document(value)
+    except RefusedValue as error:
+        if "not an object" in str(error):
+            return "json value"
+    else:
+        return "json"
+    if _is_text(value):
+        return "text"
+    return "protobuf" if _is_protobuf(value) else "binary"
+
+
+def _shape(counts: Counter[Shape], values: int) -> Shape:
+    """The shape of the majority; binary if none has it, empty if there is no value."""
+    if not values:
+        return "empty"
+    [(shape, count)] = counts.most_common(1)
+    return shape if count / values > MAJORITY else "binary"
+
+
+def _frame(value: bytes) -> tuple[int, bytes] | None:
+    try:
+        number, content = split_frame(value)
+    except RefusedRecord:
+        return None
+    return (number, content) if 0 < number <= MAX_NUMBER else None
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return False
+    return all(char.isprintable() or char in "\t\r\n" for char in text)
+
+
+def _is_protobuf(value: bytes) -> bool:
+    """True if ``value`` is a run of fields of Protobuf's wire format, to its last byte."""
+    at = 0
+    while at < len(value):
+        tag, at = _varint(value, at)
+        field, wire = tag >> 3, tag & 7
+        if at < 0 or not 0 < field <= _MAX_TAG:
+            return False
+        at = _behind(value, at, wire)
+        if not 0 < at <= len(value):
+            return False
+    return True
+
+
+def _behind(value: bytes, at: int, wire: int) -> int:
+    """The end of a field's content; -1 if there is no valid content."""
+    if wire == 0:
+        return _varint(value, at)[1]
+    if wire == 2:
+        length, at = _varint(value, at)
+        return -1 if at < 0 else at + length
+    return at + {1: 8, 5: 4}[wire] if wire in {1, 5} else -1
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    """A number and its end; (0, -1) if there is no number."""
+    number = 0
+    for place, byte in enumerate(value[at : at + 10]):
+        number |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return number, at + place + 1
+    return 0, -1
 
 
 class JsonColumnFound(NamedTuple):
@@ -184,18 +322,6 @@ def _type(place: _SeenValues) -> tuple[str | None, int, int]:
     return "json", 0, 0
 
 
-_TYPES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
-    ("boolean", frozenset({"boolean"})),
-    ("int64", frozenset({"integer"})),
-    ("decimal(38,0)", frozenset({"integer", "large"})),
-    ("double", frozenset({"integer", "number"})),
-    ("timestamp(iso8601)", frozenset({"instant"})),
-    ("date", frozenset({"date"})),
-    ("string", frozenset({"string", "instant", "date"})),
-)
-"""Types and the kinds of values that each holds, from the narrowest."""
-
-
 def _list(items: _SeenValues | None) -> str | None:
     """The type of a list column; None if all lists are empty. A misfit costs the whole list, so all items must fit."""
     if items is None or not items.values:
@@ -236,131 +362,3 @@ def _name(path: tuple[str, ...], taken: set[str]) -> str:
 def _written(path: tuple[str, ...]) -> str | list[str]:
     """A path as the topics file takes it: with points, unless a key has one."""
     return list(path) if any("." in key for key in path) else ".".join(path)
-
-
-Shape = Literal["json", "json value", "text", "avro container", "protobuf", "binary", "empty"]
-
-MAJORITY: Final = 0.5
-"""A shape or framing that more than this part of the values has is the topic's."""
-
-_MOST_SCHEMAS: Final = 64
-"""The most schemas of a topic's producers; bytes with more numbers than this are no framing."""
-
-_AVRO_CONTAINER: Final = b"Obj\x01"
-_MAX_TAG: Final = (1 << 29) - 1
-
-
-class Detected(NamedTuple):
-    """The shape of a topic's values. ``shares`` has the part of the values in each shape, behind a framing if any.
-
-    ``numbers`` has the schemas that framed values name, with the count of such values. ``framed`` is the framed part.
-    """
-
-    shape: Shape
-    framing: Framing
-    shares: dict[str, float]
-    framed: float
-    numbers: dict[int, int]
-    values: int
-    tombstones: int
-
-    def answer(self) -> dict[str, object]:
-        """The shape for programs."""
-        return self._asdict()
-
-
-def detect(values: Sequence[bytes | None]) -> Detected:
-    """The shape of ``values``; None is a tombstone."""
-    given = [value for value in values if value is not None]
-    frames = [frame for value in given if (frame := _frame(value)) is not None]
-    numbers = Counter(number for number, _ in frames)
-    framed = len(frames) / len(given) if given else 0.0
-    is_framed = framed > MAJORITY and len(numbers) <= _MOST_SCHEMAS
-    contents = [content for _, content in frames] if is_framed else given
-    counts = Counter(shape_of(content) for content in contents)
-    shares = {str(shape): count / len(contents) for shape, count in counts.most_common()}
-    return Detected(
-        shape=_shape(counts, len(contents)),
-        framing="confluent" if is_framed else "none",
-        shares=shares,
-        framed=framed,
-        numbers=dict(numbers.most_common()) if is_framed else {},
-        values=len(given),
-        tombstones=len(values) - len(given),
-    )
-
-
-def shape_of(value: bytes) -> Shape:
-    """The shape of one value."""
-    if not value:
-        return "empty"
-    if value.startswith(_AVRO_CONTAINER):
-        return "avro container"
-    try:
-        document(value)
-    except RefusedValue as error:
-        if "not an object" in str(error):
-            return "json value"
-    else:
-        return "json"
-    if _is_text(value):
-        return "text"
-    return "protobuf" if _is_protobuf(value) else "binary"
-
-
-def _shape(counts: Counter[Shape], values: int) -> Shape:
-    """The shape of the majority; binary if none has it, empty if there is no value."""
-    if not values:
-        return "empty"
-    [(shape, count)] = counts.most_common(1)
-    return shape if count / values > MAJORITY else "binary"
-
-
-def _frame(value: bytes) -> tuple[int, bytes] | None:
-    try:
-        number, content = split_frame(value)
-    except RefusedRecord:
-        return None
-    return (number, content) if 0 < number <= MAX_NUMBER else None
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        return False
-    return all(char.isprintable() or char in "\t\r\n" for char in text)
-
-
-def _is_protobuf(value: bytes) -> bool:
-    """True if ``value`` is a run of fields of Protobuf's wire format, to its last byte."""
-    at = 0
-    while at < len(value):
-        tag, at = _varint(value, at)
-        field, wire = tag >> 3, tag & 7
-        if at < 0 or not 0 < field <= _MAX_TAG:
-            return False
-        at = _behind(value, at, wire)
-        if not 0 < at <= len(value):
-            return False
-    return True
-
-
-def _behind(value: bytes, at: int, wire: int) -> int:
-    """The end of a field's content; -1 if there is no valid content."""
-    if wire == 0:
-        return _varint(value, at)[1]
-    if wire == 2:
-        length, at = _varint(value, at)
-        return -1 if at < 0 else at + length
-    return at + {1: 8, 5: 4}[wire] if wire in {1, 5} else -1
-
-
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    """A number and its end; (0, -1) if there is no number."""
-    number = 0
-    for place, byte in enumerate(value[at : at + 10]):
-        number |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return number, at + place + 1
-    return 0, -1

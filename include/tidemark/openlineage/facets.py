@@ -8,19 +8,17 @@ The lineage of one job, put together from its parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import JsonValue
 
+from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.installation import VERSION
 
 if TYPE_CHECKING:
     from deltalake import Schema
 
     from tidemark.formats.raw.lineage import Facets
-from typing import NamedTuple
-
-from tidemark.formats.raw.lineage import Dataset, JobLineage
 
 PRODUCER: Final = f"urn:tidemark:{VERSION}"
 """The producer of the metadata, a URI as OpenLineage wants it."""

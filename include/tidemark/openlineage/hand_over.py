@@ -41,15 +41,6 @@ _OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
 """Inputs and outputs of each topic, by the name of the job's program."""
 
 
-def of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:
-    """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
-    inputs, outputs = _OF_JOBS.get(job, ((), ()))
-    return joined(
-        Found(tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs))
-        for topic in topics
-    )
-
-
 def new_place() -> str:
     """A new name of an object, for one job's lineage."""
     return secrets.token_hex(8)
@@ -78,3 +69,12 @@ def remove(deployment: Deployment, cluster: str, place: str) -> None:
     """Remove the job's lineage, once it has been read. Raises StoreError."""
     store = open_store(deployment.lake_store, deployment.store)
     store.delete(deployment.deployment_keys(cluster).hand_over(place))
+
+
+def of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:
+    """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
+    inputs, outputs = _OF_JOBS.get(job, ((), ()))
+    return joined(
+        Found(tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs))
+        for topic in topics
+    )

@@ -51,6 +51,18 @@ _KEEPING: Final = {"compact", "fold", "retain"}
 _HOURLY: Final = timedelta(hours=1)
 _END: Final = (1 << 63) - 1
 
+_SLACK: Final = timedelta(hours=1)
+"""Time between the agent's look at a log and the manifest that tells of it, and allowance for clocks that differ."""
+
+_RETENTION: Final = timedelta(days=1)
+"""Kafka's default, where neither settings nor manifest state one."""
+
+_MOST_MILLISECONDS: Final = 10**14
+"""More than 3,000 years, which is for ever."""
+
+_LOOK_BACK: Final = 32
+"""Manifests before a segment that are read, the nearest first: the last one or two tell, unless the agent is behind."""
+
 
 class Meaning(NamedTuple):
     """Digests of the settings that choose a key's newest record, and of the columns."""
@@ -233,19 +245,6 @@ def is_due(table: TopicTable, now: datetime) -> bool:
     if topic.state is None or status is None or status.committed_at is None or status.table != topic.state_table:
         return True
     return now - status.committed_at > topic.state.every - _HOURLY
-
-
-_SLACK: Final = timedelta(hours=1)
-"""Time between the agent's look at a log and the manifest that tells of it, and allowance for clocks that differ."""
-
-_RETENTION: Final = timedelta(days=1)
-"""Kafka's default, where neither settings nor manifest state one."""
-
-_MOST_MILLISECONDS: Final = 10**14
-"""More than 3,000 years, which is for ever."""
-
-_LOOK_BACK: Final = 32
-"""Manifests before a segment that are read, the nearest first: the last one or two tell, unless the agent is behind."""
 
 
 def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: StateLedger | None) -> dict[Key, int]:

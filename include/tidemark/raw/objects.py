@@ -39,6 +39,15 @@ REACH: Final = 1 << 31
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, REACH)
 """Distances below an offset at which to look for its segment."""
 
+_MOST_OFFSETS: Final = 4_000_000
+"""Most offsets of the masks that a process remembers; about 36 bytes each."""
+
+_known: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
+_lock: Final = Lock()
+
+PIECE_BYTES: Final = 8 << 20
+"""Bytes of an object that are in memory at a time."""
+
 
 class StoredWatermark(NamedTuple):
     """``offset.wm`` as the store has it. Line 1 is the ``base_offset`` of the last segment below the first hole."""
@@ -200,13 +209,6 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
     return max(start, left.name.base) if left else end
 
 
-_MOST_OFFSETS: Final = 4_000_000
-"""Most offsets of the masks that a process remembers; about 36 bytes each."""
-
-_known: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
-_lock: Final = Lock()
-
-
 def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
     """The masks of an incarnation that count now; raises errors of :func:`~tidemark.formats.raw.masks.read_index`."""
     version = read_index(store, control, place)
@@ -261,10 +263,6 @@ def delete_version(store: Store, key: str, etag: str) -> None:
         store.delete(key, if_match=etag)
     except (NotFound, PreconditionFailed):
         return
-
-
-PIECE_BYTES: Final = 8 << 20
-"""Bytes of an object that are in memory at a time."""
 
 
 def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:

@@ -34,6 +34,9 @@ from tidemark.timestamps import stamp
 _MOST: Final = 1 << 14
 """Most tombstones whose content a process remembers: some hundred bytes each."""
 
+_known: Final[dict[tuple[str, str, str], Removed]] = {}
+"""The tombstones that were read, by store, key and ETag."""
+
 
 class RemovedSegment(Model):
     """A removed segment: ``objects`` by file name, and the ETag of its manifest."""
@@ -132,10 +135,6 @@ def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
     if (min(base for base, _ in bounds), max(end for _, end in bounds)) != (stone.start, stone.end):
         raise FormatError(key, f"removes segments that do not reach from {stone.start} to {stone.end}")
     return stone
-
-
-_known: Final[dict[tuple[str, str, str], Removed]] = {}
-"""The tombstones that were read, by store, key and ETag."""
 
 
 def _in_short(store: Store, keys: PartitionKeys, key: str, etag: str) -> Removed:

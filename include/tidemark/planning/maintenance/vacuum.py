@@ -74,6 +74,24 @@ _AHEAD: Final = frozenset({"erase", "ingest"})
 
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
 
+_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
+
+_BEHIND: Final = 3
+"""The ledger before the oldest young one was committed before that was written, and its parent is one more.
+
+Another is for a run that wrote its ledger and committed it only at a later try.
+"""
+
+KEPT: Final = timedelta(days=90)
+"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
+
+_DAY: Final = r"\d{4}-\d{2}-\d{2}"
+_AUDIT: Final = re.compile(
+    rf"({ALL_DATES}|({_DAY})|({_DAY})_({_DAY})_[0-9a-f]{{16}})/\d{{8}}T\d{{9}}Z-\d+\.json", re.ASCII
+)
+_REQUEST: Final = "/request.json"
+_OUTCOME: Final = "/outcome-"
+
 
 class Verdict(NamedTuple):
     """The verdict on an object: ``erased`` is the reason if it stays for now and may hold erased rows, else empty.
@@ -198,15 +216,6 @@ def digest_in(path: str) -> str:
     return path.rpartition("_")[2].removesuffix(".parquet")
 
 
-_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
-
-_BEHIND: Final = 3
-"""The ledger before the oldest young one was committed before that was written, and its parent is one more.
-
-Another is for a run that wrote its ledger and committed it only at a later try.
-"""
-
-
 class NamedLedgers(NamedTuple):
     """The numbers of ledgers that something names.
 
@@ -232,17 +241,6 @@ def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime
     if named.state is not None:
         first = min(first, named.state)
     return [info for info, n in numbers.items() if n < first]
-
-
-KEPT: Final = timedelta(days=90)
-"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
-
-_DAY: Final = r"\d{4}-\d{2}-\d{2}"
-_AUDIT: Final = re.compile(
-    rf"({ALL_DATES}|({_DAY})|({_DAY})_({_DAY})_[0-9a-f]{{16}})/\d{{8}}T\d{{9}}Z-\d+\.json", re.ASCII
-)
-_REQUEST: Final = "/request.json"
-_OUTCOME: Final = "/outcome-"
 
 
 def left_by_runs(listed: Iterable[ObjectInfo], now: datetime) -> list[ObjectInfo]:
