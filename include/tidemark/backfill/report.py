@@ -1,8 +1,7 @@
-"""A backfill's report: its parts as they lie in the store.
+"""A backfill's report: its parts as they lie in the store, among them the result of a comparison.
 
-One task writes each part, so parts are never merged, and a report can be read during the run.
-
-The rows that a rebuild would change: the result of a comparison, for a person and as JSON.
+One task writes each part, so parts are never merged, and a report can be read during the run. The result of a
+comparison is for a person and, as JSON, for programs.
 """
 
 from __future__ import annotations

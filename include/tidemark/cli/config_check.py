@@ -1,7 +1,4 @@
-"""``tidemark config check``: checks the topics file, and that its buckets, brokers and registries answer.
-
-The reachability of buckets, brokers and registries of the topics file, with these credentials.
-"""
+"""``tidemark config check``: checks the topics file, and that its buckets, brokers and registries answer."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""``tidemark continuity``: the fate of every offset, and a check that the classes add up.
+"""``tidemark continuity``: the fate of every offset of a topic, and a check that the classes add up.
 
-The continuity report of a topic: sums of its evidence by class, and the judgement of its partitions.
-
-The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes, before a run reaches them.
-
-The fate of every offset of a topic: the committed ledger and the valid evidence, added up and compared.
-
-Streams the evidence, so that memory grows with partitions and with the requested dates alone.
+The report has the sums of the topic's evidence by class and the judgement of its partitions. The committed ledger and
+the valid evidence are added up and compared. The evidence is streamed, so that memory grows with partitions and with
+the requested dates alone. The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes,
+before a run reaches them.
 """
 
 from __future__ import annotations
@@ -72,7 +69,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     if report["landed"] != report["rows"]:
         yield f"evidence has {report['landed']} landed rows, and the ledger {report['rows']}"
     yield from (f"evidence of attempt {attempt} is missing" for attempt in report["missing_evidence"])
-    yield from _partitions(report["partitions"])
+    yield from _partition_table(report["partitions"])
     for partition in report["partitions"]:
         name = f"{partition['incarnation']}/{partition['partition']}"
         if not partition["balanced"]:
@@ -82,14 +79,14 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         for held in partition["held_by"]:
             yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
     if report["state_table"]:
-        yield _state(report["state_table"])
+        yield _state_line(report["state_table"])
     for date in report["dates"]:
         counts = {kind: sum(part[kind] for part in date["partitions"]) for kind in DATED}
         counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind != "expired")
         yield f"{date['dt']}: {counted}" + ("" if date["balanced"] else f"; and the ledger says {date['rows']} rows")
 
 
-def _state(state: dict[str, Any]) -> str:
+def _state_line(state: dict[str, Any]) -> str:
     """A line about the state table: its commit, its doubts, and the age of its proof."""
     stopped = f"; stopped: {state['stopped']['reason']}" if state["stopped"] else ""
     proof = f"every key was audited since {state['proved_at']}" if state["proved_at"] else "not yet audited as a whole"
@@ -97,7 +94,7 @@ def _state(state: dict[str, Any]) -> str:
     return "; ".join([name, *doubts(state), proof]) + stopped
 
 
-def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _partition_table(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A table of the columns with a nonzero value."""
     names = [name for name in CLASSES if any(partition["classes"][name] for partition in partitions)]
     beside = [name for name in _BESIDE if any(partition[name] for partition in partitions)]
@@ -130,7 +127,9 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
     unknown = sorted(classes.keys() - states.keys())
     partitions = [_accounted(state, classes.get(key, Counter()), standing) for key, state in sorted(states.items())]
     landed = sum(counts["landed"] for counts in classes.values())
-    days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
+    days = [
+        _account_of_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()
+    ]
     sums: dict[str, Any] = {
         "topic": f"{ledger.cluster}/{ledger.topic}",
         "table": table.url,
@@ -163,7 +162,7 @@ def _accounted(state: PartitionState, classes: Counter[str], standing: Effective
     }
 
 
-def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
+def _account_of_date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
     landed = sum(counts["landed"] for counts in parts.values())
     return {
         "dt": dt,

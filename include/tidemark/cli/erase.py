@@ -1,8 +1,7 @@
 """``tidemark erase``: requests for erasure, their approval by another person, and how far they are.
 
-The text of a request for erasure: its time, its approval, and the report that a data protection officer keeps.
-
-The values of a request, as a person gives them: one a line. No message has a value, or a part of one.
+A person gives the values of a request one a line, and no message has a value, or a part of one. A data protection
+officer keeps the report of a request as text.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def request(
     tables = [open_topic_table(deployment, each) for each in chosen]
     for table in tables:
         check_begun(table)
-    given = read_values(*_text(file), hexadecimal=hexadecimal, integers=any(integers))
+    given = read_values(*_read_text(file), hexadecimal=hexadecimal, integers=any(integers))
     told = reason.encode()
     if any(len(value) >= _TELLING and value in told for value in given):
         raise typer.BadParameter("has one of the values, and the store would keep it", param_hint="--reason")
@@ -237,7 +236,7 @@ def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = 
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
-def _text(file: Path | None) -> tuple[bytes, str]:
+def _read_text(file: Path | None) -> tuple[bytes, str]:
     """The text with the values, and its name in errors."""
     if file is None:
         return sys.stdin.buffer.read(), _INPUT

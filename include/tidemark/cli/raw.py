@@ -1,10 +1,9 @@
 """Commands that write to raw: ``tidemark acknowledge-gap`` gives up lost offsets, ``verify-copy`` proves a copy.
 
-Proof of a copy of raw: each segment's objects are there as its manifest describes them, and no offset is missing.
-
-A copy may have manifests whose objects are still on their way. Most ways to copy also give objects other ETags than
-those that manifests name, and readers refuse such objects. Once size and CRC32C prove the bytes, the manifest may be
-renewed: it then names the copy's ETags.
+A copy of raw is proved if each segment's objects are there as its manifest describes them, and no offset is missing. A
+copy may have manifests whose objects are still on their way. Most ways to copy also give objects other ETags than those
+that manifests name, and readers refuse such objects. Once size and CRC32C prove the bytes, the manifest may be renewed:
+it then names the copy's ETags.
 """
 
 from __future__ import annotations
@@ -156,7 +155,7 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         for number, incarnation in enumerate(incarnations)
         for partition in range(width)
     ]
-    copied = in_parallel(lambda part: _partition(table, raw, part, ledger, renew=renew), parts)
+    copied = in_parallel(lambda part: _check_partition(table, raw, part, ledger, renew=renew), parts)
     segments = [segment for partition in copied for segment in partition.segments]
     topic = table.topic
     nothing = () if parts else (f"{topic.cluster}/{topic.topic}: no partition is known: no index or table names one",)
@@ -171,18 +170,18 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
             *nothing,
             *(finding for partition in copied for finding in partition.findings),
             *(finding for segment in segments for finding in segment.findings),
-            *_masks(raw, table, ledger),
+            *_missing_masks(raw, table, ledger),
             *raw.unread.messages,
         ),
     )
 
 
-def _partition(
+def _check_partition(
     table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
 ) -> _CopiedPartition:
     store = open_store(part.keys.endpoint.store, table.deployment.store)
     names = [entry.name for entry in objects.manifests(store, part.keys)]
-    segments = tuple(_segment(store, part, name, renew=renew) for name in names)
+    segments = tuple(_check_segment(store, part, name, renew=renew) for name in names)
     view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
     if view is not None:
         return _CopiedPartition(segments, tuple(_holes(raw, view)))
@@ -190,7 +189,7 @@ def _partition(
     return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
 
 
-def _segment(store: Store, part: RawPartition, name: SegmentName, *, renew: bool) -> _CopiedSegment:
+def _check_segment(store: Store, part: RawPartition, name: SegmentName, *, renew: bool) -> _CopiedSegment:
     key, stored = part.keys.manifest(name), objects.read_manifest(store, part.keys, name)
     if stored is None:
         return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
@@ -242,7 +241,7 @@ def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
         yield f"{part.keys.watermark}: {by} counts offsets {hole.start} to {hole.end - 1}, but no {lacks} here has them"
 
 
-def _masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
+def _missing_masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
     """Masks of erased records that the table follows or their index names, and that the copy lacks."""
     default = resolver_of(table.deployment.raw).default()
     control, store = ControlKeys(default.prefix, table.topic.cluster), open_store(default.store, table.deployment.store)

@@ -1,12 +1,7 @@
 """The commands' answers, as plain data with values of JSON.
 
-The versions of Tidemark's parts, as their last objects in the store state them.
-
-Problems that break the topics' promises of freshness, as agents, triggerer and live landings report them.
-
-An agent packs records that have waited for a third of its own ``freshness`` for the topic, which must not be longer
-than the topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition come
-to the store when Kafka rolls a segment.
+They show the progress of topics, the versions of Tidemark's parts as their last objects in the store state them, and
+the problems that break the topics' promises of freshness, as agents, triggerer and live landings report them.
 """
 
 from __future__ import annotations
@@ -171,11 +166,11 @@ def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
         problem
         for cluster in deployment.clusters
         if deployment.live_topics(cluster)
-        for problem in _of_cluster(deployment, cluster, now)
+        for problem in _freshness_of_cluster(deployment, cluster, now)
     ]
 
 
-def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
+def _freshness_of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
     indexes = indexes_of(deployment, cluster).kept.values()
     gone = {index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone}
     led = leaders(indexes)
@@ -188,7 +183,12 @@ def _of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator
 def topic_problems(
     topic: TopicSettings, led: Mapping[TopicPartition, LeaderEntry], gone: Iterable[int]
 ) -> Iterator[str]:
-    """The problems of a topic with a ``freshness`` in its agents' reports; ``gone`` are brokers without an agent."""
+    """The problems of a topic with a ``freshness`` in its agents' reports; ``gone`` are brokers without an agent.
+
+    An agent packs records that have waited for a third of its own ``freshness`` for the topic, which must not be longer
+    than the topic's. Without one of its own, it packs when nothing is appended for a while: bytes of a busy partition
+    come to the store when Kafka rolls a segment.
+    """
     promise = topic.late_after
     name, words = f"{topic.cluster}/{topic.topic}", _words(promise)
     entries = [leader for at, leader in led.items() if at.topic == topic.topic]

@@ -1,9 +1,4 @@
-"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers.
-
-Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
-
-The results of ``poll`` and ``poll_arrow``.
-"""
+"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers, and the forms in which it returns records."""
 
 from __future__ import annotations
 
@@ -51,7 +46,7 @@ _PREPARE_SLICE_MS: Final = 1000
 Before a join it commits. It needs time for that, or records that were read come again after the rebalance.
 """
 
-_MAKE: Final = partial(tuple.__new__, ConsumerRecord)
+_MAKE_RECORD: Final = partial(tuple.__new__, ConsumerRecord)
 
 
 class _JoinResult:
@@ -314,7 +309,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
         timer = Timer(timeout_ms)
         while not self._closed:
-            batches = self._round(timer, Arrow(max_bytes), move=True)
+            batches = self._round(timer, PolledArrow(max_bytes), move=True)
             if batches or timer.expired:
                 return batches
         return {}
@@ -416,7 +411,7 @@ def _opened(mode: Mode, storage: Storage | str | Path | None) -> Storage | None:
 
 
 class PolledRecords(Want):
-    """Lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
+    """The result of ``poll``: lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
 
     def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:
         self._left = most
@@ -432,7 +427,7 @@ class PolledRecords(Want):
     def take(self, tp: TopicPartition, block: Block) -> int:
         count = block.rows.num_rows
         made: list[Any] = consumer_records(
-            block.rows, tp.topic, 0, count, _MAKE, key_deserializer=self._key, value_deserializer=self._value
+            block.rows, tp.topic, 0, count, _MAKE_RECORD, key_deserializer=self._key, value_deserializer=self._value
         )
         if tp in self._made:
             self._made[tp] += made
@@ -446,8 +441,11 @@ class PolledRecords(Want):
         return self._made
 
 
-class Arrow(Want):
-    """One Arrow record batch for each partition, of about ``most`` bytes together, and at least one row."""
+class PolledArrow(Want):
+    """The result of ``poll_arrow``: one Arrow record batch for each partition.
+
+    They have about ``most`` bytes together, and at least one row.
+    """
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -479,7 +477,10 @@ class Arrow(Want):
 
 
 class AskBrokers(Brokers):
-    """Queries through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing."""
+    """Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
+
+    They go through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing.
+    """
 
     def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
         self._manager = manager

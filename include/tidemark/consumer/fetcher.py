@@ -1,14 +1,10 @@
-"""The fetcher of both tiers, which replaces kafka-python's ``Fetcher`` in a :class:`TieredConsumer`.
+"""The fetcher of both tiers, which replaces kafka-python's ``Fetcher`` in a ``TieredConsumer``.
 
 Promises: each record once, in order, from whichever tier; a position moves only with delivered records, and back if the
 call that moved it fails; fetched records that do not begin at the position are dropped. Nothing here waits for storage
-except on the wake-up, which every thread with news sets.
+except on the :class:`Wakeup`, which every thread with news sets.
 
 Relies on private names of kafka-python, which ``tests/consumer/test_kafka_private.py`` lists.
-
-The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320).
-
-The event on which the caller's thread waits while no tier has a record; any thread with news sets it.
 """
 
 from __future__ import annotations
@@ -89,7 +85,10 @@ class TierCounts:
 
 
 class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """A fetcher's positions. ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself."""
+    """The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320).
+
+    ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself.
+    """
 
     _reset_task: Any
 
@@ -506,7 +505,10 @@ class TieredFetcher(TieredOffsets):
 
 
 class Wakeup:
-    """A count of calls of :meth:`wake`, so that no call between a look and the wait is lost. Thread-safe."""
+    """The event on which the caller's thread waits while no tier has a record. Thread-safe.
+
+    It counts the calls of :meth:`wake`, so that no call between a look and the wait is lost.
+    """
 
     def __init__(self) -> None:
         self._condition = Condition()

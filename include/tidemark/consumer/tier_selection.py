@@ -1,9 +1,7 @@
 """The choice of the tier that reads a partition at its position: the states of docs/consumer-design.md.
 
-Promises: a decision changes nothing but a :class:`Placement`, is made on the caller's thread, and does not wait;
-scouts find out unknown facts.
-
-The placement of one partition: its tier, and the state on which :mod:`tidemark.consumer.tier_selection` decides.
+A decision is made on the :class:`Placement` of the partition. Promises: it changes nothing but that, is made on the
+caller's thread, and does not wait; scouts find out unknown facts.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Decodes record batches to Arrow.
+"""Decodes record batches of all of Kafka's formats to Arrow.
 
 Promises: one row for every data record of the selected batches, in the order of the log; memory bounded by
 :class:`DecodeLimits` and the largest batch. Any bytes make rows, or an error that names file, byte, offset and rule.
 
-Decodes messages of the formats before Kafka 0.11 (v0 and v1), which brokers still serve from disk; not fast.
-
-A compressed message wraps a message set. Its inner offsets are absolute in v0. In v1 they are relative to a base that
-follows from the wrapper's offset, which is that of the last inner message. The set is scanned like a segment, with
-checksums.
-
-Source: Kafka's ``AbstractLegacyRecordBatch.DeepRecordsIterator``, KIP-31, KIP-32, KAFKA-3160.
+The formats before Kafka 0.11 (v0 and v1), which brokers still serve from disk, are decoded message by message, which is
+not fast.
 """
 
 from __future__ import annotations
@@ -36,8 +31,8 @@ _MAX_CHUNK_BYTES = (1 << 31) - 1
 OnRefused = Callable[[BatchHeader, SegmentError], None]
 """Called for a batch that cannot be decoded, with the reason; the batch then has no row."""
 
-_LENGTH = Struct(">i")
-_KEY_AT = (18, 26)
+_LEGACY_LENGTH = Struct(">i")
+_LEGACY_KEY_AT = (18, 26)
 """Index of the key's length in an entry, by magic."""
 
 
@@ -178,7 +173,14 @@ def decode_legacy(
     limits: DecodeLimits,
     refuse: Refuse,
 ) -> Iterator[tuple[Columns, RecordTotals]]:
-    """Decode the messages of these entries with offsets in [from_offset, to_offset), like the v2 decoder."""
+    """Decode the messages of these entries with offsets in [from_offset, to_offset), like the v2 decoder.
+
+    A compressed message wraps a message set. Its inner offsets are absolute in v0. In v1 they are relative to a base
+    that follows from the wrapper's offset, which is that of the last inner message. The set is scanned like a segment,
+    with checksums.
+
+    Source: Kafka's ``AbstractLegacyRecordBatch.DeepRecordsIterator``, KIP-31, KIP-32, KAFKA-3160.
+    """
     view = buffer.data
     messages: list[LegacyMessage] = []
     size, next_offset = 0, 0
@@ -196,10 +198,10 @@ def decode_legacy(
                 messages.append(message)
                 size += len(message.key or b"") + len(message.value or b"")
                 if size >= limits.arena_bytes or len(messages) >= limits.rows:
-                    yield _to_columns(messages)
+                    yield _legacy_columns(messages)
                     messages, size = [], 0
     if messages:
-        yield _to_columns(messages)
+        yield _legacy_columns(messages)
 
 
 def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_bytes: int) -> list[LegacyMessage]:
@@ -237,7 +239,7 @@ def read_messages(entry: memoryview, header: BatchHeader, next_offset: int, max_
 
 
 def _key_and_value(entry: memoryview, magic: int) -> tuple[bytes | None, bytes | None]:
-    key, at = _field(entry, _KEY_AT[magic])
+    key, at = _field(entry, _LEGACY_KEY_AT[magic])
     value, at = _field(entry, at)
     if at != len(entry):
         raise CorruptRecords("a message is longer than its key and value")
@@ -246,10 +248,10 @@ def _key_and_value(entry: memoryview, magic: int) -> tuple[bytes | None, bytes |
 
 def _field(entry: memoryview, at: int) -> tuple[bytes | None, int]:
     """Read a field after its length: (bytes or null, index after them)."""
-    if at + _LENGTH.size > len(entry):
+    if at + _LEGACY_LENGTH.size > len(entry):
         raise CorruptRecords("a message ends inside its key or value")
-    (size,) = _LENGTH.unpack_from(entry, at)
-    at += _LENGTH.size
+    (size,) = _LEGACY_LENGTH.unpack_from(entry, at)
+    at += _LEGACY_LENGTH.size
     if size == -1:
         return None, at
     if not 0 <= size <= len(entry) - at:
@@ -281,7 +283,7 @@ def _xxh32_short(data: bytes) -> int:
     return value ^ value >> 16
 
 
-def _to_columns(messages: list[LegacyMessage]) -> tuple[Columns, RecordTotals]:
+def _legacy_columns(messages: list[LegacyMessage]) -> tuple[Columns, RecordTotals]:
     keys = [message.key for message in messages]
     values = [message.value for message in messages]
     milliseconds = np.array([message.timestamp for message in messages], np.int64)

@@ -1,7 +1,7 @@
-"""Evidence that two sets of rows are equal: a sum of row hashes, independent of the order of the rows.
+"""Hashes of rows and keys by XXH64; a sum of row hashes is evidence that two sets of rows are equal.
 
-It is computed only from Arrow columns, so that Parquet yields it again after the raw segments are gone. It detects
-accidents, not forgery.
+The sum does not depend on the order of the rows. It is computed only from Arrow columns, so that Parquet yields it
+again after the raw segments are gone. It detects accidents, not forgery.
 
 The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each, with H(bytes, seed) = XXH64:
 
@@ -16,9 +16,7 @@ The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each,
 Each hash is the seed of the next and lengths are part of XXH64, so moving a byte from one field to another changes it.
 The sum of a set of rows is that of each lane modulo 2^64, written as one number: lane 1 * 2^64 + lane 0. No rows: 0.
 
-The hash of a record's key: XXH64 with the seed 0, by which state tables divide their keys.
-
-XXH64, compiled, with two seeds in one pass.
+XXH64 is compiled, and hashes with two seeds in one pass.
 
 Source: the xxHash specification, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
@@ -268,6 +266,8 @@ def _finished(value: np.uint64) -> np.uint64:
 
 def key_hashes(keys: pa.Array[Any]) -> NDArray[np.uint64]:
     """The hash of each of the binary ``keys``, of which none is null.
+
+    It is XXH64 with the seed 0, by which state tables divide their keys.
 
     Raises:
         ValueError: the keys have another type than binary.

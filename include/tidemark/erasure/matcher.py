@@ -1,10 +1,8 @@
 """The matcher: which rows of a column have a value that a request for erasure names.
 
-Each value is compared by its probe, in a compiled loop over the column's memory; the digest decides about the few whose
-probe is wanted. Values are compared in a *canonical* form: bytes as they are, text as UTF-8, integers as decimal text.
-Null and empty values are nobody's.
-
-The compiled search for values whose probe is wanted; see :mod:`tidemark.erasure.secret`.
+Each value is compared by its probe (see :mod:`tidemark.erasure.secret`), in a compiled loop over the column's memory;
+the digest decides about the few whose probe is wanted. Values are compared in a *canonical* form: bytes as they are,
+text as UTF-8, integers as decimal text. Null and empty values are nobody's.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""A segment's ``.index`` and ``.timeindex``: their valid entries, and the positions at which to cut the segment.
+"""A segment's index files: the valid entries of a broker's, and those that are made of a sealed run's batches.
 
 An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
-entries. Entries are valid while they increase and point into the log.
+entries. Entries are valid while they increase and point into the log. They are also the positions at which to cut the
+segment.
+
 Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
-
-The index files of a sealed run, made from its batches as Kafka makes them.
-
-They depend only on the bytes and the transactions open before them. The broker's own indexes differ from replica to
-replica, because an entry is written for each append, and a follower appends batches as it fetched them. So they would
-have to be replaced in the store when another replica's agent completes a segment.
-
-Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.updateProducers``, ``ControlRecordType``.
 """
 
 from __future__ import annotations
@@ -130,7 +124,15 @@ def _check_whole(raw: bytes, entry_size: int, name: str) -> None:
 
 
 class DerivedIndexes:
-    """The index files of one run, grown batch by batch."""
+    """The index files of one sealed run, grown batch by batch as Kafka makes them.
+
+    They depend only on the bytes and the transactions open before them. The broker's own indexes differ from replica to
+    replica, because an entry is written for each append, and a follower appends batches as it fetched them. So they
+    would have to be replaced in the store when another replica's agent completes a segment.
+
+    Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.updateProducers``,
+    ``ControlRecordType``.
+    """
 
     def __init__(self, base_offset: int, size: int, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
         """``base_offset`` and ``size`` in bytes are the run's, ``open_before`` the transactions open at its start."""

@@ -1,14 +1,12 @@
-"""Incidents: one per cause. It opens when the cause is observed, and closes by itself when the cause is gone. Pure.
+"""Incidents and their kinds. There is one incident per cause: it opens and closes with the cause. Pure.
 
-A :class:`Condition` is a finding of one observation. Its ``key`` (kind, cluster, topic, partition, offset, as they
-apply) identifies it, so a lasting cause stays one incident. ``revision`` counts the events to report: it opened, its
-``fact`` changed, it closed. What each notifier has reported is recorded with the incident, by compare-and-set, after
-the notifier returned: after a kill in between, it is reported once more.
+An incident opens when the cause is observed, and closes by itself when the cause is gone. A :class:`Condition` is a
+finding of one observation. Its ``key`` (kind, cluster, topic, partition, offset, as they apply) identifies it, so a
+lasting cause stays one incident. ``revision`` counts the events to report: it opened, its ``fact`` changed, it closed.
+What each notifier has reported is recorded with the incident, by compare-and-set, after the notifier returned: after a
+kill in between, it is reported once more.
 
-The kinds of incidents. A new kind is a line here, a rule that finds it, and a row in docs/alerts.md.
-
-A kind's ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
-stays open, since the rule cannot know whether the cause is gone.
+A new kind is a line of :data:`KINDS`, a rule that finds it, and a row in docs/alerts.md.
 """
 
 from __future__ import annotations
@@ -216,7 +214,11 @@ def _unseen(known: Incident, unknown: Collection[Unknown], now: datetime) -> Inc
 
 
 class Kind(NamedTuple):
-    """The sources of incidents of a kind, and their page."""
+    """The sources of incidents of a kind, and their page.
+
+    ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
+    stays open, since the rule cannot know whether the cause is gone.
+    """
 
     sources: frozenset[Source]
     page: Page = "continuity"

@@ -1,6 +1,6 @@
 """One observation of one topic. Its ledger is read only if it or the watermarks changed, or something was waiting.
 
-Numbers of records that a topic's runs parsed and refused, from the evidence that each writes before its commit.
+The numbers of records that runs parsed and refused come from the evidence that each run writes before its commit.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _schema(
     if followed_by(table.topic.parser) is None:
         return [], before
     state = read_state(table.store, table.keys)
-    return [] if state is None else list(topic_conditions.schema(table.topic, state.value)), before
+    return [] if state is None else list(topic_conditions.followed_schema(table.topic, state.value)), before
 
 
 def _rotated(
@@ -276,7 +276,7 @@ def _state(
     status = before.state
     if status is None or around.state != before.state_etag:
         status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
-    found = list(topic_conditions.states(table.topic, status, now))
+    found = list(topic_conditions.state_table(table.topic, status, now))
     return found, before.model_copy(update={"state": status, "state_etag": around.state})
 
 

@@ -1,17 +1,11 @@
-"""Conditions of a topic. Pure: the same observation at the same time gives the same conditions.
+"""Conditions of a topic, of the schema that it follows, and of its state table.
 
-Each cause is reported once: offsets held back by a gap or a segment that is not uploaded are not late as well, and
-nothing is known of a partition whose agent is gone.
+They are pure: the same observation at the same time gives the same conditions. Each cause is reported once: offsets
+held back by a gap or a segment that is not uploaded are not late as well, and nothing is known of a partition whose
+agent is gone.
 
-Conditions of a topic's ``freshness`` on the way to the store, from the append on. Pure.
-
-The agents measure how long their oldest byte has waited, by a clock that nothing sets; the age of their report is added
-to it. An agent without that measure is as bad as a late one: nobody knows whether the promise is held. The way from the
-store to the table is judged by ``topic_conditions.late``.
-
-Conditions of a schema that a topic follows: changes that wait for a person, and a registry that is silent.
-
-Conditions of a topic's state table: it is stopped or late, its audit found a difference, or it is in doubt. Pure.
+A topic's ``freshness`` is judged on the way to the store, from the append on, by :func:`unstored` and
+:func:`unmeasured`, and on the way from the store to the table by :func:`late`.
 """
 
 from __future__ import annotations
@@ -26,7 +20,7 @@ from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import PARTS, StateStatus
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, agent_log, in_utc
@@ -60,7 +54,7 @@ STATE_LATE: Final = timedelta(hours=5)
 
 REGISTRY_PATIENCE: Final = timedelta(minutes=10)
 
-_PATIENCE: Final = timedelta(minutes=2)
+_RESTART_PATIENCE: Final = timedelta(minutes=2)
 """A restarted agent has read nothing yet."""
 
 
@@ -378,10 +372,13 @@ def _name(cluster: str, topic: str, partition: PartitionHealth) -> str:
     return f"{cluster}/{topic} partition {partition.partition}{suffix}"
 
 
-def states(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
-    """The conditions of the state table of ``topic``; one that is stopped is not late as well."""
+def state_table(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
+    """The conditions of a state table: it is stopped or late, its audit found a difference, or it is in doubt.
+
+    One that is stopped is not late as well.
+    """
     assert topic.state is not None
-    found = _State(topic, status)
+    found = _StateConditions(topic, status)
     if status.stopped is not None:
         yield found.stopped()
     elif status.followed_at is not None and now - status.followed_at > STATE_LATE + topic.state.every:
@@ -390,7 +387,7 @@ def states(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator
     yield from found.doubts(now)
 
 
-class _State:
+class _StateConditions:
     def __init__(self, topic: TopicSettings, status: StateStatus) -> None:
         self._topic, self._status = topic, status
         self._name = f"{topic.cluster}/{topic.topic}"
@@ -441,8 +438,8 @@ class _State:
             "audit",
             since=min(part.since or part.at for part in failed.values()),
             title=f"{self._name}: the state table {self._status.table} is not what a replay gives",
-            text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {PARTS} parts "
-            f"of the keys; the first: {failed[first].first}",
+            text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {AUDIT_PARTS} "
+            f"parts of the keys; the first: {failed[first].first}",
             likely="its files, its ledger or the topic's table were changed by something else",
             mend=f"{self._job} --rebuild, then {self._job} --audit --part {first}",
             fact=" ".join(f"{number}:{part.different}" for number, part in sorted(failed.items())),
@@ -487,8 +484,11 @@ class _State:
             )
 
 
-def schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
-    """The conditions of ``topic``, which follows the schema in ``state``."""
+def followed_schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
+    """The conditions of ``topic``, which follows the schema in ``state``.
+
+    They are changes that wait for a person, and a registry that is silent.
+    """
     name = f"{topic.cluster}/{topic.topic}"
     options = f"--topics FILE --cluster {topic.cluster} --topic {topic.topic}"
     proposal = state.proposal
@@ -527,7 +527,8 @@ def schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
 def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
     """Waiting time of the oldest byte that is not in the store; None if the agent does not know it.
 
-    Zero if all was stored when the agent looked: younger bytes are at most as old as that look, and may not exist.
+    The agents measure that time by a clock that nothing sets; the age of their report is added to it. It is zero if all
+    was stored when the agent looked: younger bytes are at most as old as that look, and may not exist.
     """
     if entry.oldest_unstored is None:
         return None
@@ -536,7 +537,7 @@ def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
     return timedelta(seconds=entry.oldest_unstored) + max(timedelta(0), now - entry.observed_at)
 
 
-class _Waiting(NamedTuple):
+class _Unstored(NamedTuple):
     waits: timedelta
     partition: int
     leader: LeaderEntry
@@ -551,7 +552,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         return
     free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
     waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
-    late = [_Waiting(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
+    late = [_Unstored(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
     if not late:
         return
     oldest = max(late, key=lambda waiting: waiting.waits)
@@ -579,7 +580,10 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
 def unmeasured(
     topic: TopicSettings, led: Mapping[int, LeaderEntry], gone: Collection[int], now: datetime
 ) -> Iterator[Condition]:
-    """The condition that a freshness is not measured: agents do not report their oldest byte's age, or are gone."""
+    """The condition that a freshness is not measured: agents do not report their oldest byte's age, or are gone.
+
+    An agent without that measure is as bad as a late one: nobody knows whether the promise is held.
+    """
     if topic.freshness is None:
         return
     mute = [leader for leader in led.values() if leader.broker in gone or leader.entry.oldest_unstored is None]
@@ -599,7 +603,7 @@ def unmeasured(
         f"{plural(len(mute), 'partition')} has waited" + (f", some since {in_utc(since)}" if silent else ""),
         likely=_why_mute(mute, silent),
         mend="tidemark config check --agents names what to set",
-        patience=_PATIENCE,
+        patience=_RESTART_PATIENCE,
     )
 
 

@@ -1,7 +1,4 @@
-"""Partitions and placement of a topic that does not exist yet.
-
-The number of partitions of a new topic, and the brokerset and stride that carry it best.
-"""
+"""The creation of a topic: its number of partitions, and the brokerset and stride that carry it best."""
 
 from __future__ import annotations
 

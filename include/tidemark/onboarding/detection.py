@@ -1,13 +1,8 @@
-"""The shape of values: a framing, then JSON, text, Protobuf, or bytes that cannot be recognized.
+"""The shape of a topic's values, and the columns of JSON documents, as a sample shows them.
 
-Avro's binary encoding cannot be recognized: it has no mark of its own. With Confluent's framing a registry gives the
-schema of a record; otherwise a person does.
-
-Columns of JSON documents, from a sample of them.
-
-Objects become a column for each key within, as in a registry's JSON Schema (``customer.name`` is ``customer_name``).
-A place without a column type becomes its JSON text: lists of objects, objects with keys without end, and places that
-hold values of several types. A type that nearly all values have is taken, and the others are counted as misfits.
+A shape is a framing, then JSON, text, Protobuf, or bytes that cannot be recognized. Avro's binary encoding cannot be
+recognized: it has no mark of its own. With Confluent's framing a registry gives the schema of a record; otherwise a
+person does.
 """
 
 from __future__ import annotations
@@ -226,7 +221,7 @@ class _SeenValues:
         if value is None:
             self.nulls += 1
             return
-        self.kinds[_kind(value)] += 1
+        self.kinds[_kind_of(value)] += 1
         if isinstance(value, dict):
             for key, entry in value.items():
                 self.inner.setdefault(key, _SeenValues()).see(entry)
@@ -236,8 +231,13 @@ class _SeenValues:
                 self.items.see(item)
 
 
-def infer(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> JsonColumnsFound:
+def infer_columns(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> JsonColumnsFound:
     """The columns of ``documents``, in the order in which their places are first seen; no name is one of ``taken``.
+
+    Objects become a column for each key within, as in a registry's JSON Schema (``customer.name`` is
+    ``customer_name``). A place without a column type becomes its JSON text: lists of objects, objects with keys without
+    end, and places that hold values of several types. A type that nearly all values have is taken, and the others are
+    counted as misfits.
 
     Raises:
         ConfigError: there are too many.
@@ -249,11 +249,11 @@ def infer(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> 
     columns: list[JsonColumnFound] = []
     left_out: dict[str, str] = {}
     for path, place in _leaves(top, ()):
-        kind, misfit, overflow = _type(place)
+        kind, misfit, overflow = _column_type(place)
         if kind is None:
             left_out[".".join(path)] = "is always null or an empty list, which states no type"
             continue
-        name = _name(path, names)
+        name = _column_name(path, names)
         columns.append(JsonColumnFound(name, kind, path, len(documents) - place.values, misfit, overflow))
     if len(columns) > MOST_COLUMNS:
         rule = f"the records have {len(columns)} different fields, more than {MOST_COLUMNS}: state --format bytes"
@@ -274,7 +274,7 @@ def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | 
         if not all(map(_is_change, changes)):
             continue
         if rows := [change[_AFTER] for change in changes if change[_AFTER] is not None]:
-            found = infer(rows, taken=[_OP])
+            found = infer_columns(rows, taken=[_OP])
             deleted = len(documents) - len(rows)
             columns = [
                 column._replace(path=(*above, _AFTER, *column.path), null=column.null + deleted)
@@ -307,13 +307,13 @@ def _leaves(place: _SeenValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[s
             yield here, inner
 
 
-def _type(place: _SeenValues) -> tuple[str | None, int, int]:
+def _column_type(place: _SeenValues) -> tuple[str | None, int, int]:
     """(the column's type, number of values of another type, number of these that overflow it)."""
     counts, total = place.kinds, place.values
     if not total:
         return None, 0, 0
     if counts.keys() == {"list"}:
-        return _list(place.items), 0, 0
+        return _list_type(place.items), 0, 0
     overflow = counts["large"]
     for kind, members in _TYPES:
         fits = sum(counts[member] for member in members)
@@ -322,7 +322,7 @@ def _type(place: _SeenValues) -> tuple[str | None, int, int]:
     return "json", 0, 0
 
 
-def _list(items: _SeenValues | None) -> str | None:
+def _list_type(items: _SeenValues | None) -> str | None:
     """The type of a list column; None if all lists are empty. A misfit costs the whole list, so all items must fit."""
     if items is None or not items.values:
         return None
@@ -332,7 +332,7 @@ def _list(items: _SeenValues | None) -> str | None:
     return "json"
 
 
-def _kind(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
@@ -346,7 +346,7 @@ def _plain(value: Any) -> type:
     return float if isinstance(value, float) else list if isinstance(value, list) else dict
 
 
-def _name(path: tuple[str, ...], taken: set[str]) -> str:
+def _column_name(path: tuple[str, ...], taken: set[str]) -> str:
     """A new column name, allowed by Delta and Tidemark, that differs from all ``taken`` regardless of case."""
     name = "".join("_" if char in FORBIDDEN else char for char in "_".join(path)) or "_"
     if name.casefold() == "dt" or name.casefold().startswith(PREFIX):

@@ -1,8 +1,7 @@
 """The costs of a topic and the freshness of its table, from its rate, Kafka's settings and the agents'.
 
-Prices of requests to the store, and the requests of a segment and of a live landing.
-
-``bench.agent`` and ``bench.idle`` measure the requests.
+Costs are requests to the store, at their prices, and stored bytes. ``bench.agent`` and ``bench.idle`` measure the
+requests of a segment and of a live landing.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from tidemark.topics import TopicSettings
 
 RateSource = Literal["option", "agents", "sample"]
 
-DAYS: Final = 30.4
+DAYS_OF_MONTH: Final = 30.4
 """Days in a month."""
 
-_MONTH: Final = timedelta(days=DAYS)
+_MONTH: Final = timedelta(days=DAYS_OF_MONTH)
 _LONG_WAIT: Final = timedelta(hours=1)
 """People expect a table's rows sooner; a note warns of later segments."""
 
@@ -90,8 +89,8 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
     return Expectation(topic.freshness, wait, tuple(notes))
 
 
-def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
-    """A month's requests and bytes that the topic adds, at S3's prices, see :mod:`tidemark.onboarding.costs`.
+def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[CostLine]:
+    """A month's requests and bytes that the topic adds, at S3's prices, see :class:`Prices`.
 
     The agents' requests without the topic, and packs, which all topics of a broker share, are not counted. Raw is
     stored for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
@@ -111,15 +110,15 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
-    yield Line("landings: state and segments", gets, gets * prices.get)
+    yield CostLine("landings: state and segments", gets, gets * prices.get)
     for subject, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
         share = (kept or _MONTH) / _MONTH
         term = f"kept {_words(kept)}" if kept else "each month that is kept"
-        yield Line(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
+        yield CostLine(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
 
 
-def _puts(subject: str, requests: float, prices: Prices) -> Line:
-    return Line(subject, requests, requests * prices.put)
+def _puts(subject: str, requests: float, prices: Prices) -> CostLine:
+    return CostLine(subject, requests, requests * prices.put)
 
 
 def _rotation(facts: TopicFacts, rate: Rate | None) -> timedelta:
@@ -173,7 +172,7 @@ class PerLanding:
 
 
 @dataclass(frozen=True)
-class Line:
+class CostLine:
     """One line of the table: requests and dollars in a month."""
 
     what: str

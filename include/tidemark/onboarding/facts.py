@@ -1,6 +1,6 @@
-"""Kafka's description of a topic.
+"""What onboarding knows of a topic: Kafka's description of it, and a sample of its records.
 
-A sample of a topic's records: the first and the last of each partition, bounded.
+The sample has the first and the last records of each partition, and is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN: Final = (
 )
 """The configuration that matters to ingestion."""
 
-COLUMNS: Final = pa.schema(
+SAMPLE_COLUMNS: Final = pa.schema(
     [
         SCHEMA.field(name)
         for name in ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
@@ -28,13 +28,13 @@ COLUMNS: Final = pa.schema(
 )
 """The part of a record that is kept: all that parsers read."""
 
-MOST_PARTITIONS: Final = 64
+MOST_SAMPLED_PARTITIONS: Final = 64
 """The most sampled partitions; of a topic with more, some at equal distances are sampled."""
 
-MOST_BYTES: Final = 64 << 20
+MOST_SAMPLE_BYTES: Final = 64 << 20
 """Bytes of keys and values at which a sample ends."""
 
-Source = Literal["raw", "kafka"]
+SampledFrom = Literal["raw", "kafka"]
 
 
 class TopicFacts(NamedTuple):
@@ -90,7 +90,7 @@ def _milliseconds(text: str) -> timedelta:
     return timedelta(milliseconds=min(int(text), 36_500 * 86_400_000))
 
 
-class Span(NamedTuple):
+class SampledSpan(NamedTuple):
     """Offsets ``[start, end)`` of a partition."""
 
     start: int
@@ -98,11 +98,11 @@ class Span(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Records of :data:`COLUMNS`, the offsets of each sampled partition, and the number of all ``partitions``."""
+    """Records of :data:`SAMPLE_COLUMNS` from the sampled offsets of partitions; ``partitions`` is the number of all."""
 
-    source: Source
+    source: SampledFrom
     rows: pa.RecordBatch
-    spans: Mapping[int, Span]
+    spans: Mapping[int, SampledSpan]
     partitions: int
 
     @property
@@ -119,7 +119,7 @@ class Sample(NamedTuple):
         )
 
 
-def chosen(partitions: Iterable[int], most: int = MOST_PARTITIONS) -> list[int]:
+def sampled_partitions(partitions: Iterable[int], most: int = MOST_SAMPLED_PARTITIONS) -> list[int]:
     """The partitions to sample."""
     known = sorted(partitions)
     if len(known) <= most:
@@ -127,24 +127,24 @@ def chosen(partitions: Iterable[int], most: int = MOST_PARTITIONS) -> list[int]:
     return [known[number * len(known) // most] for number in range(most)]
 
 
-def ends(span: Span, count: int) -> list[Span]:
+def first_and_last(span: SampledSpan, count: int) -> list[SampledSpan]:
     """The first and last offsets of ``span``, at most ``count`` in all."""
     if span.end - span.start <= count:
         return [span] if span.start < span.end else []
     first, last = (count + 1) // 2, count // 2
-    both = [Span(span.start, span.start + first), Span(span.end - last, span.end)]
+    both = [SampledSpan(span.start, span.start + first), SampledSpan(span.end - last, span.end)]
     return [end for end in both if end.start < end.end]
 
 
-def rows_of(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of :data:`COLUMNS`; it ends with the batch that reaches MOST_BYTES of keys and values."""
+def sample_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of :data:`SAMPLE_COLUMNS`; it ends with the batch that reaches MOST_SAMPLE_BYTES of keys and values."""
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if size >= MOST_BYTES:
+        if size >= MOST_SAMPLE_BYTES:
             break
-        kept.append(batch.select(COLUMNS.names).cast(COLUMNS))
+        kept.append(batch.select(SAMPLE_COLUMNS.names).cast(SAMPLE_COLUMNS))
         size += batch.column("kafka_value").nbytes + batch.column("kafka_key").nbytes
-    table = pa.Table.from_batches(kept, COLUMNS).combine_chunks()
+    table = pa.Table.from_batches(kept, SAMPLE_COLUMNS).combine_chunks()
     combined: list[Any] = table.to_batches()
-    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=COLUMNS)
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SAMPLE_COLUMNS)

@@ -1,8 +1,7 @@
 """Puts onboarding together: from Kafka's facts and a sample to a change of the topics file that was tried.
 
-Tries a topic's settings on a sample, with the parser that would read its records.
-
-Columns that may be a record's event time, ranked by their distance from the record's own time.
+A topic's settings are tried on the sample with the parser that would read its records. Columns that may be a record's
+event time are ranked by their distance from the record's own time.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from tidemark.config import parse
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import check_cluster, check_topic
 from tidemark.onboarding.detection import Detected, detect
-from tidemark.onboarding.expectations import Expectation, Line, Rate, costs, expected_freshness, sampled_rate
-from tidemark.onboarding.facts import Sample, TopicFacts, rows_of
+from tidemark.onboarding.expectations import CostLine, Expectation, Rate, costs, expected_freshness, sampled_rate
+from tidemark.onboarding.facts import Sample, TopicFacts, sample_rows
 from tidemark.onboarding.proposal import ParserProposal, ProposalHints, propose_parser, propose_state, with_times
 from tidemark.onboarding.topics_file import FileChange, checked, default_cluster, with_topic
 from tidemark.parsers.base import Parsed, event_time_of
@@ -45,7 +44,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST: Final = int(timedelta(days=36_500) / _MICROSECOND)
 
-_REASONS: Final = 5
+_MOST_REASONS: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -81,10 +80,10 @@ class Onboarding(NamedTuple):
     detected: Detected
     proposal: ParserProposal
     trial: Trial
-    candidates: tuple[Candidate, ...]
+    event_time_candidates: tuple[EventTimeCandidate, ...]
     rate: Rate | None
     loads: Mapping[int, float | None]
-    costs: tuple[Line, ...]
+    costs: tuple[CostLine, ...]
     expected: Expectation
     notes: tuple[str, ...]
 
@@ -140,7 +139,7 @@ def onboard(
     detected = detect(sample.values if sample is not None else [])
     say(f"{detected.values} values look like {detected.shape}, framing {detected.framing}")
     proposal = propose_parser(request.topic, detected, sample, request.hints)
-    rows = sample.rows if sample is not None else rows_of([])
+    rows = sample.rows if sample is not None else sample_rows([])
 
     def settled(parser: Mapping[str, Any] | None, state: Mapping[str, Any] | None = None) -> tuple[str, TopicSettings]:
         after = with_topic(text, request.path, _item(request, default_cluster(text), parser, state))
@@ -148,7 +147,7 @@ def onboard(
 
     _, topic = settled(proposal.settings)
     trial = tried(_adopted(topic), rows, now)
-    likely = _candidates(trial, rows)
+    likely = _candidates_of_trial(trial, rows)
     setting = _event_time(request, likely)
     units = {each.field: each.unit for each in (*(candidate.setting for candidate in likely), setting) if each}
     timed = with_times(proposal, units)
@@ -159,7 +158,7 @@ def onboard(
     if setting is not None:
         if parser is None:
             raise ConfigError("--event-time", [("", "values that are kept as bytes have no columns; leave it out")])
-        parser = {**parser, "event_time": dict(setting_of(setting))}
+        parser = {**parser, "event_time": dict(event_time_setting(setting))}
     state = propose_state(topic, facts, sample, proposal, trial.parsed.columns.schema)
     after, topic = settled(parser, state)
     trial = tried(_adopted(topic), rows, now)
@@ -198,18 +197,20 @@ def _adopted(topic: TopicSettings) -> TopicSettings:
     return with_newest(topic) if followed_by(topic.parser) is not None else topic
 
 
-def _candidates(trial: Trial, rows: pa.RecordBatch) -> list[Candidate]:
+def _candidates_of_trial(trial: Trial, rows: pa.RecordBatch) -> list[EventTimeCandidate]:
     """Candidates from the rows that landed: quarantine uses the records' own times."""
     if not len(trial.landed):
         return []
-    return candidates(trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed))
+    return event_time_candidates(
+        trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed)
+    )
 
 
 def _fits_as_well(trial: Trial, before: Trial) -> bool:
     return (trial.refused, sum(trial.misfits.values())) <= (before.refused, sum(before.misfits.values()))
 
 
-def _event_time(request: OnboardingRequest, likely: list[Candidate]) -> EventTime | None:
+def _event_time(request: OnboardingRequest, likely: list[EventTimeCandidate]) -> EventTime | None:
     if request.event_time == "none":
         return None
     if request.event_time == "auto":
@@ -272,7 +273,7 @@ def _notes(topic: TopicSettings, trial: Trial) -> list[str]:
     return notes
 
 
-class Candidate(NamedTuple):
+class EventTimeCandidate(NamedTuple):
     """A column that may be the event time. Distances are absolute; ``filled`` is the part of the rows with a value."""
 
     setting: EventTime
@@ -296,7 +297,7 @@ class Candidate(NamedTuple):
         }
 
 
-def candidates(columns: pa.RecordBatch, timestamps: pa.Array[Any]) -> list[Candidate]:
+def event_time_candidates(columns: pa.RecordBatch, timestamps: pa.Array[Any]) -> list[EventTimeCandidate]:
     """The columns that may be an event time, the most likely first.
 
     ``timestamps`` are the records' own, of ``kafka_timestamp``'s type. A row without a value or a time is left out.
@@ -327,7 +328,7 @@ def _fields(schema: pa.Schema) -> Iterator[tuple[str, pa.DataType]]:
             waiting += [(f"{path}.{field.name}", field.type) for field in reversed(list(inner))]
 
 
-def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -> Candidate | None:
+def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -> EventTimeCandidate | None:
     times = event_time_of(columns, wanted)
     if times is None or not len(times):
         return None
@@ -342,10 +343,12 @@ def _candidate(columns: pa.RecordBatch, wanted: EventTime, own: pa.Array[Any]) -
     median = distances[len(distances) // 2]
     if median > _FARTHEST / _MICROSECOND:
         return None
-    return Candidate(wanted, len(pairs) / dated, median * _MICROSECOND, min(distances[-1], _LONGEST) * _MICROSECOND)
+    return EventTimeCandidate(
+        wanted, len(pairs) / dated, median * _MICROSECOND, min(distances[-1], _LONGEST) * _MICROSECOND
+    )
 
 
-def insane(times: pa.Array[Any] | None, earliest: int, latest: int) -> int:
+def insane_times(times: pa.Array[Any] | None, earliest: int, latest: int) -> int:
     """The number of ``times`` outside of the bounds; all in microseconds since 1970."""
     if times is None:
         return 0
@@ -353,7 +356,7 @@ def insane(times: pa.Array[Any] | None, earliest: int, latest: int) -> int:
     return int(((given < earliest) | (given > latest)).sum()) if len(given) else 0
 
 
-def setting_of(event_time: EventTime) -> Mapping[str, str]:
+def event_time_setting(event_time: EventTime) -> Mapping[str, str]:
     """The setting of an event time, as the topics file has it."""
     return {"field": event_time.field, **({"unit": event_time.unit} if event_time.unit else {})}
 
@@ -374,7 +377,7 @@ class Trial(NamedTuple):
     nulls: Mapping[str, int]
     misfits: Mapping[str, int]
     unknown: Mapping[str, int]
-    insane: int
+    insane_times: int
     landed: pa.Array[Any]
     parsed: Parsed
 
@@ -403,12 +406,12 @@ def tried(topic: TopicSettings, rows: pa.RecordBatch, now: datetime) -> Trial:
     return Trial(
         rows=len(rows),
         refused=len(parsed.refused),
-        reasons=dict(Counter(parsed.refused.values()).most_common(_REASONS)),
+        reasons=dict(Counter(parsed.refused.values()).most_common(_MOST_REASONS)),
         types={field.name: str(field.type) for field in columns.schema},
         nulls={name: column.null_count for name, column in zip(columns.schema.names, columns.columns, strict=True)},
         misfits=_misfits(topic, rows, parsed),
         unknown=parsed.unknown,
-        insane=insane(times, _microseconds(earliest), _microseconds(now + sane.ahead)),
+        insane=insane_times(times, _microseconds(earliest), _microseconds(now + sane.ahead)),
         landed=landed,
         parsed=parsed,
     )

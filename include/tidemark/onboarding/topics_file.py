@@ -1,9 +1,7 @@
-"""Adds a topic to the text of a topics file. Comments, order and quotes stay as they are.
+"""Adds a topic to a topics file: to its text, and then as a patch, in place, or as a commit on a branch of its own.
 
-A list of topics in block style gets lines, and no other line changes. A list in flow style (``topics: [...]``) is
-written again by ruamel.yaml, which keeps comments.
-
-The change of the topics file as a patch, in place, or as a commit on a branch of its own.
+Comments, order and quotes stay as they are. A list of topics in block style gets lines, and no other line changes. A
+list in flow style (``topics: [...]``) is written again by ruamel.yaml, which keeps comments.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _WIDTH: Final = 4096
 """Columns of a line; ruamel.yaml must not break lines that a person has not broken."""
 
 _GIT: Final = "git"
-_NONE: Final = "0" * 40
+_NO_BRANCH: Final = "0" * 40
 """The value that ``git update-ref`` takes for a branch that must not exist yet."""
 
 
@@ -158,7 +156,7 @@ class FileChange(NamedTuple):
 
     def patch(self) -> str:
         """A unified diff that ``git apply`` and ``patch -p1`` take at the top of the repository, if there is one."""
-        top = _top(self.path)
+        top = _git_top(self.path)
         resolved = self.path.resolve()
         name = (resolved.relative_to(top) if top else Path(self.path.name)).as_posix()
         lines = difflib.unified_diff(
@@ -188,7 +186,7 @@ class FileChange(NamedTuple):
         Raises:
             ConfigError: there is no repository, the branch exists, a file differs from HEAD, or git fails.
         """
-        top = _top(self.path)
+        top = _git_top(self.path)
         if top is None:
             raise ConfigError("--branch", [("", f"{self.path} is not in a git repository; use --patch or --write")])
         _git(top, ["check-ref-format", "--branch", branch])
@@ -204,7 +202,7 @@ class FileChange(NamedTuple):
             _git(top, ["update-index", "--cacheinfo", f"{mode},{blob},{name}"], index)
             tree = _git(top, ["write-tree"], index).strip()
         commit = _git(top, ["commit-tree", tree, "-p", "HEAD", "-F", "-"], given=message).strip()
-        _git(top, ["update-ref", f"refs/heads/{branch}", commit, _NONE])
+        _git(top, ["update-ref", f"refs/heads/{branch}", commit, _NO_BRANCH])
         return commit
 
     def _check_unchanged(self, content: str, rule: str) -> None:
@@ -224,24 +222,24 @@ def _check_committed(top: Path, path: Path) -> None:
         )
 
 
-def _top(path: Path) -> Path | None:
+def _git_top(path: Path) -> Path | None:
     """The top of the repository of ``path``; None if it is in none, or if there is no git."""
     try:
-        done = _run(["rev-parse", "--show-toplevel"], path.resolve().parent, {}, None)
+        done = _run_git(["rev-parse", "--show-toplevel"], path.resolve().parent, {}, None)
     except FileNotFoundError:
         return None
     return Path(done.stdout.strip()).resolve() if done.returncode == 0 else None
 
 
 def _git(top: Path, arguments: Sequence[str], more: Mapping[str, str] | None = None, given: str | None = None) -> str:
-    done = _run(arguments, top, more or {}, given)
+    done = _run_git(arguments, top, more or {}, given)
     if done.returncode:
         message = " ".join((done.stderr or done.stdout).split())
         raise ConfigError("--branch", [(f"git {arguments[0]}", f"failed: {message or 'git gave no reason'}")])
     return done.stdout
 
 
-def _run(
+def _run_git(
     arguments: Sequence[str], folder: Path, more: Mapping[str, str], given: str | None
 ) -> subprocess.CompletedProcess[str]:
     """Git's result, with the ends of lines unchanged."""

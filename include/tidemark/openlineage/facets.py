@@ -1,8 +1,6 @@
-"""Facets of OpenLineage, as its JSON schemas have them, and Tidemark's own facet of a run.
+"""Facets of OpenLineage, as its JSON schemas have them, and the lineage of a job, put together from its parts.
 
-Tidemark's facet is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`` is its schema.
-
-The lineage of one job, put together from its parts.
+Tidemark's own facet of a run is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`` is its schema.
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ def _struct(kind: Any) -> Mapping[str, Any] | None:
     return kind if kind["type"] == "struct" else _struct(kind.get("elementType") or kind.get("valueType"))
 
 
-class Found(NamedTuple):
+class LineagePart(NamedTuple):
     """A part of a job's lineage: its datasets, and its entry in Tidemark's facet of the run."""
 
     inputs: tuple[Dataset, ...] = ()
@@ -113,7 +111,7 @@ class Found(NamedTuple):
     entry: Mapping[str, JsonValue] | None = None
 
 
-def joined(parts: Iterable[Found]) -> JobLineage:
+def joined(parts: Iterable[LineagePart]) -> JobLineage:
     """All ``parts`` together. A dataset is listed once as an input and once as an output; its last part counts."""
     all_parts = list(parts)
     entries = [part.entry for part in all_parts if part.entry is not None]

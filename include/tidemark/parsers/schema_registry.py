@@ -11,12 +11,6 @@ A registry's answer concerns one of three things:
 
 A task believes "there is none of this number" until its end, and no other task does: its records were written before it
 asked, and a producer registers a schema before it writes with it.
-
-HTTP to a schema registry: authentication by variables or an Airflow connection, a private CA, no redirects.
-
-Secrets come from the environment of the process, or from the Airflow connection that the settings name. They are sent
-only in the header of a request to the host of ``registry.url``: redirects are not followed, and errors name variables
-and connections and never their content.
 """
 
 from __future__ import annotations
@@ -77,7 +71,7 @@ DEADLINE_SECONDS: Final = 30.0
 BRIEF_SECONDS: Final = 3.0
 """The limit of each wait if a person waits and can do without an answer."""
 
-_MAX_BYTES: Final = 8 << 20
+_MAX_ANSWER_BYTES: Final = 8 << 20
 """The most bytes of an answer: JSON may spell each character of a schema in six."""
 
 _CHUNK: Final = 1 << 16
@@ -327,7 +321,13 @@ class HttpAnswer(NamedTuple):
 
 
 class RegistryHttp:
-    """Connections to a registry, kept open. Threads may share them."""
+    """Connections to a schema registry over HTTP, kept open. Threads may share them.
+
+    They authenticate by variables or by an Airflow connection, trust a private CA, and follow no redirects. Secrets
+    come from the environment of the process, or from the Airflow connection that the settings name. They are sent only
+    in the header of a request to the host of ``registry.url``, which is why redirects are not followed, and errors name
+    variables and connections and never their content.
+    """
 
     def __init__(self, settings: Registry, connections: int, *, brief: bool = False) -> None:
         self._settings = settings
@@ -435,7 +435,7 @@ def _body(answer: urllib3.BaseHTTPResponse, seconds: float) -> bytes | None:
     body = bytearray()
     while chunk := answer.read1(_CHUNK, decode_content=False):
         body += chunk
-        if len(body) > _MAX_BYTES:
+        if len(body) > _MAX_ANSWER_BYTES:
             answer.close()
             return None
         if time.monotonic() > deadline:

@@ -1,8 +1,6 @@
-"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, and its masks.
+"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, its masks, and its object.
 
-The digest of the code that makes files: of the sources that turn raw segments into rows and files, and no others.
-
-A plan as an object in the store: written before anything else of its run, and never changed.
+A plan is an object in the store, which is written before anything else of its run, and never changed.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 
 Key = tuple[int, int]
 
-SOURCES: Final = (
+CODE_SOURCES: Final = (
     "tidemark/decode",
     "tidemark/formats/table/base_columns.py",
     "tidemark/formats/raw/hashsum.py",
@@ -127,17 +125,20 @@ def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
 
 @cache
 def code_digest() -> str:
-    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path. Raises ConfigError if one is missing."""
+    """The digest of the code that makes files: 16 hexadecimal digits of the SHA-256 over :data:`CODE_SOURCES`, by path.
+
+    These turn raw segments into rows and files, and no others do. Raises ConfigError if one is missing.
+    """
     digest = hashlib.sha256()
-    for name, path in sorted(_files()):
+    for name, path in sorted(_source_files()):
         digest.update(f"{name}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _files() -> Iterator[tuple[str, Path]]:
-    """The Python files of :data:`SOURCES`, each with its name below the installation."""
-    for source in SOURCES:
+def _source_files() -> Iterator[tuple[str, Path]]:
+    """The Python files of :data:`CODE_SOURCES`, each with its name below the installation."""
+    for source in CODE_SOURCES:
         root = _root(source.partition("/")[0])
         place = root / source
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:

@@ -1,14 +1,9 @@
-"""The plan of a run that restores a table from raw after another program changed it.
+"""The plan of a run that restores a table from raw after another program changed it, and the files that a table lost.
 
 The ledger and the evidence stay valid: below a partition's next offset, every offset has one class. So the damage shows
 in two sets. First, live files that no evidence names (DELETE, UPDATE, OPTIMIZE or an overwrite wrote them): the run
 removes them. Second, offsets to which the remaining evidence gives no class, or several: the run converts them again.
 These are the offsets of the lost files, with all offsets in their byte ranges. The rest of the table stays.
-
-The lost files of a table: its log or its evidence names them, and the store lacks them or has another size.
-
-Ingestion lands uploaded offsets above the ledger, and every offset below it has a class. So a landed date can miss only
-files, and a rebuild of the dates with missing files restores them.
 """
 
 from __future__ import annotations
@@ -228,6 +223,10 @@ def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
 
 def lost_files(table: TopicTable, dates: Collection[str]) -> dict[str, tuple[str, ...]]:
     """The files of the table and of its quarantine that are missing or have the wrong size, by date (ISO).
+
+    The table's log or its evidence names them, and the store lacks them or has another size. Ingestion lands uploaded
+    offsets above the ledger, and every offset below it has a class. So a landed date can miss only files, and a rebuild
+    of the dates with missing files restores them.
 
     One listing for each date that has files, and a request for each file of quarantine.
     """

@@ -1,14 +1,9 @@
-"""Reads the agents' objects of a partition: watermark, manifests, transaction indexes, acknowledgements.
+"""Reads and removes the agents' objects of a partition: watermark, manifests, transaction indexes, masks, segments.
 
 Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
 manifests that it covers. So a reader that reads the watermark before the manifests finds everything below it.
-:mod:`tidemark.raw.heads` has the whole order. Nothing is cached here, and nothing is retried.
-
-The masks of a topic, as readers of its partitions need them. A process reads each mask once: they never change.
-
-Deletes segments. Without its manifest, which goes first, a segment no longer exists for any reader.
-
-Reading of a version of a stored object piece by piece, and the CRC32C of its bytes.
+:mod:`tidemark.raw.heads` has the whole order. Nothing is retried, and nothing but masks is cached: they never change,
+so a process reads each once.
 """
 
 from __future__ import annotations
@@ -39,11 +34,11 @@ REACH: Final = 1 << 31
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, REACH)
 """Distances below an offset at which to look for its segment."""
 
-_MOST_OFFSETS: Final = 4_000_000
+_MOST_MASKED_OFFSETS: Final = 4_000_000
 """Most offsets of the masks that a process remembers; about 36 bytes each."""
 
-_known: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
-_lock: Final = Lock()
+_known_masks: Final[OrderedDict[tuple[str, str], Mask]] = OrderedDict()
+_masks_lock: Final = Lock()
 
 PIECE_BYTES: Final = 8 << 20
 """Bytes of an object that are in memory at a time."""
@@ -209,7 +204,7 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
     return max(start, left.name.base) if left else end
 
 
-def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
+def mask_index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
     """The masks of an incarnation that count now; raises errors of :func:`~tidemark.formats.raw.masks.read_index`."""
     version = read_index(store, control, place)
     return version.value if version else MaskIndex(cluster=control.cluster, place=place)
@@ -218,20 +213,24 @@ def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
 def mask_of(store: Store, key: str) -> Mask:
     """The mask under ``key``; raises errors of :func:`~tidemark.formats.raw.masks.read_mask`."""
     name = store.url, key
-    with _lock:
-        if (known := _known.get(name)) is not None:
-            _known.move_to_end(name)
+    with _masks_lock:
+        if (known := _known_masks.get(name)) is not None:
+            _known_masks.move_to_end(name)
             return known
     mask = read_mask(store, key)
-    with _lock:
-        _known[name] = mask
-        while len(_known) > 1 and sum(each.count for each in _known.values()) > _MOST_OFFSETS:
-            _known.popitem(last=False)
+    with _masks_lock:
+        _known_masks[name] = mask
+        while len(_known_masks) > 1 and sum(each.count for each in _known_masks.values()) > _MOST_MASKED_OFFSETS:
+            _known_masks.popitem(last=False)
     return mask
 
 
-def remove(store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: str, etags: Mapping[str, str]) -> bool:
+def remove_segment(
+    store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: str, etags: Mapping[str, str]
+) -> bool:
     """Delete the segment ``name``, each object only in the version that ``etags`` has for its file name.
+
+    The manifest goes first: without it, a segment no longer exists for any reader.
 
     False if its manifest was replaced: then all stays.
     """

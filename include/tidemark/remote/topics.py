@@ -1,7 +1,4 @@
-"""The topics of a cluster's remote tier, and their partitions by incarnation.
-
-The last state of a cluster that the agents reported in their watermark indexes.
-"""
+"""The topics of a cluster's remote tier, their partitions by incarnation, and what agents last reported of them."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from tidemark.remote.catalog.time_lookup import IndexObjects, OffsetForTime, Str
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
-_SECONDS: Final = 5.0
+_LIST_AGAIN_SECONDS: Final = 5.0
 """Agents write at most every 10 s."""
 
 log = logging.getLogger(__name__)
@@ -93,7 +90,10 @@ class RemoteTopics:
 
 
 class Observations:
-    """The watermark indexes of a cluster: listed again after five seconds, read if they changed. Thread-safe."""
+    """The last state of a cluster that the agents reported in their watermark indexes. Thread-safe.
+
+    The indexes are listed again after five seconds, and read if they changed.
+    """
 
     def __init__(self, storage: Storage) -> None:
         """Start with no index read."""
@@ -107,7 +107,7 @@ class Observations:
         places = {self._storage.default(), self._storage.endpoint(topic, partition)}
         with self._lock:
             for place in places:
-                if time.monotonic() - self._looked_at.get(place, -_SECONDS) >= _SECONDS:
+                if time.monotonic() - self._looked_at.get(place, -_LIST_AGAIN_SECONDS) >= _LIST_AGAIN_SECONDS:
                     self._look(place)
                     self._looked_at[place] = time.monotonic()
             indexes = [index for place in places for index in self._indexes[place].kept.values()]

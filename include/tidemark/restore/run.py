@@ -1,13 +1,7 @@
 """The restore itself: read, send, wait for the acknowledgements, commit the progress; and repeat.
 
-A dry run: the amount that a restore would read, from the catalogue alone.
-
-The resume point of each partition of a restore: its progress, or the start if the target has no other records.
-
-The target's records beyond the last progress, compared with the history one by one.
-
-Without transactions a process that is killed leaves records that no progress covers. They must be the next ones of the
-history: then they are not sent again.
+Before it, the resume point of each partition is found: its progress, or the start if the target has no other records. A
+dry run shows the amount that a restore would read, from the catalogue alone.
 """
 
 from __future__ import annotations
@@ -66,7 +60,7 @@ class Restore:
         self._sent = self._done = self._bytes = 0
 
     def run(self) -> RestoreReport:
-        """Restore the rest. Raises errors of :func:`prepare`, :func:`begin`, :class:`Sender` and the tier."""
+        """Restore the rest. Raises errors of :func:`prepare`, :func:`resume_points`, :class:`Sender` and the tier."""
         started = time.monotonic()
         topics = self._tier.topics
         request = self._request
@@ -74,7 +68,7 @@ class Restore:
         warnings = prepare(request, parts, topics.partitions_for_topic(request.topic), self._target)
         sender = Sender(self._target, transactional=request.transactional, shared=request.shared, codec=request.codec)
         try:
-            self._lines = {line.partition: line for line in begin(request, parts, self._target)}
+            self._lines = {line.partition: line for line in resume_points(request, parts, self._target)}
             for line in self._lines.values():
                 sender.expect(line.partition, line.expected)
             self._copy(sender)
@@ -151,7 +145,11 @@ def _reported(line: ResumePoint) -> PartitionReport:
 
 
 class Overlap:
-    """The records at offsets ``[start, end)`` of a partition of the target; records below ``next`` were found."""
+    """The records ``[start, end)`` of the target beyond the last progress, compared with the history one by one.
+
+    Without transactions a process that is killed leaves records that no progress covers. They must be the next ones of
+    the history: then they are not sent again. Records below ``next`` were found.
+    """
 
     def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[HeldRecord]]) -> None:
         self._topic, self._partition = topic, partition
@@ -272,7 +270,7 @@ def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:
         )
 
 
-def begin(request: RestoreRequest, parts: Sequence[RemotePartition], target: Target) -> list[ResumePoint]:
+def resume_points(request: RestoreRequest, parts: Sequence[RemotePartition], target: Target) -> list[ResumePoint]:
     """The resume points of ``parts``; commits the progress of new partitions, before any of their records.
 
     Raises:
@@ -285,14 +283,14 @@ def begin(request: RestoreRequest, parts: Sequence[RemotePartition], target: Tar
     if not request.transactional and any(not progress.done for progress in known.values()):
         _await_stable_edges(target, numbers)
     edges = target.edges(numbers)
-    lines = [_line(request, part, target, known.get(part.partition), edges[part.partition]) for part in parts]
+    lines = [_resume_point(request, part, target, known.get(part.partition), edges[part.partition]) for part in parts]
     new = {line.partition: line.progress for line in lines if not line.resumed}
     if new:
         target.save(new)
     return lines
 
 
-def _line(
+def _resume_point(
     request: RestoreRequest,
     part: RemotePartition,
     target: Target,
@@ -308,7 +306,7 @@ def _line(
             "target, and start again"
         )
     if known is None or not same:
-        return _new(request, part, target, known, edges)
+        return _new_resume_point(request, part, target, known, edges)
     if part.incarnation != known.incarnation:
         raise RestoreError(
             f"{request.topic}-{number} was created again since the restore began: its offsets have other records now"
@@ -333,7 +331,7 @@ def _line(
     return line
 
 
-def _new(
+def _new_resume_point(
     request: RestoreRequest,
     part: RemotePartition,
     target: Target,

@@ -1,8 +1,6 @@
-"""Schemes of URLs that name a store, and the options that such a store does not know.
+"""URLs that name a store: their schemes, the bucket or directory and the prefix in them, and the options of a store.
 
 docs/code.md, "How to add a store", names the other places of a new scheme.
-
-URLs of stores: the bucket or directory, and the prefix in it.
 """
 
 from __future__ import annotations

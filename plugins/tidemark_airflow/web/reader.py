@@ -10,7 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tidemark.brokersets.load import BrokersetLoad, load_of, loads
+from tidemark.brokersets.load import BrokersetLoad, load_of, observed_loads
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
@@ -116,7 +116,7 @@ class TopicNow(NamedTuple):
 class BrokersetsNow(NamedTuple):
     """The load of a cluster's brokersets; ``failure`` names the unreadable watermark indexes, with reasons."""
 
-    loads: tuple[BrokersetLoad, ...]
+    observed_loads: tuple[BrokersetLoad, ...]
     failure: str
 
 
@@ -241,7 +241,7 @@ class Reader:
 
     def _read_brokersets(self, cluster: str) -> BrokersetsNow:
         indexes = self._look(cluster, self.deployment())
-        partitions = loads(indexes.leaders())
+        partitions = observed_loads(indexes.leaders())
         known = load_brokersets(settings.brokersets_file()).of_cluster(cluster)
         return BrokersetsNow(tuple(load_of(brokerset, partitions) for brokerset in known), indexes.failure_of())
 

@@ -3,11 +3,6 @@
 It describes the bytes (offsets, epochs, times, open transactions), the state of the partition at the broker when they
 were read, and the size, CRC32C and ETag of each object, so that a reader can prove that it reads the very bytes that
 the agent sent.
-
-The header of the last stored batch, as a manifest, a range or an index entry states it.
-
-With it, a log shows whether it is the stored one without any request to the store: a lineage alone does not prove that
-after brokers were restored from a backup.
 """
 
 from __future__ import annotations
@@ -100,7 +95,11 @@ def _check(text: str) -> str:
 
 
 LastBatch = Annotated[str, AfterValidator(_check)]
-"""The stored form of a batch's header."""
+"""The stored form of the header of the last stored batch, as a manifest, a range or an index entry states it.
+
+With it, a log shows whether it is the stored one without any request to the store: a lineage alone does not prove that
+after brokers were restored from a backup.
+"""
 
 
 class SegmentManifest(StoredObject):

@@ -1,6 +1,6 @@
 """How a topic's state table fares: its last run and its audits, for readers of many topics and for the page.
 
-The report of an audit of a state table, which compares a part of the keys with a replay of the topic's table.
+An audit compares a part of the keys with a replay of the topic's table, and leaves a report.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DOUBTS: Final = {
 }
 """What a state may lack or have too much: the names of the counts, and their labels."""
 
-PARTS: Final = 16
+AUDIT_PARTS: Final = 16
 """An audit compares one of so many parts of the keys, by the first bits of their hash."""
 
 
@@ -86,7 +86,7 @@ class StateStatus(StoredObject):
     @property
     def proved_at(self) -> datetime | None:
         """The time since which every part of the keys was audited; None before all were."""
-        return min(part.at for part in self.audits.values()) if len(self.audits) == PARTS else None
+        return min(part.at for part in self.audits.values()) if len(self.audits) == AUDIT_PARTS else None
 
 
 class StateFinding(Model):
@@ -113,7 +113,7 @@ class StateAudit(StoredObject):
 
     cluster: str
     topic: str
-    part: int = Field(ge=0, lt=PARTS)
+    part: int = Field(ge=0, lt=AUDIT_PARTS)
     at: AwareDatetime
     n: int = Field(ge=0)
     rows: int = Field(default=0, ge=0)

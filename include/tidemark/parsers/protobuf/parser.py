@@ -1,19 +1,11 @@
 """Protobuf: records as one message of a descriptor set, with a compiled loop or else with Google's library.
 
-``protobuf_tables`` decides if the loop can read a message.
+``tables`` decides if the loop can read a message.
 
 A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason:
 its type on the wire differs; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
 than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
 of the message around it, and then its number: ``customer.12``.
-
-Fields of a message that its descriptor lacks, as Google's library finds them.
-
-The schemas that wrote Protobuf records, as far as their registry knows them.
-
-Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
-compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field has
-another meaning, they are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +49,7 @@ _OUT_OF_MEMORY: Final = "Arena alloc failed"
 MAX_KNOWN: Final = 4096
 """The most numbers that one task looks up; records with others are refused, and a replay looks again."""
 
-Indexes = tuple[int, ...]
+MessageIndexes = tuple[int, ...]
 
 _Within = Callable[[Any], Iterable[Any]]
 """The messages that a message has in one of its fields."""
@@ -192,24 +184,29 @@ class _MessageReader:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 
 
-class Place(NamedTuple):
+class MessagePlace(NamedTuple):
     """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
 
-    indexes: Indexes
+    indexes: MessageIndexes
     reading: Reading
 
 
 class ProtobufWriters:
-    """The schemas of one task; ``message`` is the table's."""
+    """The schemas that wrote the records of one task, as far as their registry knows them; ``message`` is the table's.
+
+    Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
+    compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field
+    has another meaning, they are refused.
+    """
 
     def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
         self._schemas = schemas
         self._message = message
         self._lands = misfits == "land"
-        self._found: dict[int, Place | str] = {}
+        self._found: dict[int, MessagePlace | str] = {}
         self.misfits: dict[int, frozenset[str]] = {}
         """By number, the columns that are null in records of schemas that do not agree, if these land."""
-        self.readable: dict[Place, list[int]] = {}
+        self.readable: dict[MessagePlace, list[int]] = {}
         """The numbers of schemas that agree with the table's, by the way in which their records are read."""
 
     def learn(self, numbers: Sequence[int]) -> None:
@@ -223,14 +220,14 @@ class ProtobufWriters:
             if not isinstance(judged, str):
                 self.readable.setdefault(judged, []).append(number)
 
-    def place(self, number: int) -> Place:
+    def place(self, number: int) -> MessagePlace:
         """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
         judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
         if isinstance(judged, str):
             raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
         return judged
 
-    def _judged(self, number: int, answer: Written | Unreadable) -> Place | str:
+    def _judged(self, number: int, answer: Written | Unreadable) -> MessagePlace | str:
         """The way in which its records are read, or the reason why they cannot be."""
         if isinstance(answer, Unreadable):
             return answer.reason
@@ -243,7 +240,7 @@ class ProtobufWriters:
             self.misfits[number] = frozenset(found.column for found in differ)
         elif differ and (first := differ[0].difference):
             return f"differs from the table's in {differ[0].path}: {first.detail}"
-        return Place(indexes_of(theirs), Reading.of(self._message, theirs))
+        return MessagePlace(indexes_of(theirs), Reading.of(self._message, theirs))
 
 
 class UnknownFields:
@@ -253,7 +250,7 @@ class UnknownFields:
         """Make the finder of messages under ``path``."""
         self._path = path
         self._is_extendable = message.is_extendable
-        self._inner = [_inner(field, path) for field in message.fields if _message(field) is not None]
+        self._inner = [_unknown_of_field(field, path) for field in message.fields if _message_type(field) is not None]
 
     def of(self, message: Any) -> set[str]:
         """The names of the unknown fields, and of extensions, in ``message``."""
@@ -274,7 +271,7 @@ class UnknownFields:
                 inner._add(part, names)
 
 
-def _message(field: FieldDescriptor) -> Descriptor | None:
+def _message_type(field: FieldDescriptor) -> Descriptor | None:
     """The message type of a field, or of a map's values; None if there is none."""
     kind = field.message_type
     if kind is not None and kind.GetOptions().map_entry:
@@ -282,8 +279,8 @@ def _message(field: FieldDescriptor) -> Descriptor | None:
     return kind
 
 
-def _inner(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
-    name, kind, message = field.name, field.message_type, _message(field)
+def _unknown_of_field(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
+    name, kind, message = field.name, field.message_type, _message_type(field)
     assert kind is not None
     assert message is not None
     if kind.GetOptions().map_entry:

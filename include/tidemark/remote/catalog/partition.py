@@ -2,8 +2,6 @@
 
 Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
 dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
-
-Sources of a view's offsets: seals, and behind them the ranges of the tail.
 """
 
 from __future__ import annotations
@@ -340,7 +338,10 @@ def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[Mas
 
 
 class Sources:
-    """The seals ``segments``, and the tail of the view in each call. Thread-safe."""
+    """The sources of a view's offsets: the seals ``segments``, and behind them the ranges of the tail. Thread-safe.
+
+    The tail is that of the view in each call.
+    """
 
     def __init__(self, segments: StoredSegments) -> None:
         self._segments = segments

@@ -1,7 +1,4 @@
-"""The stored segments of one partition. They are listed once; a manifest is read when an offset near it is needed.
-
-The listed segments of a partition, kept in a few bytes each: 10,000 take 400 KB.
-"""
+"""The stored segments of one partition. They are listed once; a manifest is read when an offset near it is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from tidemark.raw.objects import LOOK_BACK, REACH, ListedObject, manifests, read
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
 from tidemark.store import Store
 
-_KEPT: Final = 128
+_KEPT_MANIFESTS: Final = 128
 """The most manifests in memory: about a KB each, and there may be many partitions."""
 
 _AT_ONCE: Final = 8
@@ -162,7 +159,7 @@ class StoredSegments:
             damaged = segment.name.is_of_damage  # its manifest's time is that of the damaged part as well
             self._table.learn(name, segment.end, ANY_TIME if damaged else segment.max_timestamp)
             self._read[name] = segment
-            if len(self._read) > _KEPT:
+            if len(self._read) > _KEPT_MANIFESTS:
                 self._read.popitem(last=False)
         return segment
 
@@ -191,7 +188,8 @@ def _growing(names: Iterator[SegmentName], first: int) -> Iterator[Sequence[Segm
 class SegmentTable:
     """The segments by name, with the ends and largest timestamps from the manifests that were read.
 
-    Each has a digest of its manifest's ETag, so that a listing shows if it was made again.
+    Each takes a few bytes (10,000 take 400 KB), and has a digest of its manifest's ETag, so that a listing shows if it
+    was made again.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,11 @@
-"""The first record with a given time or a later one, exactly as a broker finds it.
+"""The lookup of a partition's offsets and times in its stored segments, and the catalogue's answers.
 
-The segments' largest timestamps select the segment to open, its ``.timeindex`` the position to read from, and the
-batches have the record. Markers of transactions have times too, and count as in Kafka
-(``LogSegment.findOffsetByTimestamp``, ``FileRecords.searchForTimestamp``).
+The first record with a given time or a later one is found exactly as a broker finds it. The segments' largest
+timestamps select the segment to open, its ``.timeindex`` the position to read from, and the batches have the record.
+Markers of transactions have times too, and count as in Kafka (``LogSegment.findOffsetByTimestamp``,
+``FileRecords.searchForTimestamp``).
 
-Answers of the catalogue: the stretch to read at an offset, and the offset of a time.
-
-A stored log read forward in windows, as batch headers with their bytes; every checksum is verified.
-
-Finds the byte of a segment's log to read an offset from, by its ``.index``; a batch header proves it.
+The byte of a segment's log to read an offset from is found by its ``.index``, and a batch header proves it.
 """
 
 from __future__ import annotations
@@ -36,18 +33,18 @@ from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.watermark_view import WatermarkView
 from tidemark.store import Store
 
-THREADS: Final = 16
+MANIFEST_THREADS: Final = 16
 """The number of manifests requested at a time: the first lookup needs all of them."""
 
 MaskOf = Callable[[int, int], OffsetMask]
 """(start, end) → the erased offsets of ``[start, end)``."""
 
 _OFFSET_ENTRY: Final = Struct(">ii")
-_KEPT_BYTES: Final = 4 << 20
+_KEPT_INDEX_BYTES: Final = 4 << 20
 """The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
-_FIRST_BYTES: Final = 64 << 10
-_MOST_BYTES: Final = 4 << 20
+_FIRST_WINDOW: Final = 64 << 10
+_LARGEST_WINDOW: Final = 4 << 20
 
 _TIME_ENTRY: Final = Struct(">qi")
 
@@ -66,7 +63,7 @@ def first_at(
 
     Markers of transactions count with ``markers``, erased records never.
     """
-    segments.read_all(THREADS)
+    segments.read_all(MANIFEST_THREADS)
     at = view.start
     for name in list(segments.late_enough(timestamp, view.start)):
         segment = segments.segment(name)
@@ -108,7 +105,7 @@ def first_in(
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
     mask = mask_of(start, end)
-    for window in windows(store, segment, position):
+    for window in batch_windows(store, segment, position):
         record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
             return record
@@ -219,7 +216,7 @@ class IndexObjects:
             if name not in self._read:
                 self._size += len(body)
             self._read[name] = body
-            while self._size > _KEPT_BYTES and len(self._read) > 1:
+            while self._size > _KEPT_INDEX_BYTES and len(self._read) > 1:
                 self._size -= len(self._read.popitem(last=False)[1])
         return body
 
@@ -251,7 +248,7 @@ class BatchSpan(NamedTuple):
     position: int
 
 
-def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
+def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
     """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
 
     Small windows first, then larger ones.
@@ -260,7 +257,7 @@ def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan
         SegmentError: a batch is damaged, or the log ends inside one.
         PreconditionFailed: the segment was replaced; also other kinds of StoreError.
     """
-    size = _FIRST_BYTES
+    size = _FIRST_WINDOW
     while position < segment.stop:
         end = min(position + size, segment.stop)
         data = store.get_range(segment.key, position, end, if_match=segment.etag or None)
@@ -269,7 +266,7 @@ def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan
         if len(headers):
             yield BatchSpan(data, headers, position)
             position = int(headers["position"][-1] + headers["size"][-1])
-            size = min(2 * size, _MOST_BYTES)
+            size = min(2 * size, _LARGEST_WINDOW)
         else:  # a batch larger than the window: its length field has its size
             size = max(2 * size, _batch_size(data))
 

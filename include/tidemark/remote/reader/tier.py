@@ -5,14 +5,6 @@ at its offset; over all partitions, the bytes read ahead and not taken stay belo
 block of each). After :meth:`RemoteTier.close` only threads that wait for a store's answer remain, and end with it.
 
 Relies on the catalogue for the stretches to read, and on its caller for positions: nothing is committed or stored here.
-
-The blocks of one partition that were read ahead and not yet taken. Not thread-safe: the tier's lock guards it.
-
-A few threads: most of them carry out requests, the others make steps.
-
-A thread that waits for a store's answer cannot decode, so other threads do that. They are few, because the allocator
-gives each thread that allocates much its own memory, and the thread keeps it. The two kinds of threads wait separately,
-so that no thread is woken without work.
 """
 
 from __future__ import annotations
@@ -285,7 +277,12 @@ class RemoteTier:
 
 
 class ThreadPool:
-    """``count`` threads. ``next_step``, called under ``lock``, returns work, or seconds until there may be some."""
+    """``count`` threads. ``next_step``, called under ``lock``, returns work, or seconds until there may be some.
+
+    Most of the threads carry out requests, the others make steps. A thread that waits for a store's answer cannot
+    decode, so other threads do that. They are few, because the allocator gives each thread that allocates much its own
+    memory, and the thread keeps it. The two kinds of threads wait separately, so that no thread is woken without work.
+    """
 
     def __init__(
         self, count: int, lock: threading.RLock, next_step: Callable[[], tuple[Work | None, float | None]]
@@ -374,9 +371,10 @@ class ThreadPool:
 
 
 class Lane:
-    """The blocks of ``reading`` that were not yet taken, for a reader at ``position``.
+    """The blocks of ``reading`` that were read ahead and not yet taken, for a reader at ``position``.
 
-    ``held`` is their size in bytes. ``ended`` is true if nothing more could be read at the last try.
+    ``held`` is their size in bytes. ``ended`` is true if nothing more could be read at the last try. Not thread-safe:
+    the tier's lock guards it.
     """
 
     def __init__(self, reading: PartitionReader, position: int) -> None:

@@ -8,7 +8,7 @@ Operations that obstore lacks take more requests, or are proved by reading. docs
   temporary name, and copied from there on condition that its own name is free. A replacement takes one request.
 * Neither a copy nor a removal can be conditional on the version: it is checked after a copy and before a removal.
 
-Translates obstore's errors to Tidemark's, which distinguish failed from unknown outcomes.
+obstore's errors become Tidemark's, which distinguish failed from unknown outcomes.
 """
 
 from __future__ import annotations

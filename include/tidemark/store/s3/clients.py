@@ -1,9 +1,4 @@
-"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused.
-
-AWS's descriptions of its API, without their documentation, for botocore to send requests with.
-
-botocore keeps the description of a service for as long as a client lives. Half of it is documentation.
-"""
+"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused."""
 
 from __future__ import annotations
 
@@ -127,7 +122,11 @@ def forget_clients() -> None:
 
 
 class _Undocumented(JSONFileLoader):
-    """Leaves the documentation out while it parses: dropping it afterwards would leave holes in the heap."""
+    """AWS's descriptions of its API, without their documentation, for botocore to send requests with.
+
+    botocore keeps the description of a service for as long as a client lives, and half of it is documentation. It is
+    left out while the file is parsed: dropping it afterwards would leave holes in the heap.
+    """
 
     @override
     def load_file(self, file_path: str) -> Any:

@@ -1,17 +1,11 @@
 """A bucket on S3 or on a server with its protocol.
 
 Writes are never repeated by the client library: a repeated conditional PUT would answer "precondition failed" after a
-lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such.
-Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
+lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such;
+answers, and missing ones, are translated to known or unknown outcomes. Reads are tried once, too:
+:class:`tidemark.store.retrying.RepeatingStore` repeats them.
 
-A large object in parts, under the conditions of a small one, and proved by a checksum of all its bytes.
-
-Each part is verified by the server against its own CRC32C, and all parts together against that of the whole. If the
-server's reply does not confirm that, the stored bytes are read back.
-
-CRC32C in S3's form: the base64 of its four bytes, most significant first.
-
-Translates the answers of S3, and missing answers, to known or unknown outcomes.
+A large object is written in parts, under the conditions of a small one (:class:`MultipartUpload`).
 """
 
 from __future__ import annotations
@@ -114,7 +108,7 @@ class S3Store:
             if size is not None and not isinstance(body, bytes):
                 body, extra["ContentLength"] = exactly(body, size), size
             if crc32c is not None:
-                extra["ChecksumCRC32C"] = encoded(crc32c)
+                extra["ChecksumCRC32C"] = encoded_checksum(crc32c)
             return self._clients.write.put_object(
                 **self._target, **self._attributes, **extra, **conditions, Key=key, Body=body
             )["ETag"]
@@ -168,7 +162,7 @@ class S3Store:
             if isinstance(failure, NotFound):
                 self._check_bucket(key)
             raise failure from error
-        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
+        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded_checksum(reply))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`tidemark.store.base.Store.list`."""
@@ -282,12 +276,12 @@ class S3Store:
                 body = arriving.read()
         except FAILURES as error:
             raise self._failed(key, error) from error
-        if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
+        if "ChecksumMode" in extra and decoded_checksum(reply) not in {None, crc32c_of(body)}:
             raise UnknownOutcome(self._name(key), "other bytes arrived than are stored; read again")
         return Fetched(body, reply["ETag"])
 
     def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, conditions: dict[str, Any]) -> str:
-        upload = Upload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
+        upload = MultipartUpload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
         etag, unproved = upload.put(body, size, crc32c, self._part_size, conditions)
         if unproved is not None:
             prove(self, key, size, etag, unproved)
@@ -371,19 +365,24 @@ def _answered(name: str, error: ClientError) -> StoreError:
     return StoreError(name, reason)
 
 
-def encoded(crc32c: int) -> str:
-    """A checksum in S3's form."""
+def encoded_checksum(crc32c: int) -> str:
+    """A CRC32C in S3's form: the base64 of its four bytes, most significant first."""
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
 
 
-def decoded(reply: Any) -> int | None:
+def decoded_checksum(reply: Any) -> int | None:
     """The checksum of all of an object's bytes, if the reply has it; a checksum of parts ends in ``-<parts>``."""
     text = reply.get("ChecksumCRC32C")
     return int.from_bytes(base64.b64decode(text), "big") if text and "-" not in text else None
 
 
-class Upload:
-    """One multipart upload. ``target`` names bucket and key, ``creating`` adds the object's attributes."""
+class MultipartUpload:
+    """One multipart upload. ``target`` names bucket and key, ``creating`` adds the object's attributes.
+
+    It is proved by a checksum of all its bytes. Each part is verified by the server against its own CRC32C, and all
+    parts together against that of the whole. If the server's reply does not confirm that, the stored bytes are read
+    back.
+    """
 
     def __init__(self, client: S3Client, name: str, target: dict[str, Any], creating: dict[str, Any]) -> None:
         self._client = client
@@ -409,7 +408,7 @@ class Upload:
                 **upload,
                 **conditions,
                 MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=encoded(whole),
+                ChecksumCRC32C=encoded_checksum(whole),
                 ChecksumType="FULL_OBJECT",
                 MpuObjectSize=size,
             )
@@ -418,7 +417,7 @@ class Upload:
             with suppress(*FAILURES):
                 self._client.abort_multipart_upload(**upload)
             raise
-        return reply["ETag"], None if decoded(reply) == whole else whole
+        return reply["ETag"], None if decoded_checksum(reply) == whole else whole
 
     def _check(self, whole: int, crc32c: int | None) -> None:
         if crc32c is not None and crc32c != whole:
@@ -439,9 +438,9 @@ class Upload:
                 PartNumber=number,
                 Body=io.BufferedReader(part, _CHUNK),
                 ContentLength=part.size,
-                ChecksumCRC32C=encoded(checksum),
+                ChecksumCRC32C=encoded_checksum(checksum),
             )
-            parts.append({"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": encoded(checksum)})
+            parts.append({"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": encoded_checksum(checksum)})
         return parts, whole
 
 

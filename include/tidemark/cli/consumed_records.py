@@ -1,23 +1,8 @@
-"""Record batches for ``tidemark consume``, from the remote tier alone, or through brokers and both tiers.
+"""The records of ``tidemark consume``: how they are read, from one tier or both, and the forms of its output.
 
-Batches have the columns of :data:`tidemark.decode.SCHEMA`, and each partition's records in order. Requested offsets
-that do not exist are an error or a message on standard error, never left out silently.
-
-The forms in which ``tidemark consume`` writes records.
-
-``json``: a line per record, with ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds; -1: none),
-``timestamp_type`` (``create`` or ``append``), ``leader_epoch`` (-1: unknown), ``headers``, ``key``, ``key_encoding``,
-``value`` and ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that
-are UTF-8 are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
-
-``text``: a line per record for people, with its place, its time in UTC, key and value, cut after 400 characters. Other
-characters than a terminal prints are escaped.
-
-``raw``: values alone, each followed by a delimiter, with null as an empty value; or each after its length as 4 bytes,
-big end first, -1 for null, which preserves every value.
-
-``arrow``: the columns of the tables (docs/reading.md), as an Arrow IPC file, or as an IPC stream on standard output.
-No Python object is made for a record.
+They are read from the remote tier alone, or through brokers and both tiers. Batches have the columns of
+:data:`tidemark.decode.SCHEMA`, and each partition's records in order. Requested offsets that do not exist are an error
+or a message on standard error, never left out silently. Each form of the output has a writer, which describes it.
 """
 
 from __future__ import annotations
@@ -54,8 +39,8 @@ _POLL_MS: Final = 500
 _FOLLOW_SECONDS: Final = 2.0
 
 _ESCAPES: Final = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\0": "\0", "\\\\": "\\"}
-_LONGEST: Final = 400
-_LENGTH: Final = struct.Struct(">i")
+_LONGEST_TEXT: Final = 400
+_LENGTH_PREFIX: Final = struct.Struct(">i")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +250,13 @@ class _LineWriter(Writer):
 
 
 class JsonWriter(_LineWriter):
-    """A writer of JSON lines."""
+    """``json``: a line of JSON per record.
+
+    It has ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds; -1: none), ``timestamp_type`` (``create``
+    or ``append``), ``leader_epoch`` (-1: unknown), ``headers``, ``key``, ``key_encoding``, ``value`` and
+    ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that are UTF-8
+    are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
+    """
 
     @override
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
@@ -287,18 +278,25 @@ class JsonWriter(_LineWriter):
 
 
 class TextWriter(_LineWriter):
-    """A writer of lines for people."""
+    """``text``: a line per record for people, with its place, its time in UTC, key and value, cut after 400 characters.
+
+    Other characters than a terminal prints are escaped.
+    """
 
     @override
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
         for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True):
-            told = f"{start_of(key, _LONGEST)}  {start_of(value, _LONGEST)}"
+            told = f"{start_of(key, _LONGEST_TEXT)}  {start_of(value, _LONGEST_TEXT)}"
             yield f"{self._topic}-{partition}-{offset}  {_time(at)}  {told}"
 
 
 class RawWriter(Writer):
-    """A writer of values, each followed by ``delimiter``, or after its length if that is None."""
+    """``raw``: values alone, each followed by ``delimiter``, or after its length if that is None.
+
+    With a delimiter, null is written as an empty value. A length has 4 bytes, big end first, and is -1 for null, which
+    preserves every value.
+    """
 
     def __init__(self, sink: BinaryIO, delimiter: bytes | None) -> None:
         self._sink = sink
@@ -308,7 +306,10 @@ class RawWriter(Writer):
     def write(self, rows: pa.RecordBatch) -> None:
         values = rows.column("kafka_value").to_pylist()
         if self._delimiter is None:
-            parts = [_LENGTH.pack(-1) if value is None else _LENGTH.pack(len(value)) + value for value in values]
+            parts = [
+                _LENGTH_PREFIX.pack(-1) if value is None else _LENGTH_PREFIX.pack(len(value)) + value
+                for value in values
+            ]
             self._sink.write(b"".join(parts))
         else:
             self._sink.write(b"".join((value or b"") + self._delimiter for value in values))
@@ -320,7 +321,10 @@ class RawWriter(Writer):
 
 
 class ArrowWriter(Writer):
-    """A writer of an Arrow IPC stream, or of an Arrow IPC file, which is valid once it is closed."""
+    """``arrow``: the columns of the tables (docs/reading.md), as an Arrow IPC file, or as a stream on standard output.
+
+    The stream is an Arrow IPC stream. A file is valid once it is closed. No Python object is made for a record.
+    """
 
     def __init__(self, sink: BinaryIO, *, stream: bool) -> None:
         self._sink = sink
