@@ -80,7 +80,7 @@ class Onboarding(NamedTuple):
     detected: Detected
     proposal: ParserProposal
     trial: Trial
-    event_time_candidates: tuple[EventTimeCandidate, ...]
+    candidates: tuple[EventTimeCandidate, ...]
     rate: Rate | None
     loads: Mapping[int, float | None]
     costs: tuple[CostLine, ...]
@@ -377,7 +377,7 @@ class Trial(NamedTuple):
     nulls: Mapping[str, int]
     misfits: Mapping[str, int]
     unknown: Mapping[str, int]
-    insane_times: int
+    insane: int
     landed: pa.Array[Any]
     parsed: Parsed
 

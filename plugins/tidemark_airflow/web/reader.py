@@ -116,7 +116,7 @@ class TopicNow(NamedTuple):
 class BrokersetsNow(NamedTuple):
     """The load of a cluster's brokersets; ``failure`` names the unreadable watermark indexes, with reasons."""
 
-    observed_loads: tuple[BrokersetLoad, ...]
+    loads: tuple[BrokersetLoad, ...]
     failure: str
 
 
