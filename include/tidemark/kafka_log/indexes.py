@@ -1,8 +1,8 @@
 """A segment's index files: the valid entries of a broker's, and those that are made of a sealed run's batches.
 
 An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
-entries. Entries are valid while they increase and point into the log. They are also the positions at which to cut the
-segment.
+entries. Entries are valid while they increase and point into the log. A segment is cut where they
+point.
 
 Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
 """

@@ -1,4 +1,4 @@
-"""The lookup of a partition's offsets and times in its stored segments, and the catalogue's answers.
+"""The catalogue's answers: the stretch to read at an offset, and the offset of a time.
 
 The first record with a given time or a later one is found exactly as a broker finds it. The segments' largest
 timestamps select the segment to open, its ``.timeindex`` the position to read from, and the batches have the record.
@@ -251,7 +251,7 @@ class BatchSpan(NamedTuple):
 def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
     """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
 
-    Small windows first, then larger ones.
+    The log is read forward, small windows first, then larger ones. Every checksum is verified.
 
     Raises:
         SegmentError: a batch is damaged, or the log ends inside one.
