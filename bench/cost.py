@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.expectations import DAYS, Line, PerLanding, PerSegment, Prices
+from tidemark.onboarding.expectations import DAYS_OF_MONTH, CostLine, PerLanding, PerSegment, Prices
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
 from uploader_agent.packing.thread import GATHERING
@@ -90,7 +90,7 @@ def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Price
     """Markdown: a day of ``fleet``, whose segments each start a run, with an audit of the day before."""
     segments, seconds = fleet.bytes_a_day / fleet.segment, 86_400
     ranges = segments * max(1, fleet.segment / TARGET_BYTES)
-    agents = sum(line.requests for line in _lines(fleet, each, prices)) / DAYS
+    agents = sum(line.requests for line in _lines(fleet, each, prices)) / DAYS_OF_MONTH
     gets = run.gets(segments, segments, segments, ranges, ranges)
     puts = run.puts(segments, segments, ranges)
     audits = segments * run.segment_get + ranges * (run.range_get + 1)
@@ -104,7 +104,7 @@ def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Price
         "audit": fleet.bytes_a_day / rates.audit / seconds,
     }
     spark = [cores[name] for name in ("conversion", "JSON", "audit")]
-    stored = fleet.bytes_a_day * prices.stored / DAYS
+    stored = fleet.bytes_a_day * prices.stored / DAYS_OF_MONTH
     gib, millions = fleet.bytes_a_day / fleet.brokers / (1 << 30), 1e6
     memory = fleet.brokers * rates.agent / 1e9, sum(spark) * rates.worker / 1e9
     lines = {
@@ -137,7 +137,7 @@ def table(fleets: dict[str, Fleet], each: PerSegment, prices: Prices) -> str:
     return "\n".join(rows) + "\n"
 
 
-def bill_of(fleet: Fleet, each: PerSegment, prices: Prices) -> list[Line]:
+def bill_of(fleet: Fleet, each: PerSegment, prices: Prices) -> list[CostLine]:
     """The month's requests by purpose, also of packs and live landings."""
     bill = list(_lines(fleet, each, prices))
     if fleet.live_partitions:
@@ -147,45 +147,47 @@ def bill_of(fleet: Fleet, each: PerSegment, prices: Prices) -> list[Line]:
     return bill
 
 
-def _lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[Line]:
+def _lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[CostLine]:
     """The month's requests of sealed segments, by purpose."""
-    month = 86_400 * DAYS
-    segments = fleet.bytes_a_day * DAYS / fleet.segment
+    month = 86_400 * DAYS_OF_MONTH
+    segments = fleet.bytes_a_day * DAYS_OF_MONTH / fleet.segment
     news = min(segments / fleet.brokers, month / fleet.index_news)
     indexes = fleet.brokers * max(month / fleet.index_idle, news)
     listed = fleet.brokers * month / fleet.fill_interval
-    yield Line("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
-    yield Line(f"watermark indexes, every {duration(fleet.index_idle)} or on news", indexes, indexes * prices.put)
-    yield Line(f"looking for gaps, every {duration(fleet.fill_interval)}", listed, listed * prices.put)
+    yield CostLine("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
+    yield CostLine(f"watermark indexes, every {duration(fleet.index_idle)} or on news", indexes, indexes * prices.put)
+    yield CostLine(f"looking for gaps, every {duration(fleet.fill_interval)}", listed, listed * prices.put)
 
 
-def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Line]:
+def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[CostLine]:
     """The month's requests for packs and live landings; a landing comes once within each ``freshness``."""
-    landings = 86_400 * DAYS / fleet.freshness
+    landings = 86_400 * DAYS_OF_MONTH / fleet.freshness
     packed = 2 * PACKS_PER_FRESHNESS * fleet.brokers * landings
     sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES * PerSegment().put
-    yield Line(f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * prices.put)
-    yield Line(f"seals of packed partitions, after {MOST_UNSEALED_RANGES} ranges", sealed, sealed * prices.put)
+    yield CostLine(
+        f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * prices.put
+    )
+    yield CostLine(f"seals of packed partitions, after {MOST_UNSEALED_RANGES} ranges", sealed, sealed * prices.put)
     of_broker = each.head_get + PACKS_PER_FRESHNESS * each.pack_get
     of_partition = each.partition_get + PACKS_PER_FRESHNESS * each.range_get
     read = landings * (fleet.brokers * of_broker + fleet.live_partitions * of_partition)
-    yield Line("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
+    yield CostLine("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
     puts, gets = fleet.live_topics * landings * each.topic_put, fleet.live_topics * landings * each.topic_get
-    yield Line("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
+    yield CostLine("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
 
 
-def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[Line]:
+def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[CostLine]:
     """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
     A pack and a head take all tails that become quiet within GATHERING. A partition that pauses is sealed within
     a day, once for all its pauses.
     """
-    month = 86_400 * DAYS
-    pauses = fleet.pausing_partitions * fleet.pauses * DAYS
+    month = 86_400 * DAYS_OF_MONTH
+    pauses = fleet.pausing_partitions * fleet.pauses * DAYS_OF_MONTH
     packed = 2 * min(pauses, fleet.brokers * month / GATHERING)
-    sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS * each.put
-    yield Line(f"packs and heads of quiet tails, within {GATHERING:.0f} s", packed, packed * prices.put)
-    yield Line("seals of partitions that paused, after a day", sealed, sealed * prices.put)
+    sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS_OF_MONTH * each.put
+    yield CostLine(f"packs and heads of quiet tails, within {GATHERING:.0f} s", packed, packed * prices.put)
+    yield CostLine("seals of partitions that paused, after a day", sealed, sealed * prices.put)
 
 
 EXAMPLES: Final = {

@@ -39,7 +39,7 @@ from tidemark.formats.table.live_landing import TopicLanding, read_landing, writ
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.table.state_ledger import CommitName, Leaf, StateLedger
 from tidemark.openlineage import hand_over
-from tidemark.openlineage.facets import Found, joined
+from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import plan_ingest, read_plan
 from tidemark.store import Store, open_store
@@ -268,7 +268,7 @@ def _land_live(argv: Sequence[str]) -> None:
     landing, etag = read_landing(store, key)
     assert landing is not None
     done: list[TopicLanding] = []
-    told: list[Found] = []
+    told: list[LineagePart] = []
     for one in landing.topics:
         table = open_topic_table(deployment, deployment.topic(one.topic, options.cluster))
         if one.topic == "broken":
@@ -333,12 +333,12 @@ def _state(argv: Sequence[str]) -> None:
     delta.create_write_transaction([], "append", delta.schema(), commit_properties=CommitProperties(None, None, named))
 
 
-def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[Found]) -> None:
+def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[LineagePart]) -> None:
     if options.lineage != "off":
         hand_over.put(deployment, options.cluster, options.lineage, joined(told))
 
 
-def _carry_out(table: TopicTable, plan: RunPlan) -> Found:
+def _carry_out(table: TopicTable, plan: RunPlan) -> LineagePart:
     """All offsets get a class, dates close, no row lands, and the result and the copy of the ledger are written."""
     if committed_ledger(table).attempt == plan.attempt:
         return of_run(table, plan, RunResult.load(table.store, table.keys.result(plan.attempt)))

@@ -19,7 +19,7 @@ from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, AuditReport
 from tidemark.formats.table.plan import RunProgress
 from tidemark.openlineage.hand_over import new_place, put, read
-from tidemark.planning.maintenance.vacuum import KEPT, RUN_OVER
+from tidemark.planning.maintenance.vacuum import REPORTS_KEPT, RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 from tidemark_spark import vacuum as cleaning
@@ -86,7 +86,7 @@ def old(world: World, tmp_path: Path) -> World:
         audited(world, dt)
         asked(world, name)
         world.table.store.put(world.table.keys.report(name, "preview"), b"{}")
-        passed(world, tmp_path, KEPT + timedelta(days=1))
+        passed(world, tmp_path, REPORTS_KEPT + timedelta(days=1))
     audited(world)
     return world
 
@@ -109,7 +109,7 @@ def test_old_reports_go_and_the_newest_of_a_date_and_of_the_table_stay(old: Worl
 def test_a_report_that_an_incident_names_stays_until_the_date_passes(old: World, tmp_path: Path) -> None:
     other = "2020-01-01"  # of which the table has no rows
     wrong = audited(old, other, wrong=True)
-    passed(old, tmp_path, KEPT + timedelta(days=1))
+    passed(old, tmp_path, REPORTS_KEPT + timedelta(days=1))
     audited(old)  # the newest of the table, and not of the date
     change_verdict(old.table, lambda known: known.model_copy(update={"failed": {other: failure(old, wrong)}}))
     vacuum(old.table)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, RecordCounts
-from tidemark.backfill.preview import DatePreview, Preview, minutes, requests
+from tidemark.backfill.preview import DatePreview, Preview, estimated_minutes, estimated_requests
 from tidemark.backfill.report import BackfillReport, Comparison
 from tidemark.backfill.request import BackfillRequest
 from tidemark.formats.table.plan import RunProgress
@@ -88,8 +88,8 @@ def _planned(request: BackfillRequest, preview: Preview) -> Section:
             note += f" {preview.waiting:,} offsets are uploaded and not landed yet: ingestion lands them."
         return Section("What it does", (), (), note)
     compares, rewrites = request.compares, request.mode != "compare"
-    time = minutes(preview, compares=compares, rewrites=rewrites)
-    asked = requests(preview, compares=compares, rewrites=rewrites)
+    time = estimated_minutes(preview, compares=compares, rewrites=rewrites)
+    asked = estimated_requests(preview, compares=compares, rewrites=rewrites)
     files = preview.segments
     rows = [
         ("Dates", f"{len(preview.dates):,}"),

@@ -1,15 +1,11 @@
 """The upload load of each broker, today and after the loss of any one broker.
 
 An agent uploads the partitions that its broker leads, so a broker's load is the rate at which these grow. If a broker
-is lost, Kafka makes the first remaining replica of each of its partitions the leader. Where replicas are not known,
-the load of the lost broker is spread evenly over the brokers of its brokerset in other zones, the best that different
+is lost, Kafka makes the first remaining replica of each of its partitions the leader. Where replicas are not known, the
+load of the lost broker is spread evenly over the brokers of its brokerset in other zones, the best that different
 strides achieve.
 
-The load of partitions according to the agents' watermark indexes.
-
-A single observation estimates a partition's rate: the bytes of its active segment by the time since its first record.
-Two observations measure it: the growth of the log by the time between them. Bytes are offsets times the bytes of an
-offset in the newest uploaded segment.
+The agents' watermark indexes show how fast partitions grow, see :func:`observed_loads`.
 """
 
 from __future__ import annotations
@@ -23,6 +19,9 @@ from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 
 Failover = Literal["replicas", "even"]
 """The source of the leaders after a loss: the lists of replicas, or an even spread."""
+
+_YOUNGEST_SEGMENT: Final = 10.0
+"""Seconds; an active segment younger than this gives no useful rate."""
 
 
 class PartitionLoad(NamedTuple):
@@ -181,20 +180,21 @@ def _sum(load: BrokerLoad, other: BrokerLoad) -> BrokerLoad:
     return BrokerLoad(load.rate + other.rate, load.lag + other.lag, load.held + other.held)
 
 
-_SHORTEST: Final = 10.0
-"""Seconds; an active segment younger than this gives no useful rate."""
-
-
-def loads(
+def observed_loads(
     led: Mapping[TopicPartition, LeaderEntry],
     before: Mapping[TopicPartition, LeaderEntry] | None = None,
     replicas: Mapping[TopicPartition, tuple[int, ...]] | None = None,
 ) -> list[PartitionLoad]:
-    """The load of the partitions of ``led``. Rates are measured since ``before`` if that is given and older."""
+    """The load of the partitions of ``led``. Rates are measured since ``before`` if that is given and older.
+
+    A single observation estimates a partition's rate: the bytes of its active segment by the time since its first
+    record. Two observations measure it: the growth of the log by the time between them. Bytes are offsets times the
+    bytes of an offset in the newest uploaded segment.
+    """
     partitions = []
     for at, (broker, entry) in sorted(led.items()):
         earlier = before.get(at) if before is not None else None
-        rate = _measured(earlier.entry, entry) if earlier is not None else _estimated(entry)
+        rate = _measured_rate(earlier.entry, entry) if earlier is not None else _estimated_rate(entry)
         partitions.append(
             PartitionLoad(
                 topic=at.topic,
@@ -202,23 +202,23 @@ def loads(
                 leader=broker,
                 rate=rate,
                 lag=0 if entry.stored_end is None else max(0, entry.high_watermark - entry.stored_end),
-                held=_held(entry),
+                held=_held_bytes(entry),
                 replicas=(replicas or {}).get(at, ()),
             )
         )
     return partitions
 
 
-def _estimated(entry: IndexEntry) -> float | None:
+def _estimated_rate(entry: IndexEntry) -> float | None:
     if entry.bytes_per_offset is None or entry.active_base_offset is None or entry.active_first_timestamp is None:
         return None
     seconds = entry.observed_at.timestamp() - entry.active_first_timestamp / 1000
-    if seconds < _SHORTEST:
+    if seconds < _YOUNGEST_SEGMENT:
         return None
     return (entry.log_end_offset - entry.active_base_offset) * entry.bytes_per_offset / seconds
 
 
-def _measured(before: IndexEntry, entry: IndexEntry) -> float | None:
+def _measured_rate(before: IndexEntry, entry: IndexEntry) -> float | None:
     """The measured rate; also None if the log is another one, or was truncated."""
     seconds = (entry.observed_at - before.observed_at).total_seconds()
     grown = entry.log_end_offset - before.log_end_offset
@@ -227,7 +227,7 @@ def _measured(before: IndexEntry, entry: IndexEntry) -> float | None:
     return grown * entry.bytes_per_offset / seconds
 
 
-def _held(entry: IndexEntry) -> float | None:
+def _held_bytes(entry: IndexEntry) -> float | None:
     if entry.bytes_per_offset is None or entry.active_base_offset is None:
         return None
     return max(0, entry.active_base_offset - entry.next_offset) * entry.bytes_per_offset

@@ -1,4 +1,4 @@
-"""The placement of a topic's replicas within a brokerset, by stride.
+"""The placement of a topic's replicas within a brokerset, by stride, and its forms for Kafka's own tools.
 
 The brokers of a brokerset form a ring in which neighbours are in different zones: the first broker of each zone, then
 the second of each, and so on. Partition p is led by broker p of the ring. The first follower is at a fixed distance
@@ -11,8 +11,6 @@ The ring looks alike from each broker, because all zones have equally many. So f
 equally many partitions and follows equally many, replicas of a partition are in different zones, and all leaders of a
 lost broker move to one broker. Each stride has another such broker; together the strides use each broker of the other
 zones once.
-
-A placement in the formats of Kafka's own tools.
 """
 
 from __future__ import annotations

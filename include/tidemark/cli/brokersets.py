@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from tidemark.brokersets.load import BrokersetLoad, load_of, loads
+from tidemark.brokersets.load import BrokersetLoad, load_of, observed_loads
 from tidemark.brokersets.placement import place as placed
 from tidemark.brokersets.placement import reassignment, replica_assignment
 from tidemark.brokersets.settings import Brokerset, brokerset_named, load_brokersets
@@ -69,7 +69,7 @@ def show(
         before = led_partitions(deployment, name)
         time.sleep(duration(over, "--over").total_seconds())
     replicas = None if bootstrap is None else _replicas(client_settings(bootstrap, client_config))
-    partitions = loads(led_partitions(deployment, name), before, replicas)
+    partitions = observed_loads(led_partitions(deployment, name), before, replicas)
     loaded = [load_of(brokerset, partitions) for brokerset in known]
     answer = {"cluster": name, "brokersets": [load.answer() for load in loaded]}
     typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, loaded)))

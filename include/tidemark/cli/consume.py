@@ -37,7 +37,7 @@ _INTERRUPTED = 130
 
 
 class Format(StrEnum):
-    """The form of the written records, see :mod:`tidemark.cli.consume_sources`."""
+    """The form of the written records, see :mod:`tidemark.cli.consumed_records`."""
 
     json = "json"
     text = "text"
@@ -79,7 +79,7 @@ def consume(
     if storage fails; with 2 if the command line is wrong; with 130 after Ctrl-C. A closed pipe ends it quietly.
     """
     need_consumer_extra()
-    from tidemark.cli.consume_sources import Asked, batches_of_kafka, batches_of_remote, writer_of
+    from tidemark.cli.consumed_records import Asked, batches_of_kafka, batches_of_remote, writer_of
     from tidemark.terminal import Counting
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # important messages are raised as errors

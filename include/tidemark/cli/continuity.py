@@ -1,12 +1,9 @@
-"""``tidemark continuity``: the fate of every offset, and a check that the classes add up.
+"""``tidemark continuity``: the fate of every offset of a topic, and a check that the classes add up.
 
-The continuity report of a topic: sums of its evidence by class, and the judgement of its partitions.
-
-The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes, before a run reaches them.
-
-The fate of every offset of a topic: the committed ledger and the valid evidence, added up and compared.
-
-Streams the evidence, so that memory grows with partitions and with the requested dates alone.
+The report has the sums of the topic's evidence by class and the judgement of its partitions. The committed ledger and
+the valid evidence are added up and compared. The evidence is streamed, so that memory grows with partitions and with
+the requested dates alone. The sums reach up to the landed offsets. Gaps above them come from the brokers' indexes,
+before a run reaches them.
 """
 
 from __future__ import annotations
@@ -32,6 +29,8 @@ from tidemark.table.evidence import PARSED, OffsetClass
 from tidemark.table.state_table import state_status
 from tidemark.terminal import Output, columns
 
+_BESIDE: Final = ("truncated", "remote_tier", "lost", "corrupt", "leaving", "lag")
+
 CLASSES: Final[tuple[str, ...]] = get_args(OffsetClass)
 """The classes of the offsets below a partition's next offset."""
 
@@ -39,6 +38,74 @@ DATED: Final = (*PARSED, "expired")
 """The classes of offsets that have a date."""
 
 Key = tuple[int, int]
+
+_END: Final = 1 << 63
+
+
+def continuity(
+    topic: TopicName,
+    dt: Annotated[
+        list[str] | None, typer.Option(callback=iso_dates, help="Show the rows of this date too; may be repeated.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = Output.text,
+) -> None:
+    """Show the class of every offset of a topic, its gaps, and the transactions that hold a partition.
+
+    Reads the committed ledger, the evidence of landed offsets, the agents' reports of the rest, and the topic's open
+    incidents. Exits with 1 if the topic needs a person: offsets are missing or late, the classes do not add up, or an
+    incident is open.
+    """
+    report = continuity_of(opened(topics, topic, cluster), dt or ())
+    typer.echo(json.dumps(report, ensure_ascii=False) if output is Output.json else "\n".join(_lines(report)))
+    raise typer.Exit(exit_code(report["state"]))
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"{report['topic']}: ledger {report['ledger']}, {report['rows']} rows in {report['table']}"
+    yield report["verdict"]
+    yield from (f"incident: {incident['title']}, since {incident['since']}" for incident in report["incidents"])
+    if report["landed"] != report["rows"]:
+        yield f"evidence has {report['landed']} landed rows, and the ledger {report['rows']}"
+    yield from (f"evidence of attempt {attempt} is missing" for attempt in report["missing_evidence"])
+    yield from _partition_table(report["partitions"])
+    for partition in report["partitions"]:
+        name = f"{partition['incarnation']}/{partition['partition']}"
+        if not partition["balanced"]:
+            yield f"{name}: {partition['covered']} offsets are covered, and {partition['classed']} have a class"
+        for gap in partition["gaps"]:
+            yield f"{name}: gap {gap['from']} to {gap['to']}: {gap['reason']}, since {gap['detected_at']}"
+        for held in partition["held_by"]:
+            yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
+    if report["state_table"]:
+        yield _state_line(report["state_table"])
+    for date in report["dates"]:
+        counts = {kind: sum(part[kind] for part in date["partitions"]) for kind in DATED}
+        counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind != "expired")
+        yield f"{date['dt']}: {counted}" + ("" if date["balanced"] else f"; and the ledger says {date['rows']} rows")
+
+
+def _state_line(state: dict[str, Any]) -> str:
+    """A line about the state table: its commit, its doubts, and the age of its proof."""
+    stopped = f"; stopped: {state['stopped']['reason']}" if state["stopped"] else ""
+    proof = f"every key was audited since {state['proved_at']}" if state["proved_at"] else "not yet audited as a whole"
+    name = f"{state['table']}: commit {state['n']} of ledger {state['of']}, {state['rows']} rows"
+    return "; ".join([name, *doubts(state), proof]) + stopped
+
+
+def _partition_table(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A table of the columns with a nonzero value."""
+    names = [name for name in CLASSES if any(partition["classes"][name] for partition in partitions)]
+    beside = [name for name in _BESIDE if any(partition[name] for partition in partitions)]
+    rows = [["partition", "start", "next", *names, *beside, "state"]]
+    for partition in partitions:
+        counts = [*(partition["classes"][name] for name in names), *(partition[name] for name in beside)]
+        name = f"{partition['incarnation']}/{partition['partition']}"
+        rows.append(
+            [name, *map(str, [partition["start_offset"], partition["next_offset"], *counts]), partition["state"]]
+        )
+    yield columns(rows, right=True)
 
 
 def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dict[str, Any]:
@@ -60,7 +127,9 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
     unknown = sorted(classes.keys() - states.keys())
     partitions = [_accounted(state, classes.get(key, Counter()), standing) for key, state in sorted(states.items())]
     landed = sum(counts["landed"] for counts in classes.values())
-    days = [_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()]
+    days = [
+        _account_of_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()
+    ]
     sums: dict[str, Any] = {
         "topic": f"{ledger.cluster}/{ledger.topic}",
         "table": table.url,
@@ -93,7 +162,7 @@ def _accounted(state: PartitionState, classes: Counter[str], standing: Effective
     }
 
 
-def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
+def _account_of_date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
     landed = sum(counts["landed"] for counts in parts.values())
     return {
         "dt": dt,
@@ -105,9 +174,6 @@ def _date(dt: str, rows: int, parts: dict[Key, Counter[str]]) -> dict[str, Any]:
             for key, counts in sorted(parts.items())
         ],
     }
-
-
-_END: Final = 1 << 63
 
 
 def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, Any]:
@@ -196,72 +262,3 @@ def _nothing_landed(health: PartitionHealth) -> dict[str, Any]:
         "truncated": 0,
         "held_by": [],
     }
-
-
-_BESIDE: Final = ("truncated", "remote_tier", "lost", "corrupt", "leaving", "lag")
-
-
-def continuity(
-    topic: TopicName,
-    dt: Annotated[
-        list[str] | None, typer.Option(callback=iso_dates, help="Show the rows of this date too; may be repeated.")
-    ] = None,
-    topics: Topics = DEFAULT_TOPICS,
-    cluster: Cluster = None,
-    output: As = Output.text,
-) -> None:
-    """Show the class of every offset of a topic, its gaps, and the transactions that hold a partition.
-
-    Reads the committed ledger, the evidence of landed offsets, the agents' reports of the rest, and the topic's open
-    incidents. Exits with 1 if the topic needs a person: offsets are missing or late, the classes do not add up, or an
-    incident is open.
-    """
-    report = continuity_of(opened(topics, topic, cluster), dt or ())
-    typer.echo(json.dumps(report, ensure_ascii=False) if output is Output.json else "\n".join(_lines(report)))
-    raise typer.Exit(exit_code(report["state"]))
-
-
-def _lines(report: dict[str, Any]) -> Iterator[str]:
-    yield f"{report['topic']}: ledger {report['ledger']}, {report['rows']} rows in {report['table']}"
-    yield report["verdict"]
-    yield from (f"incident: {incident['title']}, since {incident['since']}" for incident in report["incidents"])
-    if report["landed"] != report["rows"]:
-        yield f"evidence has {report['landed']} landed rows, and the ledger {report['rows']}"
-    yield from (f"evidence of attempt {attempt} is missing" for attempt in report["missing_evidence"])
-    yield from _partitions(report["partitions"])
-    for partition in report["partitions"]:
-        name = f"{partition['incarnation']}/{partition['partition']}"
-        if not partition["balanced"]:
-            yield f"{name}: {partition['covered']} offsets are covered, and {partition['classed']} have a class"
-        for gap in partition["gaps"]:
-            yield f"{name}: gap {gap['from']} to {gap['to']}: {gap['reason']}, since {gap['detected_at']}"
-        for held in partition["held_by"]:
-            yield f"{name}: held by the open transaction of producer {held['producer_id']} from {held['first_offset']}"
-    if report["state_table"]:
-        yield _state(report["state_table"])
-    for date in report["dates"]:
-        counts = {kind: sum(part[kind] for part in date["partitions"]) for kind in DATED}
-        counted = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count or kind != "expired")
-        yield f"{date['dt']}: {counted}" + ("" if date["balanced"] else f"; and the ledger says {date['rows']} rows")
-
-
-def _state(state: dict[str, Any]) -> str:
-    """A line about the state table: its commit, its doubts, and the age of its proof."""
-    stopped = f"; stopped: {state['stopped']['reason']}" if state["stopped"] else ""
-    proof = f"every key was audited since {state['proved_at']}" if state["proved_at"] else "not yet audited as a whole"
-    name = f"{state['table']}: commit {state['n']} of ledger {state['of']}, {state['rows']} rows"
-    return "; ".join([name, *doubts(state), proof]) + stopped
-
-
-def _partitions(partitions: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A table of the columns with a nonzero value."""
-    names = [name for name in CLASSES if any(partition["classes"][name] for partition in partitions)]
-    beside = [name for name in _BESIDE if any(partition[name] for partition in partitions)]
-    rows = [["partition", "start", "next", *names, *beside, "state"]]
-    for partition in partitions:
-        counts = [*(partition["classes"][name] for name in names), *(partition[name] for name in beside)]
-        name = f"{partition['incarnation']}/{partition['partition']}"
-        rows.append(
-            [name, *map(str, [partition["start_offset"], partition["next_offset"], *counts]), partition["state"]]
-        )
-    yield columns(rows, right=True)

@@ -1,8 +1,7 @@
 """``tidemark erase``: requests for erasure, their approval by another person, and how far they are.
 
-The text of a request for erasure: its time, its approval, and the report that a data protection officer keeps.
-
-The values of a request, as a person gives them: one a line. No message has a value, or a part of one.
+A person gives the values of a request one a line, and no message has a value, or a part of one. A data protection
+officer keeps the report of a request as text.
 """
 
 from __future__ import annotations
@@ -43,47 +42,20 @@ from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
 from tidemark.words import plural
 
+erase_app = typer.Typer(no_args_is_help=True, help="The erasure of records by their keys.")
+
+By = Annotated[str, typer.Option(callback=not_empty, help="Your name, for people who want to ask.")]
+
+_INPUT: Final = "standard input"
+
+_TELLING: Final = 5
+"""Shorter values may be a part of other words."""
+
 MOST_VALUES: Final = object_sizes.ERASURE // 80
 """Most values of a request, so that its object stays below its limit."""
 
 _HEX: Final = re.compile(rb"(?:[0-9A-Fa-f]{2})+")
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]*")
-
-
-def read_values(text: bytes, source: str, *, hexadecimal: bool = False, integers: bool = False) -> list[bytes]:
-    """The canonical value of each line of ``text``: its UTF-8, or with ``hexadecimal`` the bytes that it spells.
-
-    ``source`` names the text in errors. With ``integers``, each line is a whole number as JSON writes it.
-
-    Raises:
-        ConfigError: a line is empty or of another form, or there are no lines, or too many.
-    """
-    lines = text.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
-    if not 0 < len(lines) <= MOST_VALUES or lines == [b""]:
-        number = "no lines" if lines == [b""] else f"{len(lines)} lines"
-        rule = f"has {number}; a request has 1 to {MOST_VALUES} values, a line each: divide more among several requests"
-        raise ConfigError(source, [("", rule)])
-    return [
-        _value(line.removesuffix(b"\r"), f"{source}: line {number}", hexadecimal=hexadecimal, integers=integers)
-        for number, line in enumerate(lines, 1)
-    ]
-
-
-def _value(line: bytes, place: str, *, hexadecimal: bool, integers: bool) -> bytes:
-    if not line:
-        raise ConfigError(place, [("", "is empty; remove it: no record is erased for having no value")])
-    if hexadecimal:
-        if not _HEX.fullmatch(line):
-            raise ConfigError(place, [("", "is not bytes in hexadecimal digits, as --hex says")])
-        return bytes.fromhex(line.decode())
-    if integers and not _INTEGER.fullmatch(line):
-        raise ConfigError(place, [("", "is not a whole number without leading zeros, as the values of the column are")])
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        raise ConfigError(place, [("", "is not UTF-8; write bytes in hexadecimal digits, with --hex")]) from None
-    return line
-
 
 NOT_COVERED: Final = (
     "Kafka itself: its retention or compaction removes the records from the brokers",
@@ -94,94 +66,6 @@ NOT_COVERED: Final = (
     "what an unclean election cut off, where nothing is masked",
     "records that Kafka committed after the request",
 )
-
-
-def report_lines(known: RequestProgress, sha256: str, now: datetime) -> Iterator[str]:
-    """The report of a request, whose object has this SHA-256."""
-    request, asked = known.request, known.asked
-    yield f"Erasure request {request.id} of cluster {request.cluster}, as of {_time(now)}"
-    yield f"  {time_left(known, now.date())}"
-    yield from ("", "ASKED")
-    yield f"  reason: {request.reason}"
-    yield f"  asked by {request.by} at {_time(request.at)}, as {request.written_as}"
-    yield f"  SHA-256 of request.json: {sha256}"
-    yield f"  {approved_by(asked)}" + (f", as {asked.approval.written_as}" if isinstance(asked, Approved) else "")
-    if isinstance(asked, Approved):
-        yield f"  SHA-256 of approval.json, which masks name: {asked.sha256}"
-    if asked.withdrawal is not None:
-        yield f"  {withdrawn_by(asked.withdrawal)}, as {asked.withdrawal.written_as}"
-    yield f"  {plural(len(request.values), 'value')}, as digests under the secret {request.secret}"
-    for searched in request.topics:
-        ends = plural(len(request.through[searched.topic]), "partition")
-        yield f"  {searched.topic}: in {searched.column}, up to the end that each of {ends} had then"
-    yield from ("", "FOUND AND ERASED")
-    for topic in known.topics:
-        yield from _found_lines(topic)
-    yield from ("", "REMAINS")
-    for topic in known.topics:
-        yield f"  {topic.searched.topic}: {_remains(topic)}"
-        yield from (f"    {item}" for item in topic.remaining)
-    yield from ("", "NOT COVERED")
-    yield from (f"  {item}" for item in NOT_COVERED)
-
-
-def time_left(known: RequestProgress, today: date) -> str:
-    """The date of a request, and the days left or the time at which it was closed."""
-    due, days = f"due on {known.request.due_on}", known.days_left(today)
-    if known.closed_at is not None:
-        return f"{due}, closed at {_time(known.closed_at)}"
-    if known.due_on > known.request.due_on and days >= 0:
-        return f"{due}, and what remains is kept until {_time(known.kept_until)}: due again on {known.due_on}"
-    left = f"{plural(days, 'day')} left" if days >= 0 else f"OVERDUE by {plural(-days, 'day')}"
-    return f"{due}, {left}{' (near)' if days >= 0 and known.is_near(today) else ''}"
-
-
-def approved_by(asked: Approved | NotApproved) -> str:
-    """Who has approved a request."""
-    if isinstance(asked, Approved):
-        limit = f", up to {plural(asked.approval.records, 'record')}" if asked.approval.records else ""
-        return f"approved by {asked.approval.by} at {_time(asked.approval.at)}{limit}"
-    if asked.objection is not None:
-        return f"the approval does not count: {asked.objection}"
-    return "waits for the approval of another person"
-
-
-def withdrawn_by(withdrawal: ErasureWithdrawal) -> str:
-    """Who has withdrawn a request, and why."""
-    return f"withdrawn by {withdrawal.by} at {_time(withdrawal.at)}: {withdrawal.reason}"
-
-
-def counted(outcome: RequestOutcome) -> str:
-    """The number of records that a pass found, by place."""
-    return ", ".join(f"{count} in {place}" for place, count in sorted(outcome.records.items()))
-
-
-def _found_lines(topic: TopicProgress) -> Iterator[str]:
-    name, outcome = topic.searched.topic, topic.outcome
-    if outcome is None:
-        yield f"  {name}: {topic.state}, no pass has searched it{': ' if topic.detail else ''}{topic.detail}"
-        return
-    last = topic.passes[-1]
-    found = outcome.detail or counted(outcome) or "nothing found"
-    yield f"  {name}: {outcome.status} by attempt {last.attempt} of {last.by} at {_time(last.at)}: {found}"
-    yield from (f"    {dt}: {plural(rows, 'row')} of the table" for dt, rows in sorted(outcome.dates.items()))
-    if last.unsearchable:
-        yield f"    {last.unsearchable} batches or values could not be searched"
-    if last.gone:
-        yield f"    {last.gone} offsets were not in raw any more"
-
-
-def _remains(topic: TopicProgress) -> str:
-    if topic.state not in {"hidden", "erased"}:
-        return "all of it, since it is not erased"
-    return left(topic.remaining) if topic.remaining else f"nothing, since {_time(topic.closed_at)}"
-
-
-def _time(at: datetime | None) -> str:
-    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "never"
-
-
-erase_app = typer.Typer(no_args_is_help=True, help="The erasure of records by their keys.")
 
 
 def _request_id(text: str | None) -> str | None:
@@ -199,7 +83,6 @@ def _due(day: datetime | None) -> datetime | None:
 
 
 RequestId = Annotated[str, typer.Argument(metavar="ID", callback=_request_id, help="The request's id.")]
-By = Annotated[str, typer.Option(callback=not_empty, help="Your name, for people who want to ask.")]
 
 
 @erase_app.command(epilog="Example: tidemark erase request --topic orders --reason DSR-1182 --by ada < keys.txt")
@@ -239,7 +122,7 @@ def request(
     tables = [open_topic_table(deployment, each) for each in chosen]
     for table in tables:
         check_begun(table)
-    given = read_values(*_text(file), hexadecimal=hexadecimal, integers=any(integers))
+    given = read_values(*_read_text(file), hexadecimal=hexadecimal, integers=any(integers))
     told = reason.encode()
     if any(len(value) >= _TELLING and value in told for value in given):
         raise typer.BadParameter("has one of the values, and the store would keep it", param_hint="--reason")
@@ -353,13 +236,7 @@ def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = 
     typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
 
 
-_INPUT: Final = "standard input"
-
-_TELLING: Final = 5
-"""Shorter values may be a part of other words."""
-
-
-def _text(file: Path | None) -> tuple[bytes, str]:
+def _read_text(file: Path | None) -> tuple[bytes, str]:
     """The text with the values, and its name in errors."""
     if file is None:
         return sys.stdin.buffer.read(), _INPUT
@@ -423,3 +300,123 @@ def _lines(known: RequestProgress, today: date) -> Iterator[str]:
     for topic in known.topics:
         found = counted(topic.outcome) if topic.outcome else ""
         yield "; ".join(filter(None, (f"  {topic.searched.topic}: {topic.state}", topic.detail, found)))
+
+
+def read_values(text: bytes, source: str, *, hexadecimal: bool = False, integers: bool = False) -> list[bytes]:
+    """The canonical value of each line of ``text``: its UTF-8, or with ``hexadecimal`` the bytes that it spells.
+
+    ``source`` names the text in errors. With ``integers``, each line is a whole number as JSON writes it.
+
+    Raises:
+        ConfigError: a line is empty or of another form, or there are no lines, or too many.
+    """
+    lines = text.removeprefix(codecs.BOM_UTF8).removesuffix(b"\n").split(b"\n")
+    if not 0 < len(lines) <= MOST_VALUES or lines == [b""]:
+        number = "no lines" if lines == [b""] else f"{len(lines)} lines"
+        rule = f"has {number}; a request has 1 to {MOST_VALUES} values, a line each: divide more among several requests"
+        raise ConfigError(source, [("", rule)])
+    return [
+        _value(line.removesuffix(b"\r"), f"{source}: line {number}", hexadecimal=hexadecimal, integers=integers)
+        for number, line in enumerate(lines, 1)
+    ]
+
+
+def _value(line: bytes, place: str, *, hexadecimal: bool, integers: bool) -> bytes:
+    if not line:
+        raise ConfigError(place, [("", "is empty; remove it: no record is erased for having no value")])
+    if hexadecimal:
+        if not _HEX.fullmatch(line):
+            raise ConfigError(place, [("", "is not bytes in hexadecimal digits, as --hex says")])
+        return bytes.fromhex(line.decode())
+    if integers and not _INTEGER.fullmatch(line):
+        raise ConfigError(place, [("", "is not a whole number without leading zeros, as the values of the column are")])
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(place, [("", "is not UTF-8; write bytes in hexadecimal digits, with --hex")]) from None
+    return line
+
+
+def report_lines(known: RequestProgress, sha256: str, now: datetime) -> Iterator[str]:
+    """The report of a request, whose object has this SHA-256."""
+    request, asked = known.request, known.asked
+    yield f"Erasure request {request.id} of cluster {request.cluster}, as of {_time(now)}"
+    yield f"  {time_left(known, now.date())}"
+    yield from ("", "ASKED")
+    yield f"  reason: {request.reason}"
+    yield f"  asked by {request.by} at {_time(request.at)}, as {request.written_as}"
+    yield f"  SHA-256 of request.json: {sha256}"
+    yield f"  {approved_by(asked)}" + (f", as {asked.approval.written_as}" if isinstance(asked, Approved) else "")
+    if isinstance(asked, Approved):
+        yield f"  SHA-256 of approval.json, which masks name: {asked.sha256}"
+    if asked.withdrawal is not None:
+        yield f"  {withdrawn_by(asked.withdrawal)}, as {asked.withdrawal.written_as}"
+    yield f"  {plural(len(request.values), 'value')}, as digests under the secret {request.secret}"
+    for searched in request.topics:
+        ends = plural(len(request.through[searched.topic]), "partition")
+        yield f"  {searched.topic}: in {searched.column}, up to the end that each of {ends} had then"
+    yield from ("", "FOUND AND ERASED")
+    for topic in known.topics:
+        yield from _found_lines(topic)
+    yield from ("", "REMAINS")
+    for topic in known.topics:
+        yield f"  {topic.searched.topic}: {_remains(topic)}"
+        yield from (f"    {item}" for item in topic.remaining)
+    yield from ("", "NOT COVERED")
+    yield from (f"  {item}" for item in NOT_COVERED)
+
+
+def time_left(known: RequestProgress, today: date) -> str:
+    """The date of a request, and the days left or the time at which it was closed."""
+    due, days = f"due on {known.request.due_on}", known.days_left(today)
+    if known.closed_at is not None:
+        return f"{due}, closed at {_time(known.closed_at)}"
+    if known.due_on > known.request.due_on and days >= 0:
+        return f"{due}, and what remains is kept until {_time(known.kept_until)}: due again on {known.due_on}"
+    left = f"{plural(days, 'day')} left" if days >= 0 else f"OVERDUE by {plural(-days, 'day')}"
+    return f"{due}, {left}{' (near)' if days >= 0 and known.is_near(today) else ''}"
+
+
+def approved_by(asked: Approved | NotApproved) -> str:
+    """Who has approved a request."""
+    if isinstance(asked, Approved):
+        limit = f", up to {plural(asked.approval.records, 'record')}" if asked.approval.records else ""
+        return f"approved by {asked.approval.by} at {_time(asked.approval.at)}{limit}"
+    if asked.objection is not None:
+        return f"the approval does not count: {asked.objection}"
+    return "waits for the approval of another person"
+
+
+def withdrawn_by(withdrawal: ErasureWithdrawal) -> str:
+    """Who has withdrawn a request, and why."""
+    return f"withdrawn by {withdrawal.by} at {_time(withdrawal.at)}: {withdrawal.reason}"
+
+
+def counted(outcome: RequestOutcome) -> str:
+    """The number of records that a pass found, by place."""
+    return ", ".join(f"{count} in {place}" for place, count in sorted(outcome.records.items()))
+
+
+def _found_lines(topic: TopicProgress) -> Iterator[str]:
+    name, outcome = topic.searched.topic, topic.outcome
+    if outcome is None:
+        yield f"  {name}: {topic.state}, no pass has searched it{': ' if topic.detail else ''}{topic.detail}"
+        return
+    last = topic.passes[-1]
+    found = outcome.detail or counted(outcome) or "nothing found"
+    yield f"  {name}: {outcome.status} by attempt {last.attempt} of {last.by} at {_time(last.at)}: {found}"
+    yield from (f"    {dt}: {plural(rows, 'row')} of the table" for dt, rows in sorted(outcome.dates.items()))
+    if last.unsearchable:
+        yield f"    {last.unsearchable} batches or values could not be searched"
+    if last.gone:
+        yield f"    {last.gone} offsets were not in raw any more"
+
+
+def _remains(topic: TopicProgress) -> str:
+    if topic.state not in {"hidden", "erased"}:
+        return "all of it, since it is not erased"
+    return left(topic.remaining) if topic.remaining else f"nothing, since {_time(topic.closed_at)}"
+
+
+def _time(at: datetime | None) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC" if at else "never"

@@ -1,10 +1,9 @@
 """Commands that write to raw: ``tidemark acknowledge-gap`` gives up lost offsets, ``verify-copy`` proves a copy.
 
-Proof of a copy of raw: each segment's objects are there as its manifest describes them, and no offset is missing.
-
-A copy may have manifests whose objects are still on their way. Most ways to copy also give objects other ETags than
-those that manifests name, and readers refuse such objects. Once size and CRC32C prove the bytes, the manifest may be
-renewed: it then names the copy's ETags.
+A copy of raw is proved if each segment's objects are there as its manifest describes them, and no offset is missing. A
+copy may have manifests whose objects are still on their way. Most ways to copy also give objects other ETags than those
+that manifests name, and readers refuse such objects. Once size and CRC32C prove the bytes, the manifest may be renewed:
+it then names the copy's ETags.
 """
 
 from __future__ import annotations
@@ -36,149 +35,6 @@ from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
-
-
-class CopiedTopic(Model):
-    """What a copy has of a topic; ``renewed`` counts manifests. Each of ``findings`` names an object and its fault."""
-
-    cluster: str
-    topic: str
-    partitions: int
-    segments: int
-    bytes: int
-    renewed: int
-    findings: tuple[str, ...]
-
-
-class _CopiedSegment(NamedTuple):
-    size: int
-    renewed: bool
-    findings: tuple[str, ...]
-
-
-class _CopiedPartition(NamedTuple):
-    segments: tuple[_CopiedSegment, ...]
-    findings: tuple[str, ...]
-
-
-def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
-    """What raw has of the topic of ``table``; with ``renew``, proved manifests get the ETags of their objects.
-
-    The table, if there is one, tells of partitions and masks that the copy must have. Where the store does not know a
-    CRC32C, the bytes are read.
-
-    Raises:
-        StoreError: a store did not answer, or refused.
-        FormatError: an object does not parse.
-    """
-    raw, ledger = RawTopic(table, outages=True), committed_ledger(table)
-    incarnations = raw.incarnations().incarnations
-    width = 1 + max((number for _, number in (*raw.entries, *ledger.by_partition)), default=-1)
-    parts = [
-        raw.partition(incarnation.topic_id, incarnation.place, number, partition)
-        for number, incarnation in enumerate(incarnations)
-        for partition in range(width)
-    ]
-    copied = in_parallel(lambda part: _partition(table, raw, part, ledger, renew=renew), parts)
-    segments = [segment for partition in copied for segment in partition.segments]
-    topic = table.topic
-    nothing = () if parts else (f"{topic.cluster}/{topic.topic}: no partition is known: no index or table names one",)
-    return CopiedTopic(
-        cluster=topic.cluster,
-        topic=topic.topic,
-        partitions=sum(bool(partition.segments) for partition in copied),
-        segments=len(segments),
-        bytes=sum(segment.size for segment in segments),
-        renewed=sum(segment.renewed for segment in segments),
-        findings=(
-            *nothing,
-            *(finding for partition in copied for finding in partition.findings),
-            *(finding for segment in segments for finding in segment.findings),
-            *_masks(raw, table, ledger),
-            *raw.unread.messages,
-        ),
-    )
-
-
-def _partition(
-    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
-) -> _CopiedPartition:
-    store = open_store(part.keys.endpoint.store, table.deployment.store)
-    names = [entry.name for entry in objects.manifests(store, part.keys)]
-    segments = tuple(_segment(store, part, name, renew=renew) for name in names)
-    view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
-    if view is not None:
-        return _CopiedPartition(segments, tuple(_holes(raw, view)))
-    missing = segments or (entry and entry.next_offset) or (state and state.next_offset)
-    return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
-
-
-def _segment(store: Store, part: RawPartition, name: SegmentName, *, renew: bool) -> _CopiedSegment:
-    key, stored = part.keys.manifest(name), objects.read_manifest(store, part.keys, name)
-    if stored is None:
-        return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
-    found: dict[str, ObjectSum] = {}
-    findings: list[str] = []
-    for file, described in stored.manifest.objects.items():
-        proved = _proved(store, part.keys.file(file), described)
-        if isinstance(proved, ObjectSum):
-            found[file] = proved
-        else:
-            findings.append(f"{part.keys.file(file)}: {proved}")
-    size = sum(described.size for described in found.values())
-    if findings or found == stored.manifest.objects:
-        return _CopiedSegment(size, renewed=False, findings=tuple(findings))
-    if not renew:
-        return _CopiedSegment(size, renewed=False, findings=(f"{key}: names other ETags than this copy's: --renew",))
-    _renew(store, key, stored, found)
-    return _CopiedSegment(size, renewed=True, findings=())
-
-
-def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:
-    """The object under ``key`` as ``described``, with its present ETag; or its fault."""
-    try:
-        present = store.head(key)
-    except NotFound:
-        return "is missing, though its manifest is there"
-    if present.size != described.size:
-        return f"has {present.size} bytes, and its manifest names {described.size}"
-    if present.etag != described.etag and (checksum := f"{stored_checksum(store, present):08x}") != described.crc32c:
-        return f"has CRC32C {checksum}, and its manifest names {described.crc32c}"
-    return described.model_copy(update={"etag": present.etag})
-
-
-def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, ObjectSum]) -> None:
-    manifest: SegmentManifest = stored.manifest.model_copy(update={"objects": found})
-    store.put(key, manifest.to_bytes(), if_match=stored.etag)
-
-
-def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
-    """The first offset that no segment or pack has, and no gap, tombstone or acknowledgement explains."""
-    watermark, part = view.watermark, view.part
-    start = raw.first(part, watermark.start_offset)
-    explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
-    segments = raw.segments(view, start, view.end, NO_LIMIT).segments
-    lineage = whole_lineage(view.lineage, Lineage(), segments)
-    _, hole = cover(segments, lineage, Intervals([(start, max(start, view.end))]) - explained)
-    if hole is not None:
-        by, lacks = ("it", "manifest") if hole.start < watermark.next_offset else ("a head", "pack")
-        yield f"{part.keys.watermark}: {by} counts offsets {hole.start} to {hole.end - 1}, but no {lacks} here has them"
-
-
-def _masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
-    """Masks of erased records that the table follows or their index names, and that the copy lacks."""
-    default = resolver_of(table.deployment.raw).default()
-    control, store = ControlKeys(default.prefix, table.topic.cluster), open_store(default.store, table.deployment.store)
-    for incarnation in raw.incarnations().incarnations:
-        index = raw.masks(incarnation.place)
-        if index.number < ledger.masks.get(incarnation.place, 0):
-            followed = ledger.masks[incarnation.place]
-            yield f"{control.mask_index(incarnation.place)}: has {index.number} masks, and the table follows {followed}"
-        for mask in index.masks:
-            try:
-                store.head(index.key_of(control, mask))
-            except NotFound:
-                yield f"{index.key_of(control, mask)}: is missing, though its index names it"
 
 
 @writes
@@ -256,3 +112,146 @@ def verify_copy(
             typer.echo("".join(f"  {finding}\n" for finding in copy.findings), nl=False)
     if any(copy.findings for copy in copies):
         raise typer.Exit(1)
+
+
+class CopiedTopic(Model):
+    """What a copy has of a topic; ``renewed`` counts manifests. Each of ``findings`` names an object and its fault."""
+
+    cluster: str
+    topic: str
+    partitions: int
+    segments: int
+    bytes: int
+    renewed: int
+    findings: tuple[str, ...]
+
+
+class _CopiedSegment(NamedTuple):
+    size: int
+    renewed: bool
+    findings: tuple[str, ...]
+
+
+class _CopiedPartition(NamedTuple):
+    segments: tuple[_CopiedSegment, ...]
+    findings: tuple[str, ...]
+
+
+def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
+    """What raw has of the topic of ``table``; with ``renew``, proved manifests get the ETags of their objects.
+
+    The table, if there is one, tells of partitions and masks that the copy must have. Where the store does not know a
+    CRC32C, the bytes are read.
+
+    Raises:
+        StoreError: a store did not answer, or refused.
+        FormatError: an object does not parse.
+    """
+    raw, ledger = RawTopic(table, outages=True), committed_ledger(table)
+    incarnations = raw.incarnations().incarnations
+    width = 1 + max((number for _, number in (*raw.entries, *ledger.by_partition)), default=-1)
+    parts = [
+        raw.partition(incarnation.topic_id, incarnation.place, number, partition)
+        for number, incarnation in enumerate(incarnations)
+        for partition in range(width)
+    ]
+    copied = in_parallel(lambda part: _check_partition(table, raw, part, ledger, renew=renew), parts)
+    segments = [segment for partition in copied for segment in partition.segments]
+    topic = table.topic
+    nothing = () if parts else (f"{topic.cluster}/{topic.topic}: no partition is known: no index or table names one",)
+    return CopiedTopic(
+        cluster=topic.cluster,
+        topic=topic.topic,
+        partitions=sum(bool(partition.segments) for partition in copied),
+        segments=len(segments),
+        bytes=sum(segment.size for segment in segments),
+        renewed=sum(segment.renewed for segment in segments),
+        findings=(
+            *nothing,
+            *(finding for partition in copied for finding in partition.findings),
+            *(finding for segment in segments for finding in segment.findings),
+            *_missing_masks(raw, table, ledger),
+            *raw.unread.messages,
+        ),
+    )
+
+
+def _check_partition(
+    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
+) -> _CopiedPartition:
+    store = open_store(part.keys.endpoint.store, table.deployment.store)
+    names = [entry.name for entry in objects.manifests(store, part.keys)]
+    segments = tuple(_check_segment(store, part, name, renew=renew) for name in names)
+    view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
+    if view is not None:
+        return _CopiedPartition(segments, tuple(_holes(raw, view)))
+    missing = segments or (entry and entry.next_offset) or (state and state.next_offset)
+    return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
+
+
+def _check_segment(store: Store, part: RawPartition, name: SegmentName, *, renew: bool) -> _CopiedSegment:
+    key, stored = part.keys.manifest(name), objects.read_manifest(store, part.keys, name)
+    if stored is None:
+        return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
+    found: dict[str, ObjectSum] = {}
+    findings: list[str] = []
+    for file, described in stored.manifest.objects.items():
+        proved = _proved(store, part.keys.file(file), described)
+        if isinstance(proved, ObjectSum):
+            found[file] = proved
+        else:
+            findings.append(f"{part.keys.file(file)}: {proved}")
+    size = sum(described.size for described in found.values())
+    if findings or found == stored.manifest.objects:
+        return _CopiedSegment(size, renewed=False, findings=tuple(findings))
+    if not renew:
+        return _CopiedSegment(size, renewed=False, findings=(f"{key}: names other ETags than this copy's: --renew",))
+    _renew(store, key, stored, found)
+    return _CopiedSegment(size, renewed=True, findings=())
+
+
+def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:
+    """The object under ``key`` as ``described``, with its present ETag; or its fault."""
+    try:
+        present = store.head(key)
+    except NotFound:
+        return "is missing, though its manifest is there"
+    if present.size != described.size:
+        return f"has {present.size} bytes, and its manifest names {described.size}"
+    if present.etag != described.etag and (checksum := f"{stored_checksum(store, present):08x}") != described.crc32c:
+        return f"has CRC32C {checksum}, and its manifest names {described.crc32c}"
+    return described.model_copy(update={"etag": present.etag})
+
+
+def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, ObjectSum]) -> None:
+    manifest: SegmentManifest = stored.manifest.model_copy(update={"objects": found})
+    store.put(key, manifest.to_bytes(), if_match=stored.etag)
+
+
+def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
+    """The first offset that no segment or pack has, and no gap, tombstone or acknowledgement explains."""
+    watermark, part = view.watermark, view.part
+    start = raw.first(part, watermark.start_offset)
+    explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
+    segments = raw.segments(view, start, view.end, NO_LIMIT).segments
+    lineage = whole_lineage(view.lineage, Lineage(), segments)
+    _, hole = cover(segments, lineage, Intervals([(start, max(start, view.end))]) - explained)
+    if hole is not None:
+        by, lacks = ("it", "manifest") if hole.start < watermark.next_offset else ("a head", "pack")
+        yield f"{part.keys.watermark}: {by} counts offsets {hole.start} to {hole.end - 1}, but no {lacks} here has them"
+
+
+def _missing_masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
+    """Masks of erased records that the table follows or their index names, and that the copy lacks."""
+    default = resolver_of(table.deployment.raw).default()
+    control, store = ControlKeys(default.prefix, table.topic.cluster), open_store(default.store, table.deployment.store)
+    for incarnation in raw.incarnations().incarnations:
+        index = raw.masks(incarnation.place)
+        if index.number < ledger.masks.get(incarnation.place, 0):
+            followed = ledger.masks[incarnation.place]
+            yield f"{control.mask_index(incarnation.place)}: has {index.number} masks, and the table follows {followed}"
+        for mask in index.masks:
+            try:
+                store.head(index.key_of(control, mask))
+            except NotFound:
+                yield f"{index.key_of(control, mask)}: is missing, though its index names it"

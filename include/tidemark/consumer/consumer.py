@@ -1,9 +1,4 @@
-"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers.
-
-Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
-
-The results of ``poll`` and ``poll_arrow``.
-"""
+"""``TieredConsumer``: kafka-python's ``KafkaConsumer`` over two tiers, and the forms in which it returns records."""
 
 from __future__ import annotations
 
@@ -39,108 +34,6 @@ from tidemark.remote.reader.consumer_records import Deserializer, consumer_recor
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import RemoteTopics
 
-_MAKE: Final = partial(tuple.__new__, ConsumerRecord)
-
-
-class PolledRecords(Want):
-    """Lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
-
-    def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:
-        self._left = most
-        self._key = key
-        self._value = value
-        self._made: dict[TopicPartition, list[Any]] = {}
-
-    @override
-    def rows(self, block: Block | None) -> int:
-        return self._left
-
-    @override
-    def take(self, tp: TopicPartition, block: Block) -> int:
-        count = block.rows.num_rows
-        made: list[Any] = consumer_records(
-            block.rows, tp.topic, 0, count, _MAKE, key_deserializer=self._key, value_deserializer=self._value
-        )
-        if tp in self._made:
-            self._made[tp] += made
-        else:
-            self._made[tp] = made
-        self._left -= len(made)
-        return len(made)
-
-    @override
-    def result(self) -> dict[TopicPartition, list[Any]]:
-        return self._made
-
-
-class Arrow(Want):
-    """One Arrow record batch for each partition, of about ``most`` bytes together, and at least one row."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-        self._made: dict[TopicPartition, pa.RecordBatch] = {}
-
-    @override
-    def rows(self, block: Block | None) -> int:
-        if self._left <= 0:
-            return 0
-        if block is None:
-            return sys.maxsize
-        size = block.rows.nbytes
-        return block.rows.num_rows if size <= self._left else max(1, self._left * block.rows.num_rows // size)
-
-    @override
-    def take(self, tp: TopicPartition, block: Block) -> int:
-        rows = block.rows.replace_schema_metadata(None)
-        self._left -= rows.nbytes
-        if tp in self._made:
-            both = pa.concat_batches([self._made[tp], rows])  # type: ignore[attr-defined]  # not in the stubs
-            self._made[tp] = both
-        else:
-            self._made[tp] = rows
-        return rows.num_rows
-
-    @override
-    def result(self) -> dict[TopicPartition, pa.RecordBatch]:
-        return self._made
-
-
-class AskBrokers(Brokers):
-    """Queries through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing."""
-
-    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
-        self._manager = manager
-        self._net = net
-        self._plain = plain
-        self._timeout_ms = timeout_ms
-
-    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
-        """Offsets from ListOffsets: at a time, or at the log's start or end."""
-        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
-        return {tp: offset for tp, offset in offsets.items() if offset is not None}
-
-    @override
-    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
-        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
-        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
-
-    def topic_id(self, topic: str) -> str | None:
-        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
-        cluster = self._manager.cluster
-        if cluster.partitions_for_topic(topic) is None:
-            cluster.add_topic(topic)
-            try:
-                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
-            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
-                return None  # the topic may be deleted, and its history is read all the same
-        return self.topic_id_now(topic)
-
-    def topic_id_now(self, topic: str) -> str | None:
-        """The topic's id in the newest metadata, without a request."""
-        return topic_id_text(self._manager.cluster.topic_id(topic))
-
-
 log = logging.getLogger(__name__)
 
 METRICS_GROUP: Final = "tidemark-consumer"
@@ -152,6 +45,8 @@ _PREPARE_SLICE_MS: Final = 1000
 
 Before a join it commits. It needs time for that, or records that were read come again after the rebalance.
 """
+
+_MAKE_RECORD: Final = partial(tuple.__new__, ConsumerRecord)
 
 
 class _JoinResult:
@@ -414,7 +309,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
     def _poll_arrow(self, timeout_ms: float, max_bytes: int) -> dict[Any, pa.RecordBatch]:
         timer = Timer(timeout_ms)
         while not self._closed:
-            batches = self._round(timer, Arrow(max_bytes), move=True)
+            batches = self._round(timer, PolledArrow(max_bytes), move=True)
             if batches or timer.expired:
                 return batches
         return {}
@@ -513,3 +408,108 @@ def _opened(mode: Mode, storage: Storage | str | Path | None) -> Storage | None:
     if storage is None:
         raise ValueError(f"{mode} needs storage: a Storage, or the path of a topics file")
     return storage if isinstance(storage, Storage) else Storage.from_topics(storage)
+
+
+class PolledRecords(Want):
+    """The result of ``poll``: lists of kafka-python's ``ConsumerRecord``, of at most ``most`` records together."""
+
+    def __init__(self, most: int, key: Deserializer | None, value: Deserializer | None) -> None:
+        self._left = most
+        self._key = key
+        self._value = value
+        self._made: dict[TopicPartition, list[Any]] = {}
+
+    @override
+    def rows(self, block: Block | None) -> int:
+        return self._left
+
+    @override
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        count = block.rows.num_rows
+        made: list[Any] = consumer_records(
+            block.rows, tp.topic, 0, count, _MAKE_RECORD, key_deserializer=self._key, value_deserializer=self._value
+        )
+        if tp in self._made:
+            self._made[tp] += made
+        else:
+            self._made[tp] = made
+        self._left -= len(made)
+        return len(made)
+
+    @override
+    def result(self) -> dict[TopicPartition, list[Any]]:
+        return self._made
+
+
+class PolledArrow(Want):
+    """The result of ``poll_arrow``: one Arrow record batch for each partition.
+
+    They have about ``most`` bytes together, and at least one row.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._made: dict[TopicPartition, pa.RecordBatch] = {}
+
+    @override
+    def rows(self, block: Block | None) -> int:
+        if self._left <= 0:
+            return 0
+        if block is None:
+            return sys.maxsize
+        size = block.rows.nbytes
+        return block.rows.num_rows if size <= self._left else max(1, self._left * block.rows.num_rows // size)
+
+    @override
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        rows = block.rows.replace_schema_metadata(None)
+        self._left -= rows.nbytes
+        if tp in self._made:
+            both = pa.concat_batches([self._made[tp], rows])  # type: ignore[attr-defined]  # not in the stubs
+            self._made[tp] = both
+        else:
+            self._made[tp] = rows
+        return rows.num_rows
+
+    @override
+    def result(self) -> dict[TopicPartition, pa.RecordBatch]:
+        return self._made
+
+
+class AskBrokers(Brokers):
+    """Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
+
+    They go through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing.
+    """
+
+    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
+        self._manager = manager
+        self._net = net
+        self._plain = plain
+        self._timeout_ms = timeout_ms
+
+    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
+        """Offsets from ListOffsets: at a time, or at the log's start or end."""
+        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
+
+    @override
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
+        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
+        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
+
+    def topic_id(self, topic: str) -> str | None:
+        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
+        cluster = self._manager.cluster
+        if cluster.partitions_for_topic(topic) is None:
+            cluster.add_topic(topic)
+            try:
+                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
+            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
+                return None  # the topic may be deleted, and its history is read all the same
+        return self.topic_id_now(topic)
+
+    def topic_id_now(self, topic: str) -> str | None:
+        """The topic's id in the newest metadata, without a request."""
+        return topic_id_text(self._manager.cluster.topic_id(topic))

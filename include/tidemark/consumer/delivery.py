@@ -1,13 +1,8 @@
 """The fetched blocks of one partition from a tier, in log order, handed out row by row or block by block.
 
 ``peek`` shows the next rows and hands out nothing, ``advance`` moves on once they are known to be delivered. An error
-of the source is raised when its turn comes, never before the rows that precede it.
-
-A decoder of a Fetch response's records, as for records of the remote tier.
-
-:class:`KafkaRows` replaces kafka-python's ``Fetcher.PartitionRecords``. It finds the records that ``read_committed``
-leaves out as Kafka's ``CompletedFetch`` does: the response names the aborted transactions by producer and first offset;
-each ends at its producer's next marker.
+of the source is raised when its turn comes, never before the rows that precede it. The records of a broker's response
+are decoded as records of the remote tier are.
 """
 
 from __future__ import annotations
@@ -28,6 +23,10 @@ from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
+
+RESPONSE_LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
+_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
+_OFFSET_BYTES: Final = 8
 
 
 class BlockDelivery:
@@ -91,13 +90,13 @@ class BlockDelivery:
                 self.epoch = block.leader_epoch if block.leader_epoch >= 0 else self.epoch
 
 
-LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
-_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
-_OFFSET_BYTES: Final = 8
-
-
 class KafkaRows(BlockDelivery):
-    """The records of one partition in a broker's response, from the requested offset on."""
+    """The records of one partition in a broker's response, from the requested offset on.
+
+    It replaces kafka-python's ``Fetcher.PartitionRecords``. It finds the records that ``read_committed`` leaves out as
+    Kafka's ``CompletedFetch`` does: the response names the aborted transactions by producer and first offset; each ends
+    at its producer's next marker.
+    """
 
     def __init__(  # the signature of PartitionRecords
         self,
@@ -158,7 +157,7 @@ class KafkaRows(BlockDelivery):
                 incarnation=self.incarnation,
                 select=~aborted_mask(run, _with_ends(aborted, headers)) if aborted else None,
                 from_offset=start,
-                limits=LIMITS,
+                limits=RESPONSE_LIMITS,
             ):
                 start = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())

@@ -1,14 +1,10 @@
-"""The fetcher of both tiers, which replaces kafka-python's ``Fetcher`` in a :class:`TieredConsumer`.
+"""The fetcher of both tiers, which replaces kafka-python's ``Fetcher`` in a ``TieredConsumer``.
 
 Promises: each record once, in order, from whichever tier; a position moves only with delivered records, and back if the
 call that moved it fails; fetched records that do not begin at the position are dropped. Nothing here waits for storage
-except on the wake-up, which every thread with news sets.
+except on the :class:`Wakeup`, which every thread with news sets.
 
 Relies on private names of kafka-python, which ``tests/consumer/test_kafka_private.py`` lists.
-
-The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320).
-
-The event on which the caller's thread waits while no tier has a record; any thread with news sets it.
 """
 
 from __future__ import annotations
@@ -36,34 +32,63 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.tier import RemoteTier
 
+log = logging.getLogger(__name__)
 
-class Wakeup:
-    """A count of calls of :meth:`wake`, so that no call between a look and the wait is lost. Thread-safe."""
+
+class Want(Protocol):
+    """A caller's demand for records, and the form of its result."""
+
+    def rows(self, block: Block | None) -> int:
+        """The number of rows that the call still takes, of ``block`` if there is one; 0 ends the call."""
+        ...
+
+    def take(self, tp: TopicPartition, block: Block) -> int:
+        """Add rows of ``block`` to the result; returns their number. Raises an error that stops at the first row."""
+        ...
+
+    def result(self) -> dict[TopicPartition, Any]:
+        """The result by partition; no entry without a row."""
+        ...
+
+
+class Deferred(NamedTuple):
+    """An error that a later call raises, if its partition is still at this position then."""
+
+    tp: TopicPartition
+    offset: int
+    error: Exception
+
+
+@dataclass
+class Count:
+    """Delivered records; for Kafka also received bytes (compressed) and responses."""
+
+    records: int = 0
+    bytes: int = 0
+    requests: int = 0
+
+
+class TierCounts:
+    """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
 
     def __init__(self) -> None:
-        self._condition = Condition()
-        self._count = 0
+        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
 
-    def wake(self, *_: object) -> None:
-        """Wake the waiting thread; takes any arguments, to serve as a callback."""
-        with self._condition:
-            self._count += 1
-            self._condition.notify_all()
+    def of(self, tp: TopicPartition, tier: Tier) -> Count:
+        """The count of a partition and tier; may be changed."""
+        return self._counts.setdefault((tp, tier), Count())
 
-    @property
-    def count(self) -> int:
-        """Number of calls of :meth:`wake`."""
-        with self._condition:
-            return self._count
-
-    def wait(self, heard: int, seconds: float) -> None:
-        """Return once :meth:`wake` was called more than ``heard`` times, or after ``seconds``."""
-        with self._condition:
-            self._condition.wait_for(lambda: self._count != heard, min(max(seconds, 0.0), TIMEOUT_MAX))
+    def shown(self) -> dict[str, dict[str, dict[str, int]]]:
+        """``{"orders-0": {"kafka": {"records": …}, "remote": {…}}}``."""
+        partitions = dict.fromkeys(tp for tp, _ in self._counts)
+        return {f"{tp.topic}-{tp.partition}": {tier: asdict(self.of(tp, tier)) for tier in TIERS} for tp in partitions}
 
 
 class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """A fetcher's positions. ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself."""
+    """The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320).
+
+    ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself.
+    """
 
     _reset_task: Any
 
@@ -168,58 +193,6 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         if task is not None and task is not before:
             task.add_both(self._wakeup.wake)
         return task
-
-
-log = logging.getLogger(__name__)
-
-
-class Want(Protocol):
-    """A caller's demand for records, and the form of its result."""
-
-    def rows(self, block: Block | None) -> int:
-        """The number of rows that the call still takes, of ``block`` if there is one; 0 ends the call."""
-        ...
-
-    def take(self, tp: TopicPartition, block: Block) -> int:
-        """Add rows of ``block`` to the result; returns their number. Raises an error that stops at the first row."""
-        ...
-
-    def result(self) -> dict[TopicPartition, Any]:
-        """The result by partition; no entry without a row."""
-        ...
-
-
-class Deferred(NamedTuple):
-    """An error that a later call raises, if its partition is still at this position then."""
-
-    tp: TopicPartition
-    offset: int
-    error: Exception
-
-
-@dataclass
-class Count:
-    """Delivered records; for Kafka also received bytes (compressed) and responses."""
-
-    records: int = 0
-    bytes: int = 0
-    requests: int = 0
-
-
-class TierCounts:
-    """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
-
-    def of(self, tp: TopicPartition, tier: Tier) -> Count:
-        """The count of a partition and tier; may be changed."""
-        return self._counts.setdefault((tp, tier), Count())
-
-    def shown(self) -> dict[str, dict[str, dict[str, int]]]:
-        """``{"orders-0": {"kafka": {"records": …}, "remote": {…}}}``."""
-        partitions = dict.fromkeys(tp for tp, _ in self._counts)
-        return {f"{tp.topic}-{tp.partition}": {tier: asdict(self.of(tp, tier)) for tier in TIERS} for tp in partitions}
 
 
 class TieredFetcher(TieredOffsets):
@@ -529,3 +502,31 @@ class TieredFetcher(TieredOffsets):
         position = self._subscriptions.assignment[deferred.tp].position
         if deferred.offset == (position.offset if position is not None else -1):
             raise deferred.error
+
+
+class Wakeup:
+    """The event on which the caller's thread waits while no tier has a record. Thread-safe.
+
+    It counts the calls of :meth:`wake`, so that no call between a look and the wait is lost.
+    """
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._count = 0
+
+    def wake(self, *_: object) -> None:
+        """Wake the waiting thread; takes any arguments, to serve as a callback."""
+        with self._condition:
+            self._count += 1
+            self._condition.notify_all()
+
+    @property
+    def count(self) -> int:
+        """Number of calls of :meth:`wake`."""
+        with self._condition:
+            return self._count
+
+    def wait(self, heard: int, seconds: float) -> None:
+        """Return once :meth:`wake` was called more than ``heard`` times, or after ``seconds``."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._count != heard, min(max(seconds, 0.0), TIMEOUT_MAX))

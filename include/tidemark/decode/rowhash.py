@@ -1,7 +1,7 @@
-"""Evidence that two sets of rows are equal: a sum of row hashes, independent of the order of the rows.
+"""Hashes of rows and keys by XXH64; a sum of row hashes is evidence that two sets of rows are equal.
 
-It is computed only from Arrow columns, so that Parquet yields it again after the raw segments are gone. It detects
-accidents, not forgery.
+The sum does not depend on the order of the rows. It is computed only from Arrow columns, so that Parquet yields it
+again after the raw segments are gone. It detects accidents, not forgery.
 
 The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each, with H(bytes, seed) = XXH64:
 
@@ -16,9 +16,7 @@ The hash of a row has two lanes, of the seeds 0 and 0x9E3779B97F4A7C15. In each,
 Each hash is the seed of the next and lengths are part of XXH64, so moving a byte from one field to another changes it.
 The sum of a set of rows is that of each lane modulo 2^64, written as one number: lane 1 * 2^64 + lane 0. No rows: 0.
 
-The hash of a record's key: XXH64 with the seed 0, by which state tables divide their keys.
-
-XXH64, compiled, with two seeds in one pass.
+XXH64 is compiled, and hashes with two seeds in one pass.
 
 Source: the xxHash specification, https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 """
@@ -35,92 +33,6 @@ from numpy.typing import NDArray
 from tidemark.decode.jit import READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel, load_u64, type_of
 from tidemark.decode.schema import HEADERS_TYPE, TIMESTAMP_TYPE, octets
 from tidemark.formats.raw.hashsum import LANE_MASK
-
-_P1 = np.uint64(0x9E3779B185EBCA87)
-_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
-_P3 = np.uint64(0x165667B19E3779F9)
-_P4 = np.uint64(0x85EBCA77C2B2AE63)
-_P5 = np.uint64(0x27D4EB2F165667C5)
-_BITS = np.uint64(64)
-# Shifts as uint64: numba turns a uint64 with a signed number into a float.
-_1, _7, _11, _12, _18, _23, _27, _29, _31, _32, _33 = (
-    np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 29, 31, 32, 33)
-)
-
-
-@helper
-def xxh64_pair(
-    data: NDArray[np.uint8], at: int, size: int, low: np.uint64, high: np.uint64
-) -> tuple[np.uint64, np.uint64]:
-    """XXH64 of ``data[at : at + size]`` with the seed ``low``, and with ``high``.
-
-    One pass for both reads each word once and multiplies it once, and neither waits for the other. NOT checked: the
-    caller guarantees that the bytes are there.
-    """
-    end = at + size
-    if size >= 32:
-        a, b, c, d = low + _P1 + _P2, low + _P2, low, low - _P1
-        e, f, g, h = high + _P1 + _P2, high + _P2, high, high - _P1
-        while at <= end - 32:
-            word = load_u64(data, at) * _P2
-            a, e = _stirred(a, word), _stirred(e, word)
-            word = load_u64(data, at + 8) * _P2
-            b, f = _stirred(b, word), _stirred(f, word)
-            word = load_u64(data, at + 16) * _P2
-            c, g = _stirred(c, word), _stirred(g, word)
-            word = load_u64(data, at + 24) * _P2
-            d, h = _stirred(d, word), _stirred(h, word)
-            at += 32
-        low, high = _converged(a, b, c, d), _converged(e, f, g, h)
-    else:
-        low, high = low + _P5, high + _P5
-    low, high = low + np.uint64(size), high + np.uint64(size)
-    while at <= end - 8:
-        word = _stirred(np.uint64(0), load_u64(data, at) * _P2)
-        low, high = _rotate(low ^ word, _27) * _P1 + _P4, _rotate(high ^ word, _27) * _P1 + _P4
-        at += 8
-    if at <= end - 4:
-        word = np.uint64(0)
-        for index in range(4):
-            word |= np.uint64(data[at + index]) << np.uint64(8 * index)
-        word *= _P1
-        low, high = _rotate(low ^ word, _23) * _P2 + _P3, _rotate(high ^ word, _23) * _P2 + _P3
-        at += 4
-    while at < end:
-        word = np.uint64(data[at]) * _P5
-        low, high = _rotate(low ^ word, _11) * _P1, _rotate(high ^ word, _11) * _P1
-        at += 1
-    return _finished(low), _finished(high)
-
-
-@helper
-def _rotate(value: np.uint64, bits: np.uint64) -> np.uint64:
-    return (value << bits) | (value >> (_BITS - bits))
-
-
-@helper
-def _stirred(lane: np.uint64, product: np.uint64) -> np.uint64:
-    """A round of ``lane`` with a word; ``product`` is the word times the second prime."""
-    return _rotate(lane + product, _31) * _P1
-
-
-@helper
-def _converged(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> np.uint64:
-    value = _rotate(a, _1) + _rotate(b, _7) + _rotate(c, _12) + _rotate(d, _18)
-    return _merge(_merge(_merge(_merge(value, a), b), c), d)
-
-
-@helper
-def _merge(value: np.uint64, lane: np.uint64) -> np.uint64:
-    return (value ^ _stirred(np.uint64(0), lane * _P2)) * _P1 + _P4
-
-
-@helper
-def _finished(value: np.uint64) -> np.uint64:
-    value = (value ^ (value >> _33)) * _P2
-    value = (value ^ (value >> _29)) * _P3
-    return value ^ (value >> _32)
-
 
 SEEDS: Final = (0, 0x9E3779B97F4A7C15)
 
@@ -139,8 +51,20 @@ _FIXED: Final = np.dtype(
 """The fields of a row that have a fixed size, as they are hashed."""
 _FIXED_BYTES: Final = _FIXED.itemsize
 
-
 Number = TypeVar("Number", np.int32, np.int64)
+
+_P1 = np.uint64(0x9E3779B185EBCA87)
+_P2 = np.uint64(0xC2B2AE3D27D4EB4F)
+_P3 = np.uint64(0x165667B19E3779F9)
+_P4 = np.uint64(0x85EBCA77C2B2AE63)
+_P5 = np.uint64(0x27D4EB2F165667C5)
+_BITS = np.uint64(64)
+# Shifts as uint64: numba turns a uint64 with a signed number into a float.
+_1, _7, _11, _12, _18, _23, _27, _29, _31, _32, _33 = (
+    np.uint64(bits) for bits in (1, 7, 11, 12, 18, 23, 27, 29, 31, 32, 33)
+)
+
+_ZERO = np.uint64(0)
 
 
 class _Variable(NamedTuple):
@@ -266,11 +190,84 @@ def _variable(column: pa.Array[Any]) -> _Variable:
     return _Variable(offsets, data, octets(column.buffers()[0] if column.null_count else None), column.offset)
 
 
-_ZERO = np.uint64(0)
+@helper
+def xxh64_pair(
+    data: NDArray[np.uint8], at: int, size: int, low: np.uint64, high: np.uint64
+) -> tuple[np.uint64, np.uint64]:
+    """XXH64 of ``data[at : at + size]`` with the seed ``low``, and with ``high``.
+
+    One pass for both reads each word once and multiplies it once, and neither waits for the other. NOT checked: the
+    caller guarantees that the bytes are there.
+    """
+    end = at + size
+    if size >= 32:
+        a, b, c, d = low + _P1 + _P2, low + _P2, low, low - _P1
+        e, f, g, h = high + _P1 + _P2, high + _P2, high, high - _P1
+        while at <= end - 32:
+            word = load_u64(data, at) * _P2
+            a, e = _stirred(a, word), _stirred(e, word)
+            word = load_u64(data, at + 8) * _P2
+            b, f = _stirred(b, word), _stirred(f, word)
+            word = load_u64(data, at + 16) * _P2
+            c, g = _stirred(c, word), _stirred(g, word)
+            word = load_u64(data, at + 24) * _P2
+            d, h = _stirred(d, word), _stirred(h, word)
+            at += 32
+        low, high = _converged(a, b, c, d), _converged(e, f, g, h)
+    else:
+        low, high = low + _P5, high + _P5
+    low, high = low + np.uint64(size), high + np.uint64(size)
+    while at <= end - 8:
+        word = _stirred(np.uint64(0), load_u64(data, at) * _P2)
+        low, high = _rotate(low ^ word, _27) * _P1 + _P4, _rotate(high ^ word, _27) * _P1 + _P4
+        at += 8
+    if at <= end - 4:
+        word = np.uint64(0)
+        for index in range(4):
+            word |= np.uint64(data[at + index]) << np.uint64(8 * index)
+        word *= _P1
+        low, high = _rotate(low ^ word, _23) * _P2 + _P3, _rotate(high ^ word, _23) * _P2 + _P3
+        at += 4
+    while at < end:
+        word = np.uint64(data[at]) * _P5
+        low, high = _rotate(low ^ word, _11) * _P1, _rotate(high ^ word, _11) * _P1
+        at += 1
+    return _finished(low), _finished(high)
+
+
+@helper
+def _rotate(value: np.uint64, bits: np.uint64) -> np.uint64:
+    return (value << bits) | (value >> (_BITS - bits))
+
+
+@helper
+def _stirred(lane: np.uint64, product: np.uint64) -> np.uint64:
+    """A round of ``lane`` with a word; ``product`` is the word times the second prime."""
+    return _rotate(lane + product, _31) * _P1
+
+
+@helper
+def _converged(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> np.uint64:
+    value = _rotate(a, _1) + _rotate(b, _7) + _rotate(c, _12) + _rotate(d, _18)
+    return _merge(_merge(_merge(_merge(value, a), b), c), d)
+
+
+@helper
+def _merge(value: np.uint64, lane: np.uint64) -> np.uint64:
+    return (value ^ _stirred(np.uint64(0), lane * _P2)) * _P1 + _P4
+
+
+@helper
+def _finished(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> _33)) * _P2
+    value = (value ^ (value >> _29)) * _P3
+    return value ^ (value >> _32)
 
 
 def key_hashes(keys: pa.Array[Any]) -> NDArray[np.uint64]:
     """The hash of each of the binary ``keys``, of which none is null.
+
+    It is XXH64 with the seed 0, by which state tables divide their keys.
 
     Raises:
         ValueError: the keys have another type than binary.

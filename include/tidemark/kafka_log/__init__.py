@@ -2,8 +2,8 @@
 
 * ``batch`` reads batch headers and checks their rules; ``scan`` reads a whole segment incrementally, with checksums
 * ``transactions`` and ``producer_snapshot`` find which transactions are open and which were aborted
-* ``indexes`` reads ``.index`` and ``.timeindex``, ``checkpoints`` the text files, ``names`` the file names
-* ``lineage`` maps offsets to the leader epochs that wrote them
+* ``indexes`` reads and makes ``.index`` and ``.timeindex``, ``names`` reads the file names
+* ``lineage`` maps offsets to the leader epochs that wrote them, and reads the text files
 
 For any bytes that break the format, every parser raises :class:`tidemark.errors.FormatError` (``SegmentError`` for a
 segment) and no other error.

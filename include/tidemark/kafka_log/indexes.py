@@ -1,16 +1,10 @@
-"""A segment's ``.index`` and ``.timeindex``: their valid entries, and the positions at which to cut the segment.
+"""A segment's index files: the valid entries of a broker's, and those that are made of a sealed run's batches.
 
 An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
-entries. Entries are valid while they increase and point into the log.
+entries. Entries are valid while they increase and point into the log. A segment is cut where they
+point.
+
 Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
-
-The index files of a sealed run, made from its batches as Kafka makes them.
-
-They depend only on the bytes and the transactions open before them. The broker's own indexes differ from replica to
-replica, because an entry is written for each append, and a follower appends batches as it fetched them. So they would
-have to be replaced in the store when another replica's agent completes a segment.
-
-Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.updateProducers``, ``ControlRecordType``.
 """
 
 from __future__ import annotations
@@ -31,6 +25,20 @@ TIME_INDEX_ENTRY_SIZE: Final = 12
 
 _INDEX_ENTRY = Struct(">ii")
 _TIME_INDEX_ENTRY = Struct(">qi")
+
+_INDEX_INTERVAL = 4096
+"""Kafka's default ``index.interval.bytes``: the least distance of two entries."""
+
+_MOST_ENTRIES = 1 << 16
+"""The approximate limit of entries: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
+
+_SEARCHED_FOR_EVER = 2
+"""The number of entries that an ``.index`` never has. With it, Pinterest's consumer of tiered storage would search for
+ever for an offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
+
+_ABORTED_ENTRY = Struct(">hqqqq")
+_BATCH_HEADER = 61
+_ABORT = 0
 
 
 class OffsetIndexEntry(NamedTuple):
@@ -115,23 +123,16 @@ def _check_whole(raw: bytes, entry_size: int, name: str) -> None:
         raise FormatError(name, f"{len(raw)} bytes are not a whole number of {entry_size}-byte entries")
 
 
-_INDEX_INTERVAL = 4096
-"""Kafka's default ``index.interval.bytes``: the least distance of two entries."""
-
-_MOST_ENTRIES = 1 << 16
-"""The approximate limit of entries: the files of a run of 1 GiB, which are made in memory, have 1.3 MiB."""
-
-_SEARCHED_FOR_EVER = 2
-"""The number of entries that an ``.index`` never has. With it, Pinterest's consumer of tiered storage would search for
-ever for an offset before the first one (``S3OffsetIndexHandler.getMinimumPositionForOffset``, up to 1.0.4)."""
-
-_ABORTED_ENTRY = Struct(">hqqqq")
-_BATCH_HEADER = 61
-_ABORT = 0
-
-
 class DerivedIndexes:
-    """The index files of one run, grown batch by batch."""
+    """The index files of one sealed run, grown batch by batch as Kafka makes them.
+
+    They depend only on the bytes and the transactions open before them. The broker's own indexes differ from replica to
+    replica, because an entry is written for each append, and a follower appends batches as it fetched them. So they
+    would have to be replaced in the store when another replica's agent completes a segment.
+
+    Source: Kafka's ``LogSegment.recover`` and ``append`` (indexes), ``UnifiedLog.updateProducers``,
+    ``ControlRecordType``.
+    """
 
     def __init__(self, base_offset: int, size: int, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
         """``base_offset`` and ``size`` in bytes are the run's, ``open_before`` the transactions open at its start."""

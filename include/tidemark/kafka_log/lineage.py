@@ -1,12 +1,11 @@
-"""The lineage of a log: the leader epochs that wrote its offsets, and the restores that replaced its end.
+"""The lineage of a log, and the small text files that a broker keeps beside its logs, one of which has the lineage.
 
-Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279). Kafka does not number restores: a broker that was restored
-from a backup gives out an epoch again, from the same start, with other records.
+A lineage has the leader epochs that wrote the log's offsets, and the restores that replaced its end. Kafka does not
+number restores: a broker that was restored from a backup gives out an epoch again, from the same start, with other
+records.
 
-The small text files that a broker keeps beside its logs.
-
-Source: Kafka's ``CheckpointFile``, ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile``
-and ``MetaProperties``.
+Source: Kafka's ``LeaderEpochFileCache`` (KIP-101, KIP-279), ``CheckpointFile``, ``OffsetCheckpointFile``,
+``LeaderEpochCheckpointFile``, ``PartitionMetadataFile`` and ``MetaProperties``.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from tidemark.errors import FormatError
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +190,6 @@ class Lineage:
         ):
             raise FormatError(name, "a lineage is a list of [epoch, start offset]")
         return cls.of(value, name)
-
-
-Entry = TypeVar("Entry")
 
 
 def parse_leader_epoch_checkpoint(text: str, name: str) -> Lineage:

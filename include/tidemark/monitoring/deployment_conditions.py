@@ -1,7 +1,4 @@
-"""Conditions outside the tables: agents, clocks, unreadable objects, the scan, catalogs, the topics file. Pure.
-
-Conditions of requests for erasure that are near their date and not closed. Pure.
-"""
+"""Conditions outside the tables: agents, clocks, objects, the scan, catalogs, the topics file, erasures. Pure."""
 
 from __future__ import annotations
 
@@ -336,7 +333,7 @@ def erasures_due(cluster: str, requests: Iterable[OpenErasure], now: datetime) -
             continue
         left = f"is due in {plural(days, 'day')}" if days >= 0 else f"is overdue by {plural(-days, 'day')}"
         topics = [topic.topic for topic in request.topics]
-        likely, mend = _cause(request)
+        likely, mend = _erasure_cause(request)
         yield Condition(
             kind="erasure",
             key=f"erasure/{cluster}/{request.id}",
@@ -366,7 +363,7 @@ def unreadable_requests(cluster: str, reason: str, now: datetime) -> Condition:
     )
 
 
-def _cause(request: OpenErasure) -> tuple[str, str]:
+def _erasure_cause(request: OpenErasure) -> tuple[str, str]:
     """The likely cause, and what to do about it: of the topic that is the furthest from its end."""
     states, report = {topic.state for topic in request.topics}, f"tidemark erase report {request.id}"
     run = "start tidemark_erasure by its form, if its weekly run comes too late"

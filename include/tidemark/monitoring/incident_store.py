@@ -1,6 +1,7 @@
-"""Reads the incidents' object and changes it by compare-and-set, so that two observers open one incident, not two.
+"""The incidents of a cluster in the store, and the present state of a topic, which its open incidents are a part of.
 
-The present state of a topic: its health in the store, its open incidents, and the judgement of both.
+The incidents' object is changed by compare-and-set, so that two observers open one incident, not two. The state of a
+topic is its health in the store, its open incidents, and the judgement of both.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""Incidents: one per cause. It opens when the cause is observed, and closes by itself when the cause is gone. Pure.
+"""Incidents and their kinds. There is one incident per cause: it opens and closes with the cause. Pure.
 
-A :class:`Condition` is a finding of one observation. Its ``key`` (kind, cluster, topic, partition, offset, as they
-apply) identifies it, so a lasting cause stays one incident. ``revision`` counts the events to report: it opened, its
-``fact`` changed, it closed. What each notifier has reported is recorded with the incident, by compare-and-set, after
-the notifier returned: after a kill in between, it is reported once more.
+An incident opens when the cause is observed, and closes by itself when the cause is gone. A :class:`Condition` is a
+finding of one observation. Its ``key`` (kind, cluster, topic, partition, offset, as they apply) identifies it, so a
+lasting cause stays one incident. ``revision`` counts the events to report: it opened, its ``fact`` changed, it closed.
+What each notifier has reported is recorded with the incident, by compare-and-set, after the notifier returned: after a
+kill in between, it is reported once more.
 
-The kinds of incidents. A new kind is a line here, a rule that finds it, and a row in docs/alerts.md.
-
-A kind's ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
-stays open, since the rule cannot know whether the cause is gone.
+A new kind is a line of :data:`KINDS`, a rule that finds it, and a row in docs/alerts.md.
 """
 
 from __future__ import annotations
@@ -21,6 +19,13 @@ from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
+
+KEPT_CLOSED: Final = timedelta(days=30)
+MOST_CLOSED: Final = 2000
+"""Time and number up to which closed incidents are kept."""
+
+REOPENS_WITHIN: Final = timedelta(minutes=10)
+"""If a cause returns within this time, its incident is opened again."""
 
 IncidentKind = Literal[
     "agent_gone",
@@ -64,63 +69,6 @@ Source = Literal[
 ]
 Page = Literal["continuity", "rebuild", "replay"]
 """The page of an incident: a topic's continuity page, or the form of a backfill in that mode, filled in."""
-
-
-class Kind(NamedTuple):
-    """The sources of incidents of a kind, and their page."""
-
-    sources: frozenset[Source]
-    page: Page = "continuity"
-
-
-def _kind(*sources: Source, page: Page = "continuity") -> Kind:
-    return Kind(frozenset(sources), page)
-
-
-# docs/alerts.md explains each of them.
-KINDS: Final[Mapping[IncidentKind, Kind]] = {
-    "agent_gone": _kind("agents"),
-    "audit": _kind("verdict", page="rebuild"),
-    "clock": _kind("agents"),
-    "disk": _kind("agents"),
-    "erasure": _kind("erasures"),
-    "gap": _kind("ledger", "leaders"),
-    "head": _kind("agents"),
-    "history": _kind("agents"),
-    "late": _kind("ledger", "leaders"),
-    "mirror": _kind("mirrors"),
-    "quarantine": _kind("ledger", page="replay"),
-    "remote_tier": _kind("ledger", "leaders"),
-    "retention_near": _kind("leaders"),
-    "scan": _kind("scan"),
-    "schema": _kind("schema"),
-    "state": _kind("state"),
-    "stuck": _kind("leaders"),
-    "topics_file": _kind("topics file"),
-    "unmeasured": _kind("agents", "leaders"),
-    "unread": _kind("unread"),
-    "unreadable": _kind("objects"),
-    "unseen": _kind("sightings"),
-    "unstored": _kind("leaders"),
-}
-
-
-def page_of(kind: str) -> Page:
-    """The page of an incident of ``kind``, which may be that of a later version."""
-    return next((known.page for name, known in KINDS.items() if name == kind), "continuity")
-
-
-def found_by(*sources: Source) -> frozenset[IncidentKind]:
-    """The kinds that have at least one of ``sources``."""
-    return frozenset(name for name, kind in KINDS.items() if kind.sources & frozenset(sources))
-
-
-KEPT_CLOSED: Final = timedelta(days=30)
-MOST_CLOSED: Final = 2000
-"""Time and number up to which closed incidents are kept."""
-
-REOPENS_WITHIN: Final = timedelta(minutes=10)
-"""If a cause returns within this time, its incident is opened again."""
 
 
 class Condition(Model):
@@ -263,3 +211,56 @@ def _unseen(known: Incident, unknown: Collection[Unknown], now: datetime) -> Inc
     if not known.open or any(blind_spot.covers(known) for blind_spot in unknown):
         return known
     return known.model_copy(update={"closed_at": now, "updated_at": now, "revision": known.revision + 1})
+
+
+class Kind(NamedTuple):
+    """The sources of incidents of a kind, and their page.
+
+    ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
+    stays open, since the rule cannot know whether the cause is gone.
+    """
+
+    sources: frozenset[Source]
+    page: Page = "continuity"
+
+
+def _kind(*sources: Source, page: Page = "continuity") -> Kind:
+    return Kind(frozenset(sources), page)
+
+
+# docs/alerts.md explains each of them.
+KINDS: Final[Mapping[IncidentKind, Kind]] = {
+    "agent_gone": _kind("agents"),
+    "audit": _kind("verdict", page="rebuild"),
+    "clock": _kind("agents"),
+    "disk": _kind("agents"),
+    "erasure": _kind("erasures"),
+    "gap": _kind("ledger", "leaders"),
+    "head": _kind("agents"),
+    "history": _kind("agents"),
+    "late": _kind("ledger", "leaders"),
+    "mirror": _kind("mirrors"),
+    "quarantine": _kind("ledger", page="replay"),
+    "remote_tier": _kind("ledger", "leaders"),
+    "retention_near": _kind("leaders"),
+    "scan": _kind("scan"),
+    "schema": _kind("schema"),
+    "state": _kind("state"),
+    "stuck": _kind("leaders"),
+    "topics_file": _kind("topics file"),
+    "unmeasured": _kind("agents", "leaders"),
+    "unread": _kind("unread"),
+    "unreadable": _kind("objects"),
+    "unseen": _kind("sightings"),
+    "unstored": _kind("leaders"),
+}
+
+
+def page_of(kind: str) -> Page:
+    """The page of an incident of ``kind``, which may be that of a later version."""
+    return next((known.page for name, known in KINDS.items() if name == kind), "continuity")
+
+
+def found_by(*sources: Source) -> frozenset[IncidentKind]:
+    """The kinds that have at least one of ``sources``."""
+    return frozenset(name for name, kind in KINDS.items() if kind.sources & frozenset(sources))

@@ -1,6 +1,6 @@
 """One observation of one topic. Its ledger is read only if it or the watermarks changed, or something was waiting.
 
-Numbers of records that a topic's runs parsed and refused, from the evidence that each writes before its commit.
+The numbers of records that runs parsed and refused come from the evidence that each run writes before its commit.
 """
 
 from __future__ import annotations
@@ -30,62 +30,15 @@ from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import PARSED, read_evidence
 
-_MOST_RUNS: Final = 50
-"""The most ledgers that an observation looks back; there is one observation every minute."""
-
-
-class NewSamples(NamedTuple):
-    """The samples of new runs, the newest first. ``reset``: they begin with a replay or a rebuild.
-
-    Such a run tries refused records again, so records refused before no longer count.
-    """
-
-    samples: tuple[ParseSample, ...]
-    reset: bool
-
-
-def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
-    """The samples of the runs after ledger ``seen``; only the last run's if ``seen`` is None."""
-    samples: list[ParseSample] = []
-    known: Ledger | None = ledger
-    oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
-    while known is not None and known.n > max(0, oldest):
-        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
-            samples.append(sample)
-        if known.kind in {"replay", "rebuild", "repair"}:
-            return NewSamples(tuple(samples), reset=True)
-        known = _parent(table, known)
-    return NewSamples(tuple(samples), reset=False)
-
-
-def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
-    """The previous ledger; None if there is none, or if a vacuum has removed it since the watch last looked."""
-    if ledger.parent is None:
-        return None
-    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    try:
-        return Ledger.load(table.store, key)
-    except NotFound:
-        return None
-
-
-def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
-    """The sample of one run; None if a vacuum has folded the run's evidence."""
-    try:
-        rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
-    except NotFound:
-        return None
-    parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)
-    refused = sum(row["rows"] for row in rows if row["class"] == "quarantined")
-    return ParseSample(at=ledger.committed_at, parsed=parsed, refused=refused)
-
-
 _REREAD_AFTER: Final = timedelta(hours=1)
 
 _BEGINS: Final = timedelta(minutes=5)
 """What a new topic has for its first rows: the agents and Airflow learn of it one after the other."""
 
 _OF_PROMISE: Final[frozenset[IncidentKind]] = frozenset({"late", "unstored", "unmeasured"})
+
+_MOST_RUNS: Final = 50
+"""The most ledgers that an observation looks back; there is one observation every minute."""
 
 
 class Around(NamedTuple):
@@ -169,7 +122,7 @@ def _schema(
     if followed_by(table.topic.parser) is None:
         return [], before
     state = read_state(table.store, table.keys)
-    return [] if state is None else list(topic_conditions.schema(table.topic, state.value)), before
+    return [] if state is None else list(topic_conditions.followed_schema(table.topic, state.value)), before
 
 
 def _rotated(
@@ -323,5 +276,51 @@ def _state(
     status = before.state
     if status is None or around.state != before.state_etag:
         status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
-    found = list(topic_conditions.states(table.topic, status, now))
+    found = list(topic_conditions.state_table(table.topic, status, now))
     return found, before.model_copy(update={"state": status, "state_etag": around.state})
+
+
+class NewSamples(NamedTuple):
+    """The samples of new runs, the newest first. ``reset``: they begin with a replay or a rebuild.
+
+    Such a run tries refused records again, so records refused before no longer count.
+    """
+
+    samples: tuple[ParseSample, ...]
+    reset: bool
+
+
+def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
+    """The samples of the runs after ledger ``seen``; only the last run's if ``seen`` is None."""
+    samples: list[ParseSample] = []
+    known: Ledger | None = ledger
+    oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
+    while known is not None and known.n > max(0, oldest):
+        if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
+            samples.append(sample)
+        if known.kind in {"replay", "rebuild", "repair"}:
+            return NewSamples(tuple(samples), reset=True)
+        known = _parent(table, known)
+    return NewSamples(tuple(samples), reset=False)
+
+
+def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
+    """The previous ledger; None if there is none, or if a vacuum has removed it since the watch last looked."""
+    if ledger.parent is None:
+        return None
+    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
+    try:
+        return Ledger.load(table.store, key)
+    except NotFound:
+        return None
+
+
+def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:
+    """The sample of one run; None if a vacuum has folded the run's evidence."""
+    try:
+        rows = read_evidence(table, ledger.attempt).select(["class", "rows"]).to_pylist()
+    except NotFound:
+        return None
+    parsed = sum(row["rows"] for row in rows if row["class"] in PARSED)
+    refused = sum(row["rows"] for row in rows if row["class"] == "quarantined")
+    return ParseSample(at=ledger.committed_at, parsed=parsed, refused=refused)

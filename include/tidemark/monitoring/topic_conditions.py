@@ -1,17 +1,11 @@
-"""Conditions of a topic. Pure: the same observation at the same time gives the same conditions.
+"""Conditions of a topic, of the schema that it follows, and of its state table.
 
-Each cause is reported once: offsets held back by a gap or a segment that is not uploaded are not late as well, and
-nothing is known of a partition whose agent is gone.
+They are pure: the same observation at the same time gives the same conditions. Each cause is reported once: offsets
+held back by a gap or a segment that is not uploaded are not late as well, and nothing is known of a partition whose
+agent is gone.
 
-Conditions of a topic's ``freshness`` on the way to the store, from the append on. Pure.
-
-The agents measure how long their oldest byte has waited, by a clock that nothing sets; the age of their report is added
-to it. An agent without that measure is as bad as a late one: nobody knows whether the promise is held. The way from the
-store to the table is judged by ``topic_conditions.late``.
-
-Conditions of a schema that a topic follows: changes that wait for a person, and a registry that is silent.
-
-Conditions of a topic's state table: it is stopped or late, its audit found a difference, or it is in doubt. Pure.
+A topic's ``freshness`` is judged on the way to the store, from the append on, by :func:`unstored` and
+:func:`unmeasured`, and on the way from the store to the table by :func:`late`.
 """
 
 from __future__ import annotations
@@ -26,257 +20,13 @@ from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import PARTS, StateStatus
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, agent_log, in_utc
 from tidemark.monitoring.observer_state import ParseSample
 from tidemark.topics import TopicSettings
 from tidemark.words import duration, plural
-
-STATE_LATE: Final = timedelta(hours=5)
-"""Time without a run that ended well, beyond ``state.every``."""
-
-
-def states(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
-    """The conditions of the state table of ``topic``; one that is stopped is not late as well."""
-    assert topic.state is not None
-    found = _State(topic, status)
-    if status.stopped is not None:
-        yield found.stopped()
-    elif status.followed_at is not None and now - status.followed_at > STATE_LATE + topic.state.every:
-        yield found.late(status.followed_at)
-    yield from found.audit()
-    yield from found.doubts(now)
-
-
-class _State:
-    def __init__(self, topic: TopicSettings, status: StateStatus) -> None:
-        self._topic, self._status = topic, status
-        self._name = f"{topic.cluster}/{topic.topic}"
-        self._job = f"spark-submit spark/jobs/state.py --topics FILE --topic {topic.topic}"
-
-    def _condition(self, reason: str, **fields: Any) -> Condition:
-        key = f"state/{self._name}/{reason}"
-        return Condition(kind="state", key=key, cluster=self._topic.cluster, topic=self._topic.topic, **fields)
-
-    def stopped(self) -> Condition:
-        status, stop = self._status, self._status.stopped
-        assert stop is not None
-        at = f" at offset {stop.offset} of partition {stop.partition}" if stop.offset is not None else ""
-        return self._condition(
-            "stopped",
-            partition=stop.partition,
-            start=stop.offset,
-            end=None if stop.offset is None else stop.offset + 1,
-            since=stop.since,
-            title=f"{self._name}: the state table {status.table} is stopped{at}",
-            text=f"{stop.reason}; it keeps its commit {status.n}, and the topic's table lands on",
-            likely="the source table was truncated, or the record lacks a column of state.key or state.order"
-            if at
-            else "the topic's settings have changed, or an object of the table was removed",
-            mend="take a new snapshot into another topic, and give that a state; or change state.key or state.order"
-            if at
-            else "take the change back, or begin another state under another name: state.table",
-            fact=stop.reason,
-        )
-
-    def late(self, followed_at: datetime) -> Condition:
-        status = self._status
-        return self._condition(
-            "late",
-            since=followed_at,
-            title=f"{self._name}: the state table {status.table} is late",
-            text=f"no run has ended well since {in_utc(followed_at)}; it keeps its commit {status.n}",
-            likely="the DAG tidemark_state is paused, its runs fail, or Spark does not answer",
-            mend=f"see the log of the last run of tidemark_state; {self._job}",
-        )
-
-    def audit(self) -> Iterator[Condition]:
-        failed = {number: part for number, part in self._status.audits.items() if part.different}
-        if not failed:
-            return
-        first = min(failed)
-        yield self._condition(
-            "audit",
-            since=min(part.since or part.at for part in failed.values()),
-            title=f"{self._name}: the state table {self._status.table} is not what a replay gives",
-            text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {PARTS} parts "
-            f"of the keys; the first: {failed[first].first}",
-            likely="its files, its ledger or the topic's table were changed by something else",
-            mend=f"{self._job} --rebuild, then {self._job} --audit --part {first}",
-            fact=" ".join(f"{number}:{part.different}" for number, part in sorted(failed.items())),
-        )
-
-    def doubts(self, now: datetime) -> Iterator[Condition]:
-        status, settings = self._status, self._topic.state
-        assert settings is not None
-        since = status.committed_at or now
-        if status.moved_keys > settings.accept.moved_keys and not settings.order:
-            yield self._condition(
-                "moved_keys",
-                since=since,
-                title=f"{self._name}: {plural(status.moved_keys, 'key')} of {status.table} moved between partitions",
-                text="Kafka has no order between their last records, so the records' times decide",
-                likely="partitions were added, or producers partition in different ways",
-                mend="name columns of the source as state.order; or compare these keys with the source, then accept "
-                f"them: state.accept.moved_keys: {status.moved_keys}",
-            )
-        if status.outranked_keys > settings.accept.outranked_keys and settings.order:
-            yield self._condition(
-                "outranked_keys",
-                since=since,
-                title=f"{self._name}: {status.table} shows {plural(status.outranked_keys, 'key')} as they were before",
-                text=f"later records of these keys have a lower {', '.join(settings.order)}, so they do not count",
-                likely="the source was restored, and begins its positions again; or it repeats old changes",
-                mend="begin a state of another state.table with a new snapshot in a topic of its own, or leave out "
-                f"state.order; or accept them: state.accept.outranked_keys: {status.outranked_keys}",
-            )
-        if status.uncertain > settings.accept.uncertain:
-            yield self._condition(
-                "uncertain",
-                offsets=status.uncertain,
-                since=since,
-                title=f"{self._name}: {status.table} may show keys that were deleted",
-                text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored; deletions "
-                "may be among them, since Kafka no longer kept these",
-                likely="the agent was down, or behind, for longer than the topic's delete.retention.ms",
-                mend="compare the keys with the source, and delete those again that it lacks; then accept them: "
-                f"state.accept.uncertain: {status.uncertain}",
-                fact=str(status.uncertain),
-            )
-
-
-REGISTRY_PATIENCE: Final = timedelta(minutes=10)
-
-
-def schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
-    """The conditions of ``topic``, which follows the schema in ``state``."""
-    name = f"{topic.cluster}/{topic.topic}"
-    options = f"--topics FILE --cluster {topic.cluster} --topic {topic.topic}"
-    proposal = state.proposal
-    if proposal is not None and proposal.version != state.dismissed:
-        rebuild = f"spark-submit spark/jobs/rebuild.py {options} --all --schema {proposal.version}"
-        mend = f"{rebuild} makes all rows so (or tidemark_backfill in mode schema); --compare shows which rows change"
-        if not proposal.can_be_rebuilt:
-            mend = "register a version that fits, or give the topic another table"
-        yield Condition(
-            kind="schema",
-            key=f"schema/{name}",
-            cluster=topic.cluster,
-            topic=topic.topic,
-            since=proposal.at,
-            title=f"{name}: version {proposal.version} of {state.subject} does not fit the table",
-            text="; ".join(f"{change.path}: {change.detail}" for change in proposal.changes),
-            likely="a producer has registered it; what fits lands, and records that cannot be read are in quarantine",
-            mend=f"{mend}; tidemark schema dismiss {topic.topic} --version {proposal.version} leaves it as it is",
-            fact=str(proposal.version),
-        )
-    if state.unanswered_since is not None:
-        yield Condition(
-            kind="schema",
-            key=f"schema/{name}/registry",
-            cluster=topic.cluster,
-            topic=topic.topic,
-            since=state.unanswered_since,
-            title=f"{name}: the registry does not say which schema is the newest",
-            text=f"of {state.subject} since {in_utc(state.unanswered_since)}: {state.reason}",
-            likely="the registry does not answer, refuses, or has removed the subject; the schema stays as it is",
-            mend="see parser.schema of the topic, and the registry's own log",
-            patience=REGISTRY_PATIENCE,
-        )
-
-
-_PATIENCE: Final = timedelta(minutes=2)
-"""A restarted agent has read nothing yet."""
-
-
-def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
-    """Waiting time of the oldest byte that is not in the store; None if the agent does not know it.
-
-    Zero if all was stored when the agent looked: younger bytes are at most as old as that look, and may not exist.
-    """
-    if entry.oldest_unstored is None:
-        return None
-    if entry.oldest_unstored == 0:
-        return timedelta(0)
-    return timedelta(seconds=entry.oldest_unstored) + max(timedelta(0), now - entry.observed_at)
-
-
-class _Waiting(NamedTuple):
-    waits: timedelta
-    partition: int
-    leader: LeaderEntry
-
-
-def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime) -> Iterator[Condition]:
-    """The condition that bytes have waited at brokers for longer than the promise; ``led`` is by partition.
-
-    Bytes behind a gap are left out: the gap has its own incident, and they could not land.
-    """
-    if topic.freshness is None:
-        return
-    free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
-    waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
-    late = [_Waiting(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
-    if not late:
-        return
-    oldest = max(late, key=lambda waiting: waiting.waits)
-    entry = oldest.leader.entry
-    brokers = sorted({waiting.leader.broker for waiting in late})
-    stored = entry.least_stored_end
-    yield Condition(
-        kind="unstored",
-        key=f"unstored/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
-        partition=oldest.partition,
-        start=stored,
-        end=entry.high_watermark,
-        since=now - oldest.waits,
-        title=f"{topic.cluster}/{topic.topic}: records wait at the brokers",
-        text=f"bytes of {plural(len(late), 'partition')} are not in the store after {duration(topic.freshness)}; "
-        f"partition {oldest.partition} waits at {stored}",
-        likely="an agent cannot reach the store or keep up, or does not pack the topic "
-        f"(brokers {', '.join(map(str, brokers[:5]))})",
-        mend=f"tidemark config check --agents; on {of_broker(oldest.leader.broker)}, see {agent_log()}",
-    )
-
-
-def unmeasured(
-    topic: TopicSettings, led: Mapping[int, LeaderEntry], gone: Collection[int], now: datetime
-) -> Iterator[Condition]:
-    """The condition that a freshness is not measured: agents do not report their oldest byte's age, or are gone."""
-    if topic.freshness is None:
-        return
-    mute = [leader for leader in led.values() if leader.broker in gone or leader.entry.oldest_unstored is None]
-    if not mute:
-        return
-    brokers = sorted({leader.broker for leader in mute})
-    silent = sorted({leader.broker for leader in mute if leader.broker in gone})
-    since = min((leader.entry.observed_at for leader in mute if leader.broker in gone), default=now)
-    yield Condition(
-        kind="unmeasured",
-        key=f"unmeasured/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
-        since=since,
-        title=f"{topic.cluster}/{topic.topic}: nobody knows whether its freshness is held",
-        text=f"the agents of brokers {', '.join(map(str, brokers[:5]))} do not say how long the oldest byte of "
-        f"{plural(len(mute), 'partition')} has waited" + (f", some since {in_utc(since)}" if silent else ""),
-        likely=_why_mute(mute, silent),
-        mend="tidemark config check --agents names what to set",
-        patience=_PATIENCE,
-    )
-
-
-def _why_mute(mute: Collection[LeaderEntry], silent: Collection[int]) -> str:
-    if silent:
-        return "the agent is stopped"
-    if all(not leader.entry.packs_known for leader in mute):
-        return "the agent cannot read what former leaders have packed, or cannot claim the partitions"
-    return "the agent is not set to pack the topic, or is an older one"
-
 
 MOST_GAPS: Final = 50
 """If a topic has more gaps than this, they are one incident: nobody reads so many, and the object must stay small."""
@@ -298,6 +48,14 @@ _GAPS: Final = {
     "staging_full": "the agent's staging area was full while the broker removed the segments",
     "unknown": "the segment's objects were removed from the store, or were never uploaded",
 }
+
+STATE_LATE: Final = timedelta(hours=5)
+"""Time without a run that ended well, beyond ``state.every``."""
+
+REGISTRY_PATIENCE: Final = timedelta(minutes=10)
+
+_RESTART_PATIENCE: Final = timedelta(minutes=2)
+"""A restarted agent has read nothing yet."""
 
 
 def gaps(health: TopicHealth) -> Iterator[Condition]:
@@ -612,3 +370,246 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, run: 
 def _name(cluster: str, topic: str, partition: PartitionHealth) -> str:
     suffix = f" (incarnation {partition.incarnation})" if partition.incarnation else ""
     return f"{cluster}/{topic} partition {partition.partition}{suffix}"
+
+
+def state_table(topic: TopicSettings, status: StateStatus, now: datetime) -> Iterator[Condition]:
+    """The conditions of a state table: it is stopped or late, its audit found a difference, or it is in doubt.
+
+    One that is stopped is not late as well.
+    """
+    assert topic.state is not None
+    found = _StateConditions(topic, status)
+    if status.stopped is not None:
+        yield found.stopped()
+    elif status.followed_at is not None and now - status.followed_at > STATE_LATE + topic.state.every:
+        yield found.late(status.followed_at)
+    yield from found.audit()
+    yield from found.doubts(now)
+
+
+class _StateConditions:
+    def __init__(self, topic: TopicSettings, status: StateStatus) -> None:
+        self._topic, self._status = topic, status
+        self._name = f"{topic.cluster}/{topic.topic}"
+        self._job = f"spark-submit spark/jobs/state.py --topics FILE --topic {topic.topic}"
+
+    def _condition(self, reason: str, **fields: Any) -> Condition:
+        key = f"state/{self._name}/{reason}"
+        return Condition(kind="state", key=key, cluster=self._topic.cluster, topic=self._topic.topic, **fields)
+
+    def stopped(self) -> Condition:
+        status, stop = self._status, self._status.stopped
+        assert stop is not None
+        at = f" at offset {stop.offset} of partition {stop.partition}" if stop.offset is not None else ""
+        return self._condition(
+            "stopped",
+            partition=stop.partition,
+            start=stop.offset,
+            end=None if stop.offset is None else stop.offset + 1,
+            since=stop.since,
+            title=f"{self._name}: the state table {status.table} is stopped{at}",
+            text=f"{stop.reason}; it keeps its commit {status.n}, and the topic's table lands on",
+            likely="the source table was truncated, or the record lacks a column of state.key or state.order"
+            if at
+            else "the topic's settings have changed, or an object of the table was removed",
+            mend="take a new snapshot into another topic, and give that a state; or change state.key or state.order"
+            if at
+            else "take the change back, or begin another state under another name: state.table",
+            fact=stop.reason,
+        )
+
+    def late(self, followed_at: datetime) -> Condition:
+        status = self._status
+        return self._condition(
+            "late",
+            since=followed_at,
+            title=f"{self._name}: the state table {status.table} is late",
+            text=f"no run has ended well since {in_utc(followed_at)}; it keeps its commit {status.n}",
+            likely="the DAG tidemark_state is paused, its runs fail, or Spark does not answer",
+            mend=f"see the log of the last run of tidemark_state; {self._job}",
+        )
+
+    def audit(self) -> Iterator[Condition]:
+        failed = {number: part for number, part in self._status.audits.items() if part.different}
+        if not failed:
+            return
+        first = min(failed)
+        yield self._condition(
+            "audit",
+            since=min(part.since or part.at for part in failed.values()),
+            title=f"{self._name}: the state table {self._status.table} is not what a replay gives",
+            text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {AUDIT_PARTS} "
+            f"parts of the keys; the first: {failed[first].first}",
+            likely="its files, its ledger or the topic's table were changed by something else",
+            mend=f"{self._job} --rebuild, then {self._job} --audit --part {first}",
+            fact=" ".join(f"{number}:{part.different}" for number, part in sorted(failed.items())),
+        )
+
+    def doubts(self, now: datetime) -> Iterator[Condition]:
+        status, settings = self._status, self._topic.state
+        assert settings is not None
+        since = status.committed_at or now
+        if status.moved_keys > settings.accept.moved_keys and not settings.order:
+            yield self._condition(
+                "moved_keys",
+                since=since,
+                title=f"{self._name}: {plural(status.moved_keys, 'key')} of {status.table} moved between partitions",
+                text="Kafka has no order between their last records, so the records' times decide",
+                likely="partitions were added, or producers partition in different ways",
+                mend="name columns of the source as state.order; or compare these keys with the source, then accept "
+                f"them: state.accept.moved_keys: {status.moved_keys}",
+            )
+        if status.outranked_keys > settings.accept.outranked_keys and settings.order:
+            yield self._condition(
+                "outranked_keys",
+                since=since,
+                title=f"{self._name}: {status.table} shows {plural(status.outranked_keys, 'key')} as they were before",
+                text=f"later records of these keys have a lower {', '.join(settings.order)}, so they do not count",
+                likely="the source was restored, and begins its positions again; or it repeats old changes",
+                mend="begin a state of another state.table with a new snapshot in a topic of its own, or leave out "
+                f"state.order; or accept them: state.accept.outranked_keys: {status.outranked_keys}",
+            )
+        if status.uncertain > settings.accept.uncertain:
+            yield self._condition(
+                "uncertain",
+                offsets=status.uncertain,
+                since=since,
+                title=f"{self._name}: {status.table} may show keys that were deleted",
+                text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored; deletions "
+                "may be among them, since Kafka no longer kept these",
+                likely="the agent was down, or behind, for longer than the topic's delete.retention.ms",
+                mend="compare the keys with the source, and delete those again that it lacks; then accept them: "
+                f"state.accept.uncertain: {status.uncertain}",
+                fact=str(status.uncertain),
+            )
+
+
+def followed_schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
+    """The conditions of ``topic``, which follows the schema in ``state``.
+
+    They are changes that wait for a person, and a registry that is silent.
+    """
+    name = f"{topic.cluster}/{topic.topic}"
+    options = f"--topics FILE --cluster {topic.cluster} --topic {topic.topic}"
+    proposal = state.proposal
+    if proposal is not None and proposal.version != state.dismissed:
+        rebuild = f"spark-submit spark/jobs/rebuild.py {options} --all --schema {proposal.version}"
+        mend = f"{rebuild} makes all rows so (or tidemark_backfill in mode schema); --compare shows which rows change"
+        if not proposal.can_be_rebuilt:
+            mend = "register a version that fits, or give the topic another table"
+        yield Condition(
+            kind="schema",
+            key=f"schema/{name}",
+            cluster=topic.cluster,
+            topic=topic.topic,
+            since=proposal.at,
+            title=f"{name}: version {proposal.version} of {state.subject} does not fit the table",
+            text="; ".join(f"{change.path}: {change.detail}" for change in proposal.changes),
+            likely="a producer has registered it; what fits lands, and records that cannot be read are in quarantine",
+            mend=f"{mend}; tidemark schema dismiss {topic.topic} --version {proposal.version} leaves it as it is",
+            fact=str(proposal.version),
+        )
+    if state.unanswered_since is not None:
+        yield Condition(
+            kind="schema",
+            key=f"schema/{name}/registry",
+            cluster=topic.cluster,
+            topic=topic.topic,
+            since=state.unanswered_since,
+            title=f"{name}: the registry does not say which schema is the newest",
+            text=f"of {state.subject} since {in_utc(state.unanswered_since)}: {state.reason}",
+            likely="the registry does not answer, refuses, or has removed the subject; the schema stays as it is",
+            mend="see parser.schema of the topic, and the registry's own log",
+            patience=REGISTRY_PATIENCE,
+        )
+
+
+def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
+    """Waiting time of the oldest byte that is not in the store; None if the agent does not know it.
+
+    The agents measure that time by a clock that nothing sets; the age of their report is added to it. It is zero if all
+    was stored when the agent looked: younger bytes are at most as old as that look, and may not exist.
+    """
+    if entry.oldest_unstored is None:
+        return None
+    if entry.oldest_unstored == 0:
+        return timedelta(0)
+    return timedelta(seconds=entry.oldest_unstored) + max(timedelta(0), now - entry.observed_at)
+
+
+class _Unstored(NamedTuple):
+    waits: timedelta
+    partition: int
+    leader: LeaderEntry
+
+
+def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime) -> Iterator[Condition]:
+    """The condition that bytes have waited at brokers for longer than the promise; ``led`` is by partition.
+
+    Bytes behind a gap are left out: the gap has its own incident, and they could not land.
+    """
+    if topic.freshness is None:
+        return
+    free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
+    waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
+    late = [_Unstored(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
+    if not late:
+        return
+    oldest = max(late, key=lambda waiting: waiting.waits)
+    entry = oldest.leader.entry
+    brokers = sorted({waiting.leader.broker for waiting in late})
+    stored = entry.least_stored_end
+    yield Condition(
+        kind="unstored",
+        key=f"unstored/{topic.cluster}/{topic.topic}",
+        cluster=topic.cluster,
+        topic=topic.topic,
+        partition=oldest.partition,
+        start=stored,
+        end=entry.high_watermark,
+        since=now - oldest.waits,
+        title=f"{topic.cluster}/{topic.topic}: records wait at the brokers",
+        text=f"bytes of {plural(len(late), 'partition')} are not in the store after {duration(topic.freshness)}; "
+        f"partition {oldest.partition} waits at {stored}",
+        likely="an agent cannot reach the store or keep up, or does not pack the topic "
+        f"(brokers {', '.join(map(str, brokers[:5]))})",
+        mend=f"tidemark config check --agents; on {of_broker(oldest.leader.broker)}, see {agent_log()}",
+    )
+
+
+def unmeasured(
+    topic: TopicSettings, led: Mapping[int, LeaderEntry], gone: Collection[int], now: datetime
+) -> Iterator[Condition]:
+    """The condition that a freshness is not measured: agents do not report their oldest byte's age, or are gone.
+
+    An agent without that measure is as bad as a late one: nobody knows whether the promise is held.
+    """
+    if topic.freshness is None:
+        return
+    mute = [leader for leader in led.values() if leader.broker in gone or leader.entry.oldest_unstored is None]
+    if not mute:
+        return
+    brokers = sorted({leader.broker for leader in mute})
+    silent = sorted({leader.broker for leader in mute if leader.broker in gone})
+    since = min((leader.entry.observed_at for leader in mute if leader.broker in gone), default=now)
+    yield Condition(
+        kind="unmeasured",
+        key=f"unmeasured/{topic.cluster}/{topic.topic}",
+        cluster=topic.cluster,
+        topic=topic.topic,
+        since=since,
+        title=f"{topic.cluster}/{topic.topic}: nobody knows whether its freshness is held",
+        text=f"the agents of brokers {', '.join(map(str, brokers[:5]))} do not say how long the oldest byte of "
+        f"{plural(len(mute), 'partition')} has waited" + (f", some since {in_utc(since)}" if silent else ""),
+        likely=_why_mute(mute, silent),
+        mend="tidemark config check --agents names what to set",
+        patience=_RESTART_PATIENCE,
+    )
+
+
+def _why_mute(mute: Collection[LeaderEntry], silent: Collection[int]) -> str:
+    if silent:
+        return "the agent is stopped"
+    if all(not leader.entry.packs_known for leader in mute):
+        return "the agent cannot read what former leaders have packed, or cannot claim the partitions"
+    return "the agent is not set to pack the topic, or is an older one"

@@ -1,8 +1,7 @@
 """The costs of a topic and the freshness of its table, from its rate, Kafka's settings and the agents'.
 
-Prices of requests to the store, and the requests of a segment and of a live landing.
-
-``bench.agent`` and ``bench.idle`` measure the requests.
+Costs are requests to the store, at their prices, and stored bytes. ``bench.agent`` and ``bench.idle`` measure the
+requests of a segment and of a live landing.
 """
 
 from __future__ import annotations
@@ -19,57 +18,12 @@ from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
 from tidemark.onboarding.facts import Sample, TopicFacts
 from tidemark.topics import TopicSettings
 
-DAYS: Final = 30.4
-"""Days in a month."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices in US dollars, from the price list of S3 Standard in us-east-1.
-
-    For a request (``put``: PUT, COPY, POST, LIST; ``get``: GET, HEAD), and for a byte ``stored`` for a month (the first
-    50 TB).
-    """
-
-    put: float = 0.005 / 1000
-    get: float = 0.0004 / 1000
-    stored: float = 0.023 / (1 << 30)
-
-
-@dataclass(frozen=True)
-class PerSegment:
-    """Requests for one segment: its objects, manifest and ``offset.wm``."""
-
-    put: float = 5
-
-
-@dataclass(frozen=True)
-class PerLanding:
-    """Requests of a live landing: for a broker's head and each pack, for a partition, for a topic's commit.
-
-    The scan reads each version of a head, and the landing reads the last one again.
-    """
-
-    head_get: float = PACKS_PER_FRESHNESS + 1
-    pack_get: float = 3
-    partition_get: float = 1
-    range_get: float = 1
-    topic_put: float = 7
-    topic_get: float = 12
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the table: requests and dollars in a month."""
-
-    what: str
-    requests: float
-    dollars: float
-
-
 RateSource = Literal["option", "agents", "sample"]
 
-_MONTH: Final = timedelta(days=DAYS)
+DAYS_OF_MONTH: Final = 30.4
+"""Days in a month."""
+
+_MONTH: Final = timedelta(days=DAYS_OF_MONTH)
 _LONG_WAIT: Final = timedelta(hours=1)
 """People expect a table's rows sooner; a note warns of later segments."""
 
@@ -135,8 +89,8 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
     return Expectation(topic.freshness, wait, tuple(notes))
 
 
-def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[Line]:
-    """A month's requests and bytes that the topic adds, at S3's prices, see :mod:`tidemark.onboarding.costs`.
+def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[CostLine]:
+    """A month's requests and bytes that the topic adds, at S3's prices, see :class:`Prices`.
 
     The agents' requests without the topic, and packs, which all topics of a broker share, are not counted. Raw is
     stored for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
@@ -156,15 +110,15 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
     yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
-    yield Line("landings: state and segments", gets, gets * prices.get)
+    yield CostLine("landings: state and segments", gets, gets * prices.get)
     for subject, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
         share = (kept or _MONTH) / _MONTH
         term = f"kept {_words(kept)}" if kept else "each month that is kept"
-        yield Line(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
+        yield CostLine(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
 
 
-def _puts(subject: str, requests: float, prices: Prices) -> Line:
-    return Line(subject, requests, requests * prices.put)
+def _puts(subject: str, requests: float, prices: Prices) -> CostLine:
+    return CostLine(subject, requests, requests * prices.put)
 
 
 def _rotation(facts: TopicFacts, rate: Rate | None) -> timedelta:
@@ -180,3 +134,47 @@ def _words(length: timedelta) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g}{unit}"
     return f"{seconds:.3g}s"
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Prices in US dollars, from the price list of S3 Standard in us-east-1.
+
+    For a request (``put``: PUT, COPY, POST, LIST; ``get``: GET, HEAD), and for a byte ``stored`` for a month (the first
+    50 TB).
+    """
+
+    put: float = 0.005 / 1000
+    get: float = 0.0004 / 1000
+    stored: float = 0.023 / (1 << 30)
+
+
+@dataclass(frozen=True)
+class PerSegment:
+    """Requests for one segment: its objects, manifest and ``offset.wm``."""
+
+    put: float = 5
+
+
+@dataclass(frozen=True)
+class PerLanding:
+    """Requests of a live landing: for a broker's head and each pack, for a partition, for a topic's commit.
+
+    The scan reads each version of a head, and the landing reads the last one again.
+    """
+
+    head_get: float = PACKS_PER_FRESHNESS + 1
+    pack_get: float = 3
+    partition_get: float = 1
+    range_get: float = 1
+    topic_put: float = 7
+    topic_get: float = 12
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """One line of the table: requests and dollars in a month."""
+
+    what: str
+    requests: float
+    dollars: float

@@ -1,6 +1,6 @@
-"""Kafka's description of a topic.
+"""What onboarding knows of a topic: Kafka's description of it, and a sample of its records.
 
-A sample of a topic's records: the first and the last of each partition, bounded.
+The sample has the first and the last records of each partition, and is bounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ import pyarrow as pa
 from tidemark.brokersets.placement import Replicas
 from tidemark.decode import SCHEMA
 
-COLUMNS: Final = pa.schema(
+_SHOWN: Final = (
+    *("cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "compression.type"),
+    *("message.timestamp.type", "max.message.bytes", "min.insync.replicas"),
+)
+"""The configuration that matters to ingestion."""
+
+SAMPLE_COLUMNS: Final = pa.schema(
     [
         SCHEMA.field(name)
         for name in ("kafka_partition", "kafka_offset", "kafka_timestamp", "kafka_key", "kafka_value", "kafka_headers")
@@ -22,80 +28,13 @@ COLUMNS: Final = pa.schema(
 )
 """The part of a record that is kept: all that parsers read."""
 
-MOST_PARTITIONS: Final = 64
+MOST_SAMPLED_PARTITIONS: Final = 64
 """The most sampled partitions; of a topic with more, some at equal distances are sampled."""
 
-MOST_BYTES: Final = 64 << 20
+MOST_SAMPLE_BYTES: Final = 64 << 20
 """Bytes of keys and values at which a sample ends."""
 
-Source = Literal["raw", "kafka"]
-
-
-class Span(NamedTuple):
-    """Offsets ``[start, end)`` of a partition."""
-
-    start: int
-    end: int
-
-
-class Sample(NamedTuple):
-    """Records of :data:`COLUMNS`, the offsets of each sampled partition, and the number of all ``partitions``."""
-
-    source: Source
-    rows: pa.RecordBatch
-    spans: Mapping[int, Span]
-    partitions: int
-
-    @property
-    def values(self) -> list[bytes | None]:
-        """The values, None for tombstones."""
-        values: list[bytes | None] = self.rows.column("kafka_value").to_pylist()
-        return values
-
-    @property
-    def size(self) -> int:
-        """Bytes of the keys and values."""
-        return sum(
-            len(part or b"") for name in ("kafka_key", "kafka_value") for part in self.rows.column(name).to_pylist()
-        )
-
-
-def chosen(partitions: Iterable[int], most: int = MOST_PARTITIONS) -> list[int]:
-    """The partitions to sample."""
-    known = sorted(partitions)
-    if len(known) <= most:
-        return known
-    return [known[number * len(known) // most] for number in range(most)]
-
-
-def ends(span: Span, count: int) -> list[Span]:
-    """The first and last offsets of ``span``, at most ``count`` in all."""
-    if span.end - span.start <= count:
-        return [span] if span.start < span.end else []
-    first, last = (count + 1) // 2, count // 2
-    both = [Span(span.start, span.start + first), Span(span.end - last, span.end)]
-    return [end for end in both if end.start < end.end]
-
-
-def rows_of(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of :data:`COLUMNS`; it ends with the batch that reaches MOST_BYTES of keys and values."""
-    kept: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if size >= MOST_BYTES:
-            break
-        kept.append(batch.select(COLUMNS.names).cast(COLUMNS))
-        size += batch.column("kafka_value").nbytes + batch.column("kafka_key").nbytes
-    table = pa.Table.from_batches(kept, COLUMNS).combine_chunks()
-    combined: list[Any] = table.to_batches()
-    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=COLUMNS)
-
-
-_SHOWN: Final = (
-    *("cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "compression.type"),
-    *("message.timestamp.type", "max.message.bytes", "min.insync.replicas"),
-)
-"""The configuration that matters to ingestion."""
+SampledFrom = Literal["raw", "kafka"]
 
 
 class TopicFacts(NamedTuple):
@@ -149,3 +88,63 @@ class TopicFacts(NamedTuple):
 
 def _milliseconds(text: str) -> timedelta:
     return timedelta(milliseconds=min(int(text), 36_500 * 86_400_000))
+
+
+class SampledSpan(NamedTuple):
+    """Offsets ``[start, end)`` of a partition."""
+
+    start: int
+    end: int
+
+
+class Sample(NamedTuple):
+    """Records of :data:`SAMPLE_COLUMNS` from the sampled offsets of partitions; ``partitions`` is the number of all."""
+
+    source: SampledFrom
+    rows: pa.RecordBatch
+    spans: Mapping[int, SampledSpan]
+    partitions: int
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """The values, None for tombstones."""
+        values: list[bytes | None] = self.rows.column("kafka_value").to_pylist()
+        return values
+
+    @property
+    def size(self) -> int:
+        """Bytes of the keys and values."""
+        return sum(
+            len(part or b"") for name in ("kafka_key", "kafka_value") for part in self.rows.column(name).to_pylist()
+        )
+
+
+def sampled_partitions(partitions: Iterable[int], most: int = MOST_SAMPLED_PARTITIONS) -> list[int]:
+    """The partitions to sample."""
+    known = sorted(partitions)
+    if len(known) <= most:
+        return known
+    return [known[number * len(known) // most] for number in range(most)]
+
+
+def first_and_last(span: SampledSpan, count: int) -> list[SampledSpan]:
+    """The first and last offsets of ``span``, at most ``count`` in all."""
+    if span.end - span.start <= count:
+        return [span] if span.start < span.end else []
+    first, last = (count + 1) // 2, count // 2
+    both = [SampledSpan(span.start, span.start + first), SampledSpan(span.end - last, span.end)]
+    return [end for end in both if end.start < end.end]
+
+
+def sample_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of :data:`SAMPLE_COLUMNS`; it ends with the batch that reaches MOST_SAMPLE_BYTES of keys and values."""
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if size >= MOST_SAMPLE_BYTES:
+            break
+        kept.append(batch.select(SAMPLE_COLUMNS.names).cast(SAMPLE_COLUMNS))
+        size += batch.column("kafka_value").nbytes + batch.column("kafka_key").nbytes
+    table = pa.Table.from_batches(kept, SAMPLE_COLUMNS).combine_chunks()
+    combined: list[Any] = table.to_batches()
+    return combined[0] if combined else pa.RecordBatch.from_pylist([], schema=SAMPLE_COLUMNS)

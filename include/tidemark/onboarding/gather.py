@@ -1,6 +1,6 @@
-"""Asks Kafka and the store for the facts and the sample that onboarding starts from.
+"""A look at a topic, from its name to the change: the work of ``tidemark topics add`` and of Airflow's form.
 
-A look at a topic, from its name to the change: the work of ``tidemark topics add`` and of Airflow's form.
+It begins with the facts and the sample, for which Kafka and the store are asked.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tidemark.brokersets.load import PartitionLoad, loads
+from tidemark.brokersets.load import PartitionLoad, observed_loads
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.led_partitions import led_partitions
-from tidemark.onboarding.facts import Sample, Span, TopicFacts, chosen, ends, rows_of
+from tidemark.onboarding.facts import Sample, SampledSpan, TopicFacts, first_and_last, sample_rows, sampled_partitions
 from tidemark.onboarding.kafka_source import KafkaSource
 from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, check_request, onboard
 from tidemark.onboarding.options import SampleSource
@@ -62,7 +62,7 @@ def cluster_loads(
     deployment: Deployment, cluster: str, replicas: Mapping[TopicPartition, tuple[int, ...]] | None = None
 ) -> list[PartitionLoad]:
     """The loads of all partitions that agents of ``cluster`` report. Raises StoreError and FormatError."""
-    return loads(led_partitions(deployment, cluster), None, replicas)
+    return observed_loads(led_partitions(deployment, cluster), None, replicas)
 
 
 def topic_loads(deployment: Deployment, cluster: str, topic: str) -> list[PartitionLoad]:
@@ -78,19 +78,19 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     """
     topics = RemoteTopics(storage)
     numbers = topics.partitions_for_topic(topic)
-    spans: dict[int, Span] = {}
-    for number in chosen(numbers):
+    spans: dict[int, SampledSpan] = {}
+    for number in sampled_partitions(numbers):
         known = topics.partition(topic, number)
         if known is not None:
-            spans[number] = Span(known.start, max(known.start, known.end(committed=True)))
+            spans[number] = SampledSpan(known.start, max(known.start, known.end(committed=True)))
     each = max(2, records // max(1, len(spans)))
     batches = [
         batch
         for number, span in spans.items()
-        for part in ends(span, each)
+        for part in first_and_last(span, each)
         for batch in iter_range(topic, number, *part, storage=storage, on_gap="skip")
     ]
-    rows = rows_of(batches)
+    rows = sample_rows(batches)
     return Sample("raw", rows, spans, len(numbers)) if len(rows) else None
 
 

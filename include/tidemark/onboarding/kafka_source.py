@@ -16,7 +16,16 @@ from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.errors import BrokerError
 from tidemark.formats import keys
 from tidemark.kafka_admin import AdminClient, patiently
-from tidemark.onboarding.facts import COLUMNS, MOST_BYTES, Sample, Span, TopicFacts, chosen, ends, rows_of
+from tidemark.onboarding.facts import (
+    MOST_SAMPLE_BYTES,
+    SAMPLE_COLUMNS,
+    Sample,
+    SampledSpan,
+    TopicFacts,
+    first_and_last,
+    sample_rows,
+    sampled_partitions,
+)
 
 _POLL_MS: Final = 200
 _READ_SECONDS: Final = 20.0
@@ -69,7 +78,7 @@ class KafkaSource:
 
         Records that a broker does not give within 20 s are left out.
         """
-        numbers = chosen(range(partitions))
+        numbers = sampled_partitions(range(partitions))
         asked = [TopicPartition(topic, number) for number in numbers]
         try:
             consumer = KafkaConsumer(
@@ -82,14 +91,14 @@ class KafkaSource:
             )
             try:
                 first, last = consumer.beginning_offsets(asked), consumer.end_offsets(asked)
-                spans = {at.partition: Span(first[at], last[at]) for at in asked}
+                spans = {at.partition: SampledSpan(first[at], last[at]) for at in asked}
                 each = max(2, records // max(1, len(asked)))
                 batches = list(_read(consumer, topic, spans, each))
             finally:
                 consumer.close()
         except KafkaError as error:
             raise self._failed(error) from error
-        return Sample("kafka", rows_of(batches), spans, partitions)
+        return Sample("kafka", sample_rows(batches), spans, partitions)
 
     def create(self, topic: str, placement: Sequence[Replicas], config: Mapping[str, str]) -> None:
         """Create a topic with these replicas. Raises BrokerError, also if it exists."""
@@ -109,18 +118,18 @@ class KafkaSource:
         self._admin.close()
 
 
-def _read(consumer: Any, topic: str, spans: Mapping[int, Span], each: int) -> Iterator[pa.RecordBatch]:
+def _read(consumer: Any, topic: str, spans: Mapping[int, SampledSpan], each: int) -> Iterator[pa.RecordBatch]:
     size = 0
     for number, span in spans.items():
         at = TopicPartition(topic, number)
         consumer.assign([at])
-        for part in ends(span, each):
+        for part in first_and_last(span, each):
             consumer.seek(at, part.start)
             records = list(_records(consumer, at, part.end))
             size += sum(len(record.key or b"") + len(record.value or b"") for record in records)
             if records:
                 yield _batch(records)
-            if size >= MOST_BYTES:
+            if size >= MOST_SAMPLE_BYTES:
                 return
 
 
@@ -133,7 +142,7 @@ def _records(consumer: Any, at: TopicPartition, end: int) -> Iterator[Any]:
 
 
 def _batch(records: Sequence[Any]) -> pa.RecordBatch:
-    """The records as :data:`COLUMNS`; a time that no table can hold is null, as in the decoder."""
+    """The records as :data:`SAMPLE_COLUMNS`; a time that no table can hold is null, as in the decoder."""
     rows = [
         {
             "kafka_partition": record.partition,
@@ -147,7 +156,7 @@ def _batch(records: Sequence[Any]) -> pa.RecordBatch:
         }
         for record in records
     ]
-    return pa.RecordBatch.from_pylist(rows, schema=COLUMNS)
+    return pa.RecordBatch.from_pylist(rows, schema=SAMPLE_COLUMNS)
 
 
 def _instant(milliseconds: int | None) -> int | None:

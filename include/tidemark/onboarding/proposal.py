@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer, infer_changes
+from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer_changes, infer_columns
 from tidemark.onboarding.facts import Sample, TopicFacts
 from tidemark.onboarding.options import Format
 from tidemark.parsers.confluent_framing import split_frame, split_message
@@ -134,7 +134,7 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
         except (RefusedValue, RefusedRecord):
             continue  # counted as refused when the parser is tried
     changes = infer_changes(documents)
-    columns = changes or infer(documents)
+    columns = changes or infer_columns(documents)
     if not columns.columns:
         raise _unclear(topic, "the sample has no JSON object with a field, so there are no columns; state --format")
     settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns.columns]}

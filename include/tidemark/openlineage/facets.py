@@ -1,26 +1,22 @@
-"""Facets of OpenLineage, as its JSON schemas have them, and Tidemark's own facet of a run.
+"""Facets of OpenLineage, as its JSON schemas have them, and the lineage of a job, put together from its parts.
 
-Tidemark's facet is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`` is its schema.
-
-The lineage of one job, put together from its parts.
+Tidemark's own facet of a run is ``tidemark_runs``; ``docs/lineage/TidemarkRunsRunFacet.json`` is its schema.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydantic import JsonValue
 
+from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.installation import VERSION
 
 if TYPE_CHECKING:
     from deltalake import Schema
 
     from tidemark.formats.raw.lineage import Facets
-from typing import NamedTuple
-
-from tidemark.formats.raw.lineage import Dataset, JobLineage
 
 PRODUCER: Final = f"urn:tidemark:{VERSION}"
 """The producer of the metadata, a URI as OpenLineage wants it."""
@@ -107,7 +103,7 @@ def _struct(kind: Any) -> Mapping[str, Any] | None:
     return kind if kind["type"] == "struct" else _struct(kind.get("elementType") or kind.get("valueType"))
 
 
-class Found(NamedTuple):
+class LineagePart(NamedTuple):
     """A part of a job's lineage: its datasets, and its entry in Tidemark's facet of the run."""
 
     inputs: tuple[Dataset, ...] = ()
@@ -115,7 +111,7 @@ class Found(NamedTuple):
     entry: Mapping[str, JsonValue] | None = None
 
 
-def joined(parts: Iterable[Found]) -> JobLineage:
+def joined(parts: Iterable[LineagePart]) -> JobLineage:
     """All ``parts`` together. A dataset is listed once as an input and once as an output; its last part counts."""
     all_parts = list(parts)
     entries = [part.entry for part in all_parts if part.entry is not None]

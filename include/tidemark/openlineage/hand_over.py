@@ -1,10 +1,9 @@
 """Hands a job's lineage over to the Airflow task that started it, wherever the job runs.
 
-The task names an object of the lake. The job writes it as its last step, and the task removes it after reading it.
-Each try of a task names an object of its own, so no other job ever writes to it. If a task dies, a vacuum
-(:mod:`tidemark.planning.maintenance.vacuum`) removes the object.
-
-Datasets that a job is about to read and write, from the topics file alone: for its start and failure events.
+The task names an object of the lake. The job writes it as its last step, and the task removes it after reading it. Each
+try of a task names an object of its own, so no other job ever writes to it. If a task dies, a vacuum
+(:mod:`tidemark.planning.maintenance.vacuum`) removes the object. For the events of a job's start and failure there is
+no such object: the topics file alone tells which datasets the job is about to read and write.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Final
 from tidemark.errors import NotFound
 from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.openlineage import naming
-from tidemark.openlineage.facets import Found, joined
+from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.store import open_store, put_over
 from tidemark.topics import Deployment, TopicSettings
 
 _Name = Callable[[Deployment, TopicSettings], Dataset]
 _LANDS: Final = ((naming.kafka_topic, naming.raw_topic), (naming.table,))
 
-_OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
+_DATASETS_OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
     "ingest": _LANDS,
     "land_live": _LANDS,
     "rebuild": ((naming.raw_topic,), (naming.table,)),
@@ -39,15 +38,6 @@ _OF_JOBS: Final[dict[str, tuple[tuple[_Name, ...], tuple[_Name, ...]]]] = {
     "retain_packs": ((), (naming.packs_of,)),
 }
 """Inputs and outputs of each topic, by the name of the job's program."""
-
-
-def of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:
-    """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
-    inputs, outputs = _OF_JOBS.get(job, ((), ()))
-    return joined(
-        Found(tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs))
-        for topic in topics
-    )
 
 
 def new_place() -> str:
@@ -78,3 +68,14 @@ def remove(deployment: Deployment, cluster: str, place: str) -> None:
     """Remove the job's lineage, once it has been read. Raises StoreError."""
     store = open_store(deployment.lake_store, deployment.store)
     store.delete(deployment.deployment_keys(cluster).hand_over(place))
+
+
+def datasets_of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:
+    """The datasets of ``topics`` that the program ``job`` of ``spark/jobs`` works on; none for other programs."""
+    inputs, outputs = _DATASETS_OF_JOBS.get(job, ((), ()))
+    return joined(
+        LineagePart(
+            tuple(name(deployment, topic) for name in inputs), tuple(name(deployment, topic) for name in outputs)
+        )
+        for topic in topics
+    )

@@ -16,7 +16,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.intervals import Intervals
 from tidemark.openlineage import facets, naming
-from tidemark.openlineage.facets import Found
+from tidemark.openlineage.facets import LineagePart
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 
 MOST_OFFSETS: Final = 2000
@@ -26,7 +26,7 @@ MOST_DATES: Final = 1000
 _PARSES: Final = frozenset({"ingest", "rebuild", "repair", "replay"})
 
 
-def of_run(table: TopicTable, plan: RunPlan, result: RunResult) -> Found:
+def of_run(table: TopicTable, plan: RunPlan, result: RunResult) -> LineagePart:
     """Lineage of the run of ``plan``. If nothing was committed, it has no outputs.
 
     Raises:
@@ -35,14 +35,14 @@ def of_run(table: TopicTable, plan: RunPlan, result: RunResult) -> Found:
     landed = result.status == "landed"
     entry = _entry(table, plan, result)
     if not landed:
-        return Found(_inputs(table, plan), (), entry)
+        return LineagePart(_inputs(table, plan), (), entry)
     spans = list(_spans(plan, Ledger.load(table.store, table.keys.ledger(result.ledger_n, plan.attempt))))
     offsets: list[JsonValue] = [
         {"incarnation": incarnation, "partition": partition, "from": start, "to": end}
         for (incarnation, partition), start, end in spans[:MOST_OFFSETS]
     ]
     entry |= {"offsets": offsets, "offsetsNotListed": max(0, len(spans) - MOST_OFFSETS)}
-    return Found(_inputs(table, plan), _outputs(table, plan, result), entry)
+    return LineagePart(_inputs(table, plan), _outputs(table, plan, result), entry)
 
 
 def _entry(table: TopicTable, plan: RunPlan, result: RunResult) -> dict[str, JsonValue]:

@@ -9,13 +9,13 @@ from pydantic import JsonValue
 
 from tidemark.formats.table.audit_report import AuditReport, Kind
 from tidemark.openlineage import facets, naming
-from tidemark.openlineage.facets import Found
+from tidemark.openlineage.facets import LineagePart
 from tidemark.openlineage.runs import MOST_DATES, MOST_OFFSETS
 from tidemark.planning.maintenance.retention_report import RetentionReport
 from tidemark.table.delta_table import TopicTable
 
 
-def of_audit(table: TopicTable, report: AuditReport) -> Found:
+def of_audit(table: TopicTable, report: AuditReport) -> LineagePart:
     """Lineage of an audit: it reads raw and the table. Each kind of finding is a test, which fails if there is one."""
     counts = Counter(finding.kind for finding in report.findings)
     firsts = {finding.kind: finding.text() for finding in reversed(report.findings)}
@@ -41,10 +41,10 @@ def of_audit(table: TopicTable, report: AuditReport) -> Found:
         "bytesRead": report.bytes_read,
         "findings": len(report.findings) + report.more,
     }
-    return Found((naming.raw_topic(table.deployment, table.topic), audited), (), entry)
+    return LineagePart((naming.raw_topic(table.deployment, table.topic), audited), (), entry)
 
 
-def of_retention(table: TopicTable, report: RetentionReport) -> Found:
+def of_retention(table: TopicTable, report: RetentionReport) -> LineagePart:
     """Lineage of a retention: its output is the table, or raw, if it removed anything."""
     gone = [date for date in report.dates if date.removed]
     cut = [partition for partition in report.partitions if partition.removed_to]
@@ -63,10 +63,10 @@ def of_retention(table: TopicTable, report: RetentionReport) -> Found:
         "offsets": offsets,
         "offsetsNotListed": max(0, len(cut) - MOST_OFFSETS),
     }
-    return Found((), (name(table.deployment, table.topic),) if gone or cut else (), entry)
+    return LineagePart((), (name(table.deployment, table.topic),) if gone or cut else (), entry)
 
 
-def of_vacuum(table: TopicTable, ledger_n: int, files: int, size: int) -> Found:
+def of_vacuum(table: TopicTable, ledger_n: int, files: int, size: int) -> LineagePart:
     """Lineage of a vacuum, which removes objects that no reader can need: ``files`` with ``size`` bytes."""
     entry = _entry(table, "vacuum") | {
         "status": "removed" if files else "nothing removed",
@@ -74,10 +74,10 @@ def of_vacuum(table: TopicTable, ledger_n: int, files: int, size: int) -> Found:
         "filesRemoved": files,
         "bytesRemoved": size,
     }
-    return Found((), (naming.table(table.deployment, table.topic),) if files else (), entry)
+    return LineagePart((), (naming.table(table.deployment, table.topic),) if files else (), entry)
 
 
-def of_pack_retention(cluster: str, store: str, prefix: str, packs: int, size: int) -> Found:
+def of_pack_retention(cluster: str, store: str, prefix: str, packs: int, size: int) -> LineagePart:
     """Lineage of the removal of ``packs`` with ``size`` bytes from a store and prefix."""
     entry: dict[str, JsonValue] = {
         "kind": "retention of packs",
@@ -86,14 +86,14 @@ def of_pack_retention(cluster: str, store: str, prefix: str, packs: int, size: i
         "filesRemoved": packs,
         "bytesRemoved": size,
     }
-    return Found((), (naming.packs(store, prefix, cluster),) if packs else (), entry)
+    return LineagePart((), (naming.packs(store, prefix, cluster),) if packs else (), entry)
 
 
-def of_export(table: TopicTable, to: str, rows: int, files: int, size: int) -> Found:
+def of_export(table: TopicTable, to: str, rows: int, files: int, size: int) -> LineagePart:
     """Lineage of an export of raw segments as plain files to the URL ``to``."""
     written = naming.at(to, more=facets.output_statistics(rows=rows, files=files, size=size))
     entry = _entry(table, "export") | {"status": "written", "rows": rows}
-    return Found((naming.raw_topic(table.deployment, table.topic),), (written,) if files else (), entry)
+    return LineagePart((naming.raw_topic(table.deployment, table.topic),), (written,) if files else (), entry)
 
 
 def _entry(table: TopicTable, kind: str) -> dict[str, JsonValue]:

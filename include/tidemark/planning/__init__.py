@@ -2,11 +2,11 @@
 
 * ``partition_plan`` has the rules for one partition and is pure; ``read`` finds given offsets in raw
 * ``date_finality`` decides which dates close and is pure as well
-* ``ingest`` plans a run for new offsets, ``rebuild`` a run for dates, ``replay`` a run for quarantined rows
-* ``repair`` plans a run that restores a table which another program changed
-* ``lost_files`` finds the files that dates have lost, ``lost_gaps`` the offsets that will never come
+* ``ingest`` plans a run for new offsets, and finds the offsets that will never come
+* ``rebuild`` plans a run for dates, and a run for quarantined rows
+* ``repair`` plans a run that restores a table which another program changed, and finds the files that dates have lost
 * ``compaction`` plans a run that merges small files, ``retention`` a run that removes dates
-* ``common`` has the fields that all plans share, ``plan_store`` writes and finds plans
+* ``common`` has the fields that all plans share, and writes and finds plans
 
 An equal state gives an equal plan, except for its attempt and its time. Nothing here imports pyarrow or Spark at module
 level, because the scheduler's ``plan`` task runs this code too.

@@ -1,8 +1,6 @@
-"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, and its masks.
+"""Parts that plans share: the ledger that a plan follows, its settings, code and identity, its masks, and its object.
 
-The digest of the code that makes files: of the sources that turn raw segments into rows and files, and no others.
-
-A plan as an object in the store: written before anything else of its run, and never changed.
+A plan is an object in the store, which is written before anything else of its run, and never changed.
 """
 
 from __future__ import annotations
@@ -25,32 +23,9 @@ from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
+Key = tuple[int, int]
 
-def write_plan(table: TopicTable, plan: RunPlan) -> str:
-    """Write ``plan`` under its attempt and return the key.
-
-    Raises:
-        PreconditionFailed: the attempt has another plan already; read that one.
-    """
-    key = table.keys.attempt(plan.attempt)
-    put_once(table.store, key, plan.to_bytes())
-    return key
-
-
-def read_plan(table: TopicTable, key: str) -> RunPlan:
-    """The plan under ``key``. Raises NotFound, or FormatError for an object that is not a plan."""
-    return RunPlan.load(table.store, key)
-
-
-def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
-    """The plan of ``attempt``, or None."""
-    try:
-        return read_plan(table, table.keys.attempt(attempt))
-    except NotFound:
-        return None
-
-
-SOURCES: Final = (
+CODE_SOURCES: Final = (
     "tidemark/decode",
     "tidemark/formats/table/base_columns.py",
     "tidemark/formats/raw/hashsum.py",
@@ -65,36 +40,6 @@ SOURCES: Final = (
 
 Their installed files are read without an import: plans are also made where Spark's libraries are not installed.
 """
-
-
-@cache
-def code_digest() -> str:
-    """16 hexadecimal digits of the SHA-256 over :data:`SOURCES`, by path. Raises ConfigError if one is missing."""
-    digest = hashlib.sha256()
-    for name, path in sorted(_files()):
-        digest.update(f"{name}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _files() -> Iterator[tuple[str, Path]]:
-    """The Python files of :data:`SOURCES`, each with its name below the installation."""
-    for source in SOURCES:
-        root = _root(source.partition("/")[0])
-        place = root / source
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            yield path.relative_to(root).as_posix(), path
-
-
-def _root(package: str) -> Path:
-    """The directory that has ``package``."""
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise ConfigError("this installation", [(package, "is missing: install Tidemark's wheel whole")])
-    return Path(spec.origin).parent.parent
-
-
-Key = tuple[int, int]
 
 
 def following(
@@ -152,3 +97,57 @@ def masked_offsets(table: TopicTable, stored: StoredMasks, approvals: Collection
     if approvals is not None:
         masks = [mask for mask in masks if set(mask.approvals) <= set(approvals)]
     return sorted({offset for mask in masks for part in mask.epochs for offset in part.offsets})
+
+
+def write_plan(table: TopicTable, plan: RunPlan) -> str:
+    """Write ``plan`` under its attempt and return the key.
+
+    Raises:
+        PreconditionFailed: the attempt has another plan already; read that one.
+    """
+    key = table.keys.attempt(plan.attempt)
+    put_once(table.store, key, plan.to_bytes())
+    return key
+
+
+def read_plan(table: TopicTable, key: str) -> RunPlan:
+    """The plan under ``key``. Raises NotFound, or FormatError for an object that is not a plan."""
+    return RunPlan.load(table.store, key)
+
+
+def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
+    """The plan of ``attempt``, or None."""
+    try:
+        return read_plan(table, table.keys.attempt(attempt))
+    except NotFound:
+        return None
+
+
+@cache
+def code_digest() -> str:
+    """The digest of the code that makes files: 16 hexadecimal digits of the SHA-256 over :data:`CODE_SOURCES`, by path.
+
+    These turn raw segments into rows and files, and no others do. Raises ConfigError if one is missing.
+    """
+    digest = hashlib.sha256()
+    for name, path in sorted(_source_files()):
+        digest.update(f"{name}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _source_files() -> Iterator[tuple[str, Path]]:
+    """The Python files of :data:`CODE_SOURCES`, each with its name below the installation."""
+    for source in CODE_SOURCES:
+        root = _root(source.partition("/")[0])
+        place = root / source
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            yield path.relative_to(root).as_posix(), path
+
+
+def _root(package: str) -> Path:
+    """The directory that has ``package``."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ConfigError("this installation", [(package, "is missing: install Tidemark's wheel whole")])
+    return Path(spec.origin).parent.parent

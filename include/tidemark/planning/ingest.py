@@ -1,6 +1,6 @@
-"""The plan of a run that lands new offsets.
+"""The plan of a run that lands new offsets, and the gaps at which it stops though agents did not find them.
 
-Gaps that runs found and agents did not: an object was removed, or does not hold the data that its manifest lists.
+Runs find such a gap where an object was removed, or does not hold the data that its manifest lists.
 """
 
 from __future__ import annotations

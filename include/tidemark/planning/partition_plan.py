@@ -1,6 +1,7 @@
-"""The part of one partition in a run: its start, its end, and the reason that holds it. Pure.
+"""The part of one partition in a run: its start, its end, and the reason that holds it.
 
-A partition's way back from a landed branch of its log, after an unclean election cut it off.
+The decision is pure. Only the way back from a landed branch of the log, after an unclean election cut it off, is found
+in the store (:func:`rewind`).
 """
 
 from __future__ import annotations

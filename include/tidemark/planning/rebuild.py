@@ -1,16 +1,12 @@
-"""The plan of a run that rebuilds dates of a table from raw and replaces their files.
+"""The plans of runs that make landed rows again: a rebuild from raw, and a replay of the quarantine.
 
-Evidence lists the offsets in the live files of those dates, and the records of those dates that were quarantined or
-filtered. All of these offsets are converted again, and any may get another class. Rows of other dates are left out. The
-job refuses the commit unless the new classes hold exactly the rows of the files that they replace. So if changed
-settings give rows another date, the dates that exchange rows are rebuilt together, or all dates are.
+A rebuild replaces the files of dates. Evidence lists the offsets in the live files of those dates, and the records of
+those dates that were quarantined or filtered. All of these offsets are converted again, and any may get another class.
+Rows of other dates are left out. The job refuses the commit unless the new classes hold exactly the rows of the files
+that they replace. So if changed settings give rows another date, the dates that exchange rows are rebuilt together, or
+all dates are. Rows that retention removed stay away, even if their date got other rows since: see :func:`expired_of`.
 
-Rows that retention removed stay away, even if their date got other rows since: see :func:`expired_of`.
-
-The plan of a run that parses quarantined rows again, without raw: a parser, a schema or a setting was corrected.
-
-A replay takes all rows of a date, or all rows if no dates are given. Rows that pass land, the others are quarantined
-again, and the earlier rows no longer count. Batches that could not be decoded are tried again as well.
+A replay parses quarantined rows again, without raw, after a parser, a schema or a setting was corrected.
 """
 
 from __future__ import annotations
@@ -264,7 +260,11 @@ def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
 
 
 def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
-    """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or all if None."""
+    """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or all if None.
+
+    A replay takes all rows of a date, or all rows if no dates are given. Rows that pass land, the others are
+    quarantined again, and the earlier rows no longer count. Batches that could not be decoded are tried again as well.
+    """
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.live.values())
     ledger = standing.ledger
@@ -275,7 +275,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
             incarnation=incarnation,
             topic_id=ledger.by_partition[incarnation, partition].topic_id,
             partition=partition,
-            ranges=tuple(_range(table, row, created) for row in group),
+            ranges=tuple(_replay_range(table, row, created) for row in group),
         )
         for (incarnation, partition, _), group in groupby(rows, lambda row: (*row.key, row.day))
     ]
@@ -283,7 +283,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
         **following(table, ledger, attempt, created_at=created),
         kind="replay",
         partitions=tuple(
-            _partition(ledger, key, list(group))
+            _replay_partition(ledger, key, list(group))
             for key, group in groupby(tasks, lambda task: (task.incarnation, task.partition))
         ),
         tasks=tuple(tasks),
@@ -291,7 +291,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     )
 
 
-def _range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRange:
+def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRange:
     if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
         rule = f"evidence of refused records from offset {row.first} on does not state their bytes; audit the table"
         raise ContinuityError(f"{table.url}: {rule}")
@@ -309,7 +309,7 @@ def _range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRan
     )
 
 
-def _partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]) -> PartitionPlan:
+def _replay_partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]) -> PartitionPlan:
     state = ledger.by_partition[key]
     start = min(task.from_offset for task in tasks)
     return PartitionPlan.of(state, start, max(part.to_offset for task in tasks for part in task.ranges))

@@ -4,19 +4,8 @@ Added rows are merged. Where an erasure or a cut at an unclean election took row
 them, and reads the rows of their keys again. After a rebuild, a repair or new settings all rows are read again. The
 state outlives rows that retention removed: of its own records it keeps those that evidence says have expired.
 
-The offsets of a compacted topic that may have been deletions which Kafka removed before anybody had stored them.
-
-Kafka's cleaner removes a deletion no sooner than ``delete.retention.ms`` after the first cleaning of its segment, and
-with that first cleaning all older records of its key. So a state table still shows a deleted key only if an older
-record was stored before the first cleaning, and the segment later than that time after it. An offset of class
-``compacted`` is therefore certain if its segment was stored within ``delete.retention.ms`` of one of these times, all
-of them before the first cleaning of a record that could do harm:
-
-* that at which the partition's log, by an earlier segment's manifest, did not reach the offset yet;
-* that up to which, by the ledger that the state was made of, all committed records had landed;
-* that at which the partition was stored for the first time.
-
-All others count, also where raw does not have the manifest any more: more than there are, rather than fewer.
+Of a compacted topic, Kafka may have removed deletions before anybody had stored them; :func:`uncertain_offsets` counts
+the offsets that may have been such.
 """
 
 from __future__ import annotations
@@ -50,6 +39,18 @@ _KEEPING: Final = {"compact", "fold", "retain"}
 
 _HOURLY: Final = timedelta(hours=1)
 _END: Final = (1 << 63) - 1
+
+_SLACK: Final = timedelta(hours=1)
+"""Time between the agent's look at a log and the manifest that tells of it, and allowance for clocks that differ."""
+
+_DELETE_RETENTION: Final = timedelta(days=1)
+"""Kafka's default, where neither settings nor manifest state one."""
+
+_MOST_MILLISECONDS: Final = 10**14
+"""More than 3,000 years, which is for ever."""
+
+_LOOK_BACK: Final = 32
+"""Manifests before a segment that are read, the nearest first: the last one or two tell, unless the agent is behind."""
 
 
 class Meaning(NamedTuple):
@@ -235,21 +236,20 @@ def is_due(table: TopicTable, now: datetime) -> bool:
     return now - status.committed_at > topic.state.every - _HOURLY
 
 
-_SLACK: Final = timedelta(hours=1)
-"""Time between the agent's look at a log and the manifest that tells of it, and allowance for clocks that differ."""
-
-_RETENTION: Final = timedelta(days=1)
-"""Kafka's default, where neither settings nor manifest state one."""
-
-_MOST_MILLISECONDS: Final = 10**14
-"""More than 3,000 years, which is for ever."""
-
-_LOOK_BACK: Final = 32
-"""Manifests before a segment that are read, the nearest first: the last one or two tell, unless the agent is behind."""
-
-
 def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: StateLedger | None) -> dict[Key, int]:
     """The number of uncertain offsets of each partition: those of the state ``before``, and what has landed since.
+
+    Kafka's cleaner removes a deletion no sooner than ``delete.retention.ms`` after the first cleaning of its segment,
+    and with that first cleaning all older records of its key. So a state table still shows a deleted key only if an
+    older record was stored before the first cleaning, and the segment later than that time after it. An offset of class
+    ``compacted`` is therefore certain if its segment was stored within ``delete.retention.ms`` of one of these times,
+    all of them before the first cleaning of a record that could do harm:
+
+    * that at which the partition's log, by an earlier segment's manifest, did not reach the offset yet;
+    * that up to which, by the ledger that the state was made of, all committed records had landed;
+    * that at which the partition was stored for the first time.
+
+    All others count, also where raw does not have the manifest any more: more than there are, rather than fewer.
 
     A partition that has left a branch of its log since is counted from its beginning.
 
@@ -325,7 +325,7 @@ class _StoredLog:
         kept = self._retention
         if kept is None:
             told = manifest.delete_retention_ms if manifest else None
-            kept = _RETENTION if told is None else timedelta(milliseconds=min(told, _MOST_MILLISECONDS))
+            kept = _DELETE_RETENTION if told is None else timedelta(milliseconds=min(told, _MOST_MILLISECONDS))
         return kept - min(_SLACK, kept / 2)
 
     def _before(self, manifest: SegmentManifest, first: int) -> Iterator[datetime]:

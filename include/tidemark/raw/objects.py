@@ -1,14 +1,9 @@
-"""Reads the agents' objects of a partition: watermark, manifests, transaction indexes, acknowledgements.
+"""Reads and removes the agents' objects of a partition: watermark, manifests, transaction indexes, masks, segments.
 
 Relies on the agent's order of writing: a segment's manifest comes after its other objects, and the watermark after the
 manifests that it covers. So a reader that reads the watermark before the manifests finds everything below it.
-:mod:`tidemark.raw.heads` has the whole order. Nothing is cached here, and nothing is retried.
-
-The masks of a topic, as readers of its partitions need them. A process reads each mask once: they never change.
-
-Deletes segments. Without its manifest, which goes first, a segment no longer exists for any reader.
-
-Reading of a version of a stored object piece by piece, and the CRC32C of its bytes.
+:mod:`tidemark.raw.heads` has the whole order. Nothing is retried, and nothing but masks is cached: they never change,
+so a process reads each once.
 """
 
 from __future__ import annotations
@@ -37,6 +32,14 @@ REACH: Final = 1 << 31
 
 LOOK_BACK: Final = (1 << 12, 1 << 18, 1 << 24, REACH)
 """Distances below an offset at which to look for its segment."""
+
+_MOST_MASKED_OFFSETS: Final = 4_000_000
+"""Most offsets of the masks that a process remembers; about 36 bytes each."""
+
+_known_masks: Final[Lru[tuple[str, str], Mask]] = Lru(_MOST_MASKED_OFFSETS, lambda mask: mask.count, at_least=1)
+
+PIECE_BYTES: Final = 8 << 20
+"""Bytes of an object that are in memory at a time."""
 
 
 class StoredWatermark(NamedTuple):
@@ -199,13 +202,7 @@ def first_left(store: Store, keys: PartitionKeys, start: int) -> int:
     return max(start, left.name.base) if left else end
 
 
-_MOST_OFFSETS: Final = 4_000_000
-"""Most offsets of the masks that a process remembers; about 36 bytes each."""
-
-_known: Final[Lru[tuple[str, str], Mask]] = Lru(_MOST_OFFSETS, lambda mask: mask.count, at_least=1)
-
-
-def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
+def mask_index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
     """The masks of an incarnation that count now; raises errors of :func:`~tidemark.formats.raw.masks.read_index`."""
     version = read_index(store, control, place)
     return version.value if version else MaskIndex(cluster=control.cluster, place=place)
@@ -214,14 +211,18 @@ def index_of(store: Store, control: ControlKeys, place: str) -> MaskIndex:
 def mask_of(store: Store, key: str) -> Mask:
     """The mask under ``key``; raises errors of :func:`~tidemark.formats.raw.masks.read_mask`."""
     name = store.url, key
-    if (mask := _known.get(name)) is None:
+    if (mask := _known_masks.get(name)) is None:
         mask = read_mask(store, key)
-        _known.keep(name, mask)
+        _known_masks.keep(name, mask)
     return mask
 
 
-def remove(store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: str, etags: Mapping[str, str]) -> bool:
+def remove_segment(
+    store: Store, keys: PartitionKeys, name: SegmentName, manifest_etag: str, etags: Mapping[str, str]
+) -> bool:
     """Delete the segment ``name``, each object only in the version that ``etags`` has for its file name.
+
+    The manifest goes first: without it, a segment no longer exists for any reader.
 
     False if its manifest was replaced: then all stays.
     """
@@ -253,10 +254,6 @@ def delete_version(store: Store, key: str, etag: str) -> None:
         store.delete(key, if_match=etag)
     except (NotFound, PreconditionFailed):
         return
-
-
-PIECE_BYTES: Final = 8 << 20
-"""Bytes of an object that are in memory at a time."""
 
 
 def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:

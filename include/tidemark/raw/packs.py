@@ -2,8 +2,6 @@
 
 A head's entry names the last range of a chain, and each range the one before it. The content of a range counts
 according to the lineage of its batches alone. It does not matter whose head names it, or whether that head is old.
-
-Tails as segments: the ranges of packs behind a partition's seals, in the form that readers of seals use.
 """
 
 from __future__ import annotations

@@ -4,11 +4,9 @@ Replicas do not share segment boundaries, so segments of two leaders overlap; af
 may differ. A segment is valid for an offset only if its own lineage gives that offset the epoch that the partition's
 newest lineage gives it.
 
-The rules that decide transactions: the end of the decided offsets, and the aborted transactions.
-
-A transaction is undecided at the end of a segment if and only if the segment's manifest lists it as open there.
-Otherwise it was aborted if and only if a ``.txnindex`` at or below that end lists it; the entry lies in the segment
-that holds its marker, not in the segments that hold its data.
+Segments also decide transactions. A transaction is undecided at the end of a segment if and only if the segment's
+manifest lists it as open there. Otherwise it was aborted if and only if a ``.txnindex`` at or below that end lists it;
+the entry lies in the segment that holds its marker, not in the segments that hold its data.
 """
 
 from __future__ import annotations

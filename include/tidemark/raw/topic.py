@@ -35,7 +35,7 @@ from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
-from tidemark.raw.objects import LOOK_BACK, StoredWatermark, index_of, pieces_between
+from tidemark.raw.objects import LOOK_BACK, StoredWatermark, mask_index_of, pieces_between
 from tidemark.raw.packs import Tails
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
@@ -280,7 +280,7 @@ class RawTopic:
         """
         with self._reading_masks:  # else partitions that are planned side by side may know different ones
             if place not in self._masks:
-                self._masks[place] = index_of(self._store(self._default.store), self._control, place)
+                self._masks[place] = mask_index_of(self._store(self._default.store), self._control, place)
             return self._masks[place]
 
     def mask_numbers(self) -> dict[str, int]:

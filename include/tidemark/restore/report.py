@@ -1,6 +1,6 @@
-"""The results of a restore, for people and programs.
+"""The results of a restore, for people and programs, and their proof.
 
-The proof of a restore: the target is read back by another client and compared with the restored records.
+The proof is that another client reads the target back, and the records are compared with the restored ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Schemes of URLs that name a store, and the options that such a store does not know.
+"""URLs that name a store: their schemes, the bucket or directory and the prefix in them, and the options of a store.
 
 docs/code.md, "How to add a store", names the other places of a new scheme.
-
-URLs of stores: the bucket or directory, and the prefix in it.
 """
 
 from __future__ import annotations
@@ -12,6 +10,13 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.store.options import StoreOptions
+
+_OF_S3: Final = frozenset({"region", "sse_kms_key_id", "storage_class", "tags", "expected_bucket_owner"})
+
+_GCS_LABEL: Final = r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?"
+"""A part between the dots of a bucket's name on Google Cloud Storage."""
+
+_OTHER_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
 
 
 class Scheme(NamedTuple):
@@ -27,11 +32,6 @@ class Scheme(NamedTuple):
     credentials: str = ""
     unused: frozenset[str] = frozenset()
 
-
-_OF_S3: Final = frozenset({"region", "sse_kms_key_id", "storage_class", "tags", "expected_bucket_owner"})
-
-_GCS_LABEL: Final = r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?"
-"""A part between the dots of a bucket's name on Google Cloud Storage."""
 
 SCHEMES: Final = {
     "s3": Scheme("s3://<bucket>[/<prefix>]", re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"), "AWS_"),
@@ -71,9 +71,6 @@ def check_options(url: str, options: StoreOptions) -> None:
     if wrong:
         named = ", ".join(f"store.{name}" for name in wrong)
         raise FormatError(url, f"stores at {scheme}:// do not know {named}; leave it out, see docs/storage.md")
-
-
-_OTHER_URL = re.compile(r"([a-z][a-z0-9+.-]*)://(?:([^\s/?#]+)(/[^\s?#]*)?|/[^\s?#]+)")
 
 
 def split_store_url(url: str, *, any_scheme: bool = False) -> tuple[str, str]:

@@ -108,14 +108,14 @@ class LineageMixin(BaseOperator):
     def _expected(self) -> JobLineage:
         """Lineage from the topics file, or if that is wrong, from the assets of the task's tables."""
         from tidemark.openlineage import naming
-        from tidemark.openlineage.hand_over import of_job
+        from tidemark.openlineage.hand_over import datasets_of_job
 
         try:
             deployment = settings.deployment()
             topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
             if self._topic is not None:
                 topics = [deployment.topic(self._topic, self.cluster)]
-            return of_job(self.job.removesuffix(".py"), deployment, topics)
+            return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
             uris = [str(asset.uri) for asset in self.outlets if hasattr(asset, "uri")]

@@ -10,7 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from tidemark.brokersets.load import BrokersetLoad, load_of, loads
+from tidemark.brokersets.load import BrokersetLoad, load_of, observed_loads
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
@@ -241,7 +241,7 @@ class Reader:
 
     def _read_brokersets(self, cluster: str) -> BrokersetsNow:
         indexes = self._look(cluster, self.deployment())
-        partitions = loads(indexes.leaders())
+        partitions = observed_loads(indexes.leaders())
         known = load_brokersets(settings.brokersets_file()).of_cluster(cluster)
         return BrokersetsNow(tuple(load_of(brokerset, partitions) for brokerset in known), indexes.failure_of())
 

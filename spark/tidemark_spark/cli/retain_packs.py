@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemark.errors import ConfigError
-from tidemark.openlineage.facets import Found
+from tidemark.openlineage.facets import LineagePart
 from tidemark.openlineage.upkeep import of_pack_retention
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import job_parser, run_job, show
@@ -46,7 +46,7 @@ def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
     return 0
 
 
-def _lineage_of(report: PacksReport) -> Found:
+def _lineage_of(report: PacksReport) -> LineagePart:
     removed = (0, 0) if report.dry_run else (report.removed, report.removed_bytes)
     return of_pack_retention(report.cluster, report.store, report.prefix, *removed)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_ledger import Leaf
-from tidemark.formats.table.state_status import PARTS
+from tidemark.formats.table.state_status import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
@@ -51,7 +51,7 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
         if not options.audit:
             show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())
             continue
-        part = table.store.now().toordinal() % PARTS if options.part is None else options.part
+        part = table.store.now().toordinal() % AUDIT_PARTS if options.part is None else options.part
         audit = audit_state(table, part, first, compare)
         show(audit.to_bytes().decode())
         code = max(code, audit.different > 0)
@@ -68,9 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     add_options(parser)
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument(
-        "--audit", action="store_true", help=f"compare 1/{PARTS} of the keys with the table, and change nothing"
+        "--audit", action="store_true", help=f"compare 1/{AUDIT_PARTS} of the keys with the table, and change nothing"
     )
-    parser.add_argument("--part", type=int, choices=range(PARTS), help="the part to audit (default: by the date)")
+    parser.add_argument("--part", type=int, choices=range(AUDIT_PARTS), help="the part to audit (default: by the date)")
     modes.add_argument("--due", action="store_true", help="pass over topics whose state.every has not passed yet")
     modes.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
     return parser

@@ -33,7 +33,7 @@ from tidemark.planning.common import Key
 from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
-from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version, mask_of, remove
+from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version, mask_of, remove_segment
 from tidemark.raw.packs import live_part
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.topic import RawTopic
@@ -286,7 +286,7 @@ class _Partition:
         chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
         records += [self._record(chunk) for chunk in chunks]
         for seal, segment in ((seal, seal.buried) for seal in going):
-            if not remove(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
+            if not remove_segment(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
                 self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it", seal.hidden)
         named = _named(records, self.keys)
         for info in (info for group in bare for info in group.objects.values()):

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.openlineage import hand_over
-from tidemark.openlineage.facets import Found, joined
-from tidemark.openlineage.hand_over import of_job
+from tidemark.openlineage.facets import LineagePart, joined
+from tidemark.openlineage.hand_over import datasets_of_job
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_spark.openlineage import events
 
@@ -25,7 +25,7 @@ class Recorder:
     def __init__(self, job: str, options: Namespace) -> None:
         """A recorder of the program ``job`` with its command line."""
         self._job, self._options = job, options
-        self._parts: list[Found] = []
+        self._parts: list[LineagePart] = []
         self._place = None if options.lineage in {EVENTS, OFF} else str(options.lineage)
         self._events: events.JobEvents | None = None
         if options.lineage == EVENTS and events.configured() and not _only_shows(options):
@@ -36,7 +36,7 @@ class Recorder:
         if self._events is not None:
             self._guarded(self._start)
 
-    def note(self, build: Callable[[], Found]) -> None:
+    def note(self, build: Callable[[], LineagePart]) -> None:
         """Keep the lineage of a part of the job's work; ``build`` is not called if there is no receiver."""
         if self._place is not None or self._events is not None:
             self._guarded(lambda: self._parts.append(build()))
@@ -64,14 +64,14 @@ class Recorder:
     def _start(self) -> None:
         assert self._events is not None
         deployment = load_topics(self._options.topics)
-        self._events.start(of_job(self._job, deployment, self._topics(deployment)))
+        self._events.start(datasets_of_job(self._job, deployment, self._topics(deployment)))
 
     def _stop(self, error: BaseException | None) -> None:
         assert self._events is not None
         lineage = joined(self._parts)
         if error is not None and not self._parts:
             deployment = load_topics(self._options.topics)
-            lineage = of_job(self._job, deployment, self._topics(deployment))
+            lineage = datasets_of_job(self._job, deployment, self._topics(deployment))
         self._events.end(lineage, error)
 
     def _hand_over(self) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, rate_of
+from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, conversion_rate
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets
@@ -65,7 +65,7 @@ def preview(
         waiting=waiting_offsets(table, standing.ledger) if plan.kind != "replay" else 0,  # a replay needs no raw
         reads=sum(_reads(task) for task in plan.tasks),
         writes=max(len(plan.tasks), sum(row.files for row in dates)) + len(dates) + _COMMIT_WRITES,
-        rate=rate_of(table, standing.ledger),
+        rate=conversion_rate(table, standing.ledger),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.tombstones import Tombstone
-from tidemark.raw.objects import remove
+from tidemark.raw.objects import remove_segment
 from tidemark.store import Store, put_once
 from tidemark.store.base import ObjectInfo
 from tidemark.timestamps import stamp
@@ -23,7 +23,7 @@ def bury(store: Store, keys: PartitionKeys, tombstone: Tombstone) -> bool:
     key = control.tombstone(keys.place, keys.partition, tombstone.start, tombstone.end, at)
     put_once(store, key, tombstone.to_bytes())
     return all(
-        remove(
+        remove_segment(
             store,
             keys,
             segment.name,

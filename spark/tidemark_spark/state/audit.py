@@ -1,8 +1,8 @@
 """The audit of a state table: a part of the keys is replayed from the topic's table, and compared with the leaves.
 
 The replay knows no leaf, no reserve and no earlier run, and has a rule of its own for what records do
-(:mod:`.audited_rows`): it sorts all last records of a part's keys. Keys are divided
-into PARTS by the first bits of their hash, and each part has a report; the oldest of them tells how old the proof is.
+(:mod:`.audited_rows`): it sorts all last records of a part's keys. Keys are divided into AUDIT_PARTS by the first bits
+of their hash, and each part has a report; the oldest of them tells how old the proof is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tidemark.decode.schema import empty_table
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_ledger import RECORD, Leaf, Truncation
-from tidemark.formats.table.state_status import PARTS, StateAudit, StateFinding
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateAudit, StateFinding
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
@@ -60,7 +60,7 @@ LeafAuditExecute = Callable[[StateJob, Sequence[LeafAuditTask]], list[LeafAudit]
 
 def buckets_of(part: int) -> range:
     """The buckets of the keys of ``part``."""
-    width = (1 << BUCKET_BITS) // PARTS
+    width = (1 << BUCKET_BITS) // AUDIT_PARTS
     return range(part * width, (part + 1) * width)
 
 

@@ -20,7 +20,7 @@ from tests.plugins.world import CLUSTER, World
 from tidemark.errors import AccessDenied
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.openlineage import hand_over, naming
-from tidemark.openlineage.facets import Found, joined
+from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.store import LocalStore
 from tidemark_airflow.assets.events import assets_of
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
@@ -101,7 +101,7 @@ def test_before_the_job_has_told_anything_the_table_is_named(world: World, state
 
 def test_what_the_job_left_is_told_with_its_facets(world: World) -> None:
     known = naming.quarantine(world.deployment, world.table().topic)
-    lineage = joined([Found((), (known,), {"kind": "replay", "cluster": CLUSTER, "status": "landed"})])
+    lineage = joined([LineagePart((), (known,), {"kind": "replay", "cluster": CLUSTER, "status": "landed"})])
     task = operator(world, leaving(world, lineage))
     task.execute(CONTEXT)
 
@@ -120,7 +120,7 @@ def test_a_job_that_leaves_nothing_fails_no_task_and_is_an_error_in_its_log(
 
 
 def test_what_an_earlier_job_left_is_not_told_again(world: World) -> None:
-    left = leaving(world, joined([Found((), (naming.at("file:///earlier"),))]))
+    left = leaving(world, joined([LineagePart((), (naming.at("file:///earlier"),))]))
     operator(world, left).execute(CONTEXT)
     task = operator(world)
     task.execute(CONTEXT)
@@ -132,7 +132,7 @@ def test_runs_of_one_dag_at_the_same_time_each_get_what_their_own_job_left(world
     with ExitStack() as running:
         tasks = [operator(world) for _ in range(64)]
         for number, task in enumerate(tasks):
-            leaving(world, joined([Found((), (naming.at(f"file:///{number}"),))]))(
+            leaving(world, joined([LineagePart((), (naming.at(f"file:///{number}"),))]))(
                 running.enter_context(task.lineage_of_job())
             )
     found = [outputs(asked(task, TaskInstanceState.SUCCESS)) for task in tasks]
@@ -150,7 +150,7 @@ def test_what_cannot_be_removed_is_told_all_the_same(
     def denied(*_: object) -> None:
         raise AccessDenied("the object", "it may not be deleted")
 
-    task = operator(world, leaving(world, joined([Found((), (naming.at("file:///told"),))])))
+    task = operator(world, leaving(world, joined([LineagePart((), (naming.at("file:///told"),))])))
     monkeypatch.setattr(LocalStore, "delete", denied)
     task.execute(CONTEXT)
     assert outputs(asked(task, TaskInstanceState.SUCCESS)) == ["/told"]
@@ -168,7 +168,7 @@ def test_what_cannot_be_read_fails_no_task(world: World, capsys: pytest.CaptureF
 
 def test_what_a_job_told_before_it_failed_is_told_of_the_failure(world: World) -> None:
     """Such as an audit's findings."""
-    left = leaving(world, joined([Found((naming.at("file:///raw"),))]))
+    left = leaving(world, joined([LineagePart((naming.at("file:///raw"),))]))
 
     def failing(place: str) -> None:
         left(place)
@@ -193,7 +193,9 @@ def test_with_a_wrong_topics_file_the_assets_name_the_table_and_never_its_closed
 
 
 def test_a_task_without_outlets_may_have_written_nothing(world: World) -> None:
-    entry: Sequence[Found] = [Found((), (), {"kind": "vacuum", "cluster": CLUSTER, "status": "nothing removed"})]
+    entry: Sequence[LineagePart] = [
+        LineagePart((), (), {"kind": "vacuum", "cluster": CLUSTER, "status": "nothing removed"})
+    ]
     task = operator(world, leaving(world, joined(entry)))
     task.outlets = []
     task.execute(CONTEXT)

@@ -24,7 +24,7 @@ from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
-from tidemark.formats.table.state_status import PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
 from tidemark.monitoring.overview import Overview, TopicSummary, record
@@ -285,7 +285,7 @@ def test_a_state_table_is_shown_with_its_doubts_and_the_age_of_its_proof(server:
     ledger = Ledger.genesis(CLUSTER, "orders", "orders")
     now = utc_now()
     health = topic_health(table.topic, ledger, (), now)
-    audits = {part: AuditedPart(at=now - timedelta(hours=part), n=4) for part in range(PARTS)}
+    audits = {part: AuditedPart(at=now - timedelta(hours=part), n=4) for part in range(AUDIT_PARTS)}
     status = StateStatus(
         cluster=CLUSTER, topic="orders", table="orders_current", at=now, n=4, of=9, rows=7, quarantined=3, audits=audits
     )

@@ -18,7 +18,7 @@ from tests.support.accessibility import violations
 from tests.support.browser import Browser
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.gaps import Acknowledgement
-from tidemark.formats.table.state_status import PARTS, AuditedPart, StateStatus
+from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus
 from tidemark.timestamps import utc_now
 from tidemark_airflow.web.reader import reader
 
@@ -273,7 +273,7 @@ def test_a_state_table_is_among_the_facts_with_its_doubts(browser: Browser, tmp_
     world = World(tmp_path / "world", "orders", state={})
     commit(world.table(), state(0, 10))
     now = utc_now()
-    audits = {part: AuditedPart(at=now - timedelta(days=3), n=4) for part in range(PARTS)}
+    audits = {part: AuditedPart(at=now - timedelta(days=3), n=4) for part in range(AUDIT_PARTS)}
     status = StateStatus(
         cluster=CLUSTER, topic="orders", table=EVIL, at=now, n=4, of=9, rows=7, quarantined=3, audits=audits
     )

@@ -16,7 +16,14 @@ from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, events
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.backfill.outcome import RecordCounts, outcome_of
-from tidemark.backfill.preview import MEASURED_RATE, START_SECONDS, Preview, minutes, rate_of, requests
+from tidemark.backfill.preview import (
+    MEASURED_RATE,
+    START_SECONDS,
+    Preview,
+    conversion_rate,
+    estimated_minutes,
+    estimated_requests,
+)
 from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
@@ -231,19 +238,19 @@ def test_a_reports_name_is_no_path(world: World, name: str) -> None:
 def test_the_estimate_is_by_the_topics_own_rate(world: World) -> None:
     world.raw.segment([batch(0, [Record(0), Record(1)])])
     world.land()
-    assert rate_of(world.table, world.ledger) == MEASURED_RATE  # so small a run tells nothing
+    assert conversion_rate(world.table, world.ledger) == MEASURED_RATE  # so small a run tells nothing
     key = world.table.keys.result(world.ledger.attempt)
     told = RunResult.from_bytes(world.table.store.get(key).body, key)
     told = told.model_copy(update={"bytes_read": 100 << 20, "seconds": {"convert": 2.0}})
     world.table.store.put(key, told.to_bytes())
-    assert rate_of(world.table, world.ledger) == 50 << 20
+    assert conversion_rate(world.table, world.ledger) == 50 << 20
     found = preview(world.table, plan_rebuild(world.table, [DAYS[1]]))
     found = found.model_copy(update={"bytes": 3000 << 20, "reads": 188, "writes": 50})
-    assert minutes(found, compares=False, rewrites=True) == pytest.approx((START_SECONDS + 60) / 60)
-    assert minutes(found, compares=True, rewrites=True) == pytest.approx(2 * (START_SECONDS + 60) / 60)
-    assert requests(found, compares=False, rewrites=True) == 238
-    assert requests(found, compares=True, rewrites=False) == 188 + 1
-    assert minutes(found, compares=False, rewrites=False) == 0
+    assert estimated_minutes(found, compares=False, rewrites=True) == pytest.approx((START_SECONDS + 60) / 60)
+    assert estimated_minutes(found, compares=True, rewrites=True) == pytest.approx(2 * (START_SECONDS + 60) / 60)
+    assert estimated_requests(found, compares=False, rewrites=True) == 238
+    assert estimated_requests(found, compares=True, rewrites=False) == 188 + 1
+    assert estimated_minutes(found, compares=False, rewrites=False) == 0
 
 
 def test_text_of_people_and_many_rows_do_no_harm_in_markdown(world: World) -> None:

@@ -29,7 +29,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.continuity import continuity_of
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
-from tidemark.formats.table.state_status import PARTS
+from tidemark.formats.table.state_status import AUDIT_PARTS
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.audit import audit_state
 
@@ -135,7 +135,7 @@ def test_keys_in_leaves_and_reserve_are_erased_and_then_only_the_request_is(
     assert state_of(world, name) == "erased"
     assert audited(world).findings == ()
     assert continuity_of(world.table)["sound"]
-    for part in range(PARTS):
+    for part in range(AUDIT_PARTS):
         assert audit_state(StateTable.open(world.table), part, first, compare).findings == ()
     capsys.readouterr()
     ask(world, "key-1", "key-2", "key-3")

@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> World:
 
 def killed_at(count: int) -> Callable[..., bool]:
     """The removal of segments, up to the death at the one after ``count``."""
-    real, left = objects.remove, [count]
+    real, left = objects.remove_segment, [count]
 
     def removed(*arguments: Any) -> bool:
         left[0] -= 1

@@ -18,7 +18,7 @@ from tests.spark.state.test_state import KEYS, Here, produce, put
 from tests.spark.world import World
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import PARTS, StateAudit
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateAudit
 from tidemark.planning.state import state_change
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
@@ -28,7 +28,7 @@ from tidemark_spark.state.audit import audit_state
 
 def audited(world: World) -> list[StateAudit]:
     """All parts."""
-    return [audit_state(StateTable.open(world.table), part, first, compare) for part in range(PARTS)]
+    return [audit_state(StateTable.open(world.table), part, first, compare) for part in range(AUDIT_PARTS)]
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_the_job_fails_if_rows_differ(world: World, capsys: pytest.CaptureFixtur
     assert main(arguments, Here()) == 0
     change(world, lambda rows: rows.slice(1))
     capsys.readouterr()
-    codes = [main([*arguments, "--part", str(part)], Here()) for part in range(PARTS)]
+    codes = [main([*arguments, "--part", str(part)], Here()) for part in range(AUDIT_PARTS)]
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert sorted(codes) == [0] * (PARTS - 1) + [1]
+    assert sorted(codes) == [0] * (AUDIT_PARTS - 1) + [1]
     assert [audit["different"] for audit in told] == codes

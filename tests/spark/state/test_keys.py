@@ -18,7 +18,7 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, StateStopped
-from tidemark.formats.table.state_status import PARTS
+from tidemark.formats.table.state_status import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main
@@ -47,7 +47,7 @@ def land(world: World, *changes: tuple[bytes | None, Any], partition: int = 0, t
 
 def audited(world: World) -> bool:
     table = StateTable.open(world.table)
-    audits = [audit_state(table, part, first, compare) for part in range(PARTS)]
+    audits = [audit_state(table, part, first, compare) for part in range(AUDIT_PARTS)]
     return sum(audit.rows for audit in audits) > 0 and not any(audit.different for audit in audits)
 
 
@@ -352,7 +352,7 @@ def test_the_audit_has_a_rule_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         advance(world)
     assert [row["kafka_key"] for row in state_rows(world)] == [b"2"]
     table = StateTable.open(world.table)
-    found = [finding for part in range(PARTS) for finding in audit_state(table, part, first, compare).findings]
+    found = [finding for part in range(AUDIT_PARTS) for finding in audit_state(table, part, first, compare).findings]
     assert [finding.rule for finding in found] == ["is missing"]
 
 

@@ -21,7 +21,7 @@ from tests.spark.run.test_truncation import FUNCTION
 from tests.spark.state.replay import MOMENTS, Row, advance, check, compare, expire, first, identity, rivals
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
-from tidemark.formats.table.state_status import PARTS
+from tidemark.formats.table.state_status import AUDIT_PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
 from tidemark.topics import StateSettings
@@ -150,7 +150,7 @@ def run_schedule(root: Path, rng: random.Random, kind: type[StateSchedule]) -> N
     schedule.produce()
     schedule.land()
     schedule.advance()
-    part = rng.randrange(PARTS)
+    part = rng.randrange(AUDIT_PARTS)
     assert audit_state(StateTable.open(schedule.world.table), part, first, compare).findings == ()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugins.world import entry
 from tests.tidemark.brokersets.test_placement import SIX
-from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, loads, loads_by_broker
+from tidemark.brokersets.load import BrokerLoad, Loss, PartitionLoad, load_of, loads_by_broker, observed_loads
 from tidemark.brokersets.placement import place
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
@@ -77,7 +77,7 @@ ACTIVE = {"active_base_offset": 200, "active_first_timestamp": int(NOON.timestam
 
 
 def test_a_rate_is_estimated_from_the_active_segment() -> None:
-    [found] = loads(observed(300, NOON + timedelta(seconds=20), **ACTIVE))
+    [found] = observed_loads(observed(300, NOON + timedelta(seconds=20), **ACTIVE))
     assert (found.leader, found.rate) == (2, 100 * 50.0 / 20)
     assert (found.lag, found.held) == (190, 100 * 50.0)
 
@@ -86,17 +86,17 @@ def test_a_rate_is_estimated_from_the_active_segment() -> None:
     "unknown", [{"bytes_per_offset": None}, {"active_base_offset": None}, {"active_first_timestamp": None}]
 )
 def test_what_cannot_be_estimated_is_unknown(unknown: dict[str, object]) -> None:
-    [found] = loads(observed(300, NOON + timedelta(seconds=20), **(ACTIVE | unknown)))
+    [found] = observed_loads(observed(300, NOON + timedelta(seconds=20), **(ACTIVE | unknown)))
     assert found.rate is None
-    [found] = loads(observed(300, NOON + timedelta(seconds=9), **ACTIVE))
+    [found] = observed_loads(observed(300, NOON + timedelta(seconds=9), **ACTIVE))
     assert found.rate is None, "too short"
 
 
 def test_two_looks_measure_a_rate() -> None:
     before = observed(300, NOON, **ACTIVE)
-    [found] = loads(observed(360, NOON + timedelta(seconds=30), **ACTIVE), before)
+    [found] = observed_loads(observed(360, NOON + timedelta(seconds=30), **ACTIVE), before)
     assert found.rate == 60 * 50.0 / 30
-    [found] = loads(observed(250, NOON + timedelta(seconds=30), **ACTIVE), before)
+    [found] = observed_loads(observed(250, NOON + timedelta(seconds=30), **ACTIVE), before)
     assert found.rate is None, "a truncated log"
-    [found] = loads(before, before)
+    [found] = observed_loads(before, before)
     assert found.rate is None, "the same observation"

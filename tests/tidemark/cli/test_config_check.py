@@ -20,7 +20,7 @@ from tests.tidemark.parsers.registry_server import Registry, serving
 from tidemark.cli.app import app
 from tidemark.errors import ConfigError
 from tidemark.store.s3.clients import forget_clients
-from tidemark.store.s3.store import S3Store, Upload
+from tidemark.store.s3.store import MultipartUpload, S3Store
 
 BOTH = ["arn:aws:s3:::raw", "arn:aws:s3:::raw/*", "arn:aws:s3:::lake", "arn:aws:s3:::lake/*"]
 READS = allow(["s3:GetObject", "s3:ListBucket"], BOTH)
@@ -292,20 +292,22 @@ def test_a_store_that_replaces_what_was_created_once_fails(
 ) -> None:
     """Some servers keep the condition of a put, and not that of a multipart upload."""
     become("admin", server, monkeypatch)
-    put, complete = S3Store.put, Upload.put
+    put, complete = S3Store.put, MultipartUpload.put
 
     def put_over(store: S3Store, key: str, body: Any, **given: Any) -> str:
         if isinstance(body, bytes):
             given.pop("if_none_match", None)
         return put(store, key, body, **given)
 
-    def complete_over(upload: Upload, body: Any, size: int, crc: Any, part_size: int, _: Any) -> tuple[str, int | None]:
+    def complete_over(
+        upload: MultipartUpload, body: Any, size: int, crc: Any, part_size: int, _: Any
+    ) -> tuple[str, int | None]:
         return complete(upload, body, size, crc, part_size, {})
 
     if ignores == "small":
         monkeypatch.setattr(S3Store, "put", put_over)
     if ignores == "parts":
-        monkeypatch.setattr(Upload, "put", complete_over)
+        monkeypatch.setattr(MultipartUpload, "put", complete_over)
     code, _, errors = check(place)
     way = {"nothing": "", "small": "in one request", "parts": "by a multipart upload"}[ignores]
     assert (code, f"was replaced {way}" in errors) == ((1, True) if way else (0, False)), errors

@@ -17,7 +17,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.state_status import PARTS, StateStatus
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus
 from tidemark.table.evidence import evidence_key, read_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.audit import audit_state
@@ -208,7 +208,7 @@ def test_a_state_table_is_told_with_its_doubts_and_the_age_of_its_proof(
     told = report(world, capsys)[1]["state_table"]
     assert (told["table"], told["n"], told["of"], told["rows"], told["proved_at"]) == ("orders_current", 1, 1, 2, None)
     assert (told["moved_keys"], told["quarantined"], told["unavailable"], told["uncertain"]) == (0, 0, 0, 0)
-    audits = [audit_state(StateTable.open(world.table), part, first, compare) for part in range(PARTS)]
+    audits = [audit_state(StateTable.open(world.table), part, first, compare) for part in range(AUDIT_PARTS)]
     key = world.table.keys.deployment.state_status("orders")
     status = StateStatus.load(world.table.store, key)
     assert report(world, capsys)[1]["state_table"]["proved_at"] == audits[0].at.isoformat()

@@ -101,14 +101,14 @@ def conditions(table: TopicTable) -> list[str]:
 
 
 def test_an_incident_names_the_change_and_the_command(table: TopicTable) -> None:
-    [wider] = topic_conditions.schema(table.topic, state(WIDER, MISFIT))
+    [wider] = topic_conditions.followed_schema(table.topic, state(WIDER, MISFIT))
     assert wider.text == "id: int becomes long; note: string becomes int"
     assert "rebuild.py --topics FILE --cluster east --topic orders --all --schema 7" in wider.mend
     assert "tidemark schema dismiss orders --version 7" in wider.mend
-    [misfit] = topic_conditions.schema(table.topic, state(MISFIT))
+    [misfit] = topic_conditions.followed_schema(table.topic, state(MISFIT))
     assert "rebuild.py" not in misfit.mend
-    assert list(topic_conditions.schema(table.topic, state(MISFIT, dismissed=7))) == []
-    [silent] = topic_conditions.schema(table.topic, state(unanswered_since=AT, reason="answered 503"))
+    assert list(topic_conditions.followed_schema(table.topic, state(MISFIT, dismissed=7))) == []
+    [silent] = topic_conditions.followed_schema(table.topic, state(unanswered_since=AT, reason="answered 503"))
     assert (silent.key, silent.patience) == ("schema/east/orders/registry", topic_conditions.REGISTRY_PATIENCE)
     assert "answered 503" in silent.text
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World
 from tests.tidemark.monitoring.test_observe_cluster import MINUTE, Requests, seen
-from tidemark.formats.table.state_status import PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Condition, Incident
@@ -28,7 +28,7 @@ def status(**fields: Any) -> StateStatus:
 
 
 def found(known: StateStatus, topic: TopicSettings = TOPIC) -> list[Condition]:
-    return list(topic_conditions.states(topic, known, NOW))
+    return list(topic_conditions.state_table(topic, known, NOW))
 
 
 def keys(known: StateStatus, topic: TopicSettings = TOPIC) -> list[str]:
@@ -36,7 +36,7 @@ def keys(known: StateStatus, topic: TopicSettings = TOPIC) -> list[str]:
 
 
 def test_a_state_that_follows_is_no_news() -> None:
-    parts = {part: AuditedPart(at=NOW, n=7) for part in range(PARTS)}
+    parts = {part: AuditedPart(at=NOW, n=7) for part in range(AUDIT_PARTS)}
     assert keys(status(quarantined=3, unavailable=4, audits=parts)) == []
 
 

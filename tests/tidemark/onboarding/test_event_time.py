@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.decode.schema import TIMESTAMP_TYPE
-from tidemark.onboarding.onboard import candidates
+from tidemark.onboarding.onboard import event_time_candidates
 from tidemark.parsers.settings import EventTime
 
 NOW = 1_795_000_000_000_000
@@ -16,7 +16,7 @@ def ranked(columns: dict[str, Any], count: int = 4) -> list[tuple[str, str | Non
     own: pa.Array[Any] = pa.array([NOW + second * 1_000_000 for second in range(count)], pa.int64()).cast(
         TIMESTAMP_TYPE
     )
-    found = candidates(pa.RecordBatch.from_pydict(columns), own)
+    found = event_time_candidates(pa.RecordBatch.from_pydict(columns), own)
     return [(one.setting.field, one.setting.unit) for one in found]
 
 
@@ -42,11 +42,11 @@ def test_whole_numbers_are_tried_in_each_unit() -> None:
 def test_a_column_that_is_mostly_null_is_none_and_one_with_nulls_is_not_sure() -> None:
     assert ranked({"a": instants(0, None, None, None)}) == []
     own = instants(0, 0, 0, 0)
-    [found] = candidates(pa.RecordBatch.from_pydict({"a": instants(0, 0, 0, None)}), own)
+    [found] = event_time_candidates(pa.RecordBatch.from_pydict({"a": instants(0, 0, 0, None)}), own)
     assert (found.filled, found.sure, found.median) == (0.75, False, timedelta())
 
 
 def test_fields_of_structs_are_candidates() -> None:
     inner = pa.StructArray.from_arrays([instants(0, 0, 0, 0)], ["at"])
-    [found] = candidates(pa.RecordBatch.from_pydict({"meta": inner}), instants(0, 0, 0, 0))
+    [found] = event_time_candidates(pa.RecordBatch.from_pydict({"meta": inner}), instants(0, 0, 0, 0))
     assert (found.setting, found.sure) == (EventTime(field="meta.at"), True)

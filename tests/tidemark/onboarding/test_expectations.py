@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.brokersets.load import PartitionLoad
 from tidemark.onboarding.expectations import PerLanding, PerSegment, Rate, costs, expected_freshness, sampled_rate
-from tidemark.onboarding.facts import COLUMNS, Sample, Span, TopicFacts
+from tidemark.onboarding.facts import SAMPLE_COLUMNS, Sample, SampledSpan, TopicFacts
 from tidemark.onboarding.onboard import loads_of_leaders
 from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
 
@@ -42,7 +42,9 @@ def test_short_retention_and_silence_of_kafka_are_told() -> None:
 def test_a_sampled_rate_counts_the_partitions_that_were_not_sampled() -> None:
     shared: dict[str, object] = {"kafka_partition": 0, "kafka_value": b"x" * 10, "kafka_headers": []}
     rows = [{**shared, "kafka_offset": at, "kafka_timestamp": at * 10**6} for at in (1, 101)]
-    sample = Sample("kafka", pa.RecordBatch.from_pylist(rows, schema=COLUMNS), {0: Span(0, 1000)}, partitions=3)
+    sample = Sample(
+        "kafka", pa.RecordBatch.from_pylist(rows, schema=SAMPLE_COLUMNS), {0: SampledSpan(0, 1000)}, partitions=3
+    )
     found = sampled_rate(sample)
     assert found is not None
     assert found.bytes_a_second == pytest.approx(3 * 1000 * 10 / 100)

@@ -10,8 +10,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.detection import infer
-from tidemark.onboarding.facts import COLUMNS
+from tidemark.onboarding.detection import infer_columns
+from tidemark.onboarding.facts import SAMPLE_COLUMNS
 from tidemark.onboarding.onboard import tried
 from tidemark.parsers.json.document import document
 from tidemark.parsers.settings import JsonParser
@@ -19,7 +19,7 @@ from tidemark.topics import TopicSettings
 
 
 def inferred(*documents: Any) -> dict[str, str]:
-    found = infer([document(json.dumps(one).encode()) for one in documents])
+    found = infer_columns([document(json.dumps(one).encode()) for one in documents])
     return {one.name: one.kind for one in found.columns}
 
 
@@ -49,7 +49,7 @@ def test_the_type_is_the_narrowest_that_nearly_all_values_have(values: list[Any]
 
 
 def test_objects_become_columns_and_what_has_no_type_is_left_out() -> None:
-    found = infer([{"customer": {"name": "ada", "tags": []}, "gone": None}, {"customer": {"name": None}}])
+    found = infer_columns([{"customer": {"name": "ada", "tags": []}, "gone": None}, {"customer": {"name": None}}])
     [one] = found.columns
     assert (one.name, one.path, one.null, one.misfit) == ("customer_name", ("customer", "name"), 1, 0)
     assert list(found.left_out) == ["customer.tags", "gone"]
@@ -57,12 +57,12 @@ def test_objects_become_columns_and_what_has_no_type_is_left_out() -> None:
 
 
 def test_misfits_and_overflows_are_counted() -> None:
-    [one] = infer([{"a": 1}] * 198 + [{"a": 1 << 70}, {"a": "x"}]).columns
+    [one] = infer_columns([{"a": 1}] * 198 + [{"a": 1 << 70}, {"a": "x"}]).columns
     assert (one.kind, one.misfit, one.overflow) == ("int64", 2, 1)
 
 
 def test_names_are_made_valid_and_unique() -> None:
-    found = infer([{"dt": 1, "kafka_key": 2, "a b": 3, "A_B": 4, "x.y": {"z": 5}, "": 6}]).columns
+    found = infer_columns([{"dt": 1, "kafka_key": 2, "a b": 3, "A_B": 4, "x.y": {"z": 5}, "": 6}]).columns
     names = [one.name for one in found]
     assert names == ["field_dt", "field_kafka_key", "a_b", "A_B_2", "x.y_z"]
     assert found[-1].settings["path"] == ["x.y", "z"]
@@ -74,7 +74,7 @@ def test_an_object_of_keys_without_end_is_one_column() -> None:
 
 def test_too_many_columns_are_refused() -> None:
     with pytest.raises(ConfigError, match="600 different fields"):
-        infer([{f"a{number}": 1 for number in range(600)}])
+        infer_columns([{f"a{number}": 1 for number in range(600)}])
 
 
 def _value(rng: random.Random, depth: int) -> Any:
@@ -102,7 +102,7 @@ def test_the_parser_refuses_only_what_was_counted_as_a_misfit(rng: random.Random
     """Random documents: what is inferred is valid, and the real parser agrees with the counts."""
     for _ in range(60):
         documents = [{key: _value(rng, 3) for key in "abcde"} for _ in range(rng.choice([1, 3, 150]))]
-        found = infer([document(json.dumps(one).encode()) for one in documents])
+        found = infer_columns([document(json.dumps(one).encode()) for one in documents])
         if not found.columns:
             continue
         settings: JsonParser = TypeAdapter(JsonParser).validate_python(
@@ -113,7 +113,7 @@ def test_the_parser_refuses_only_what_was_counted_as_a_misfit(rng: random.Random
                 {"kafka_partition": 0, "kafka_offset": at, "kafka_value": json.dumps(one).encode(), "kafka_headers": []}
                 for at, one in enumerate(documents)
             ],
-            schema=COLUMNS,
+            schema=SAMPLE_COLUMNS,
         )
         topic = TopicSettings(topic="t", cluster="c", table="t", parser=settings)
         trial = tried(topic, rows, datetime(2026, 11, 24, tzinfo=UTC))

@@ -14,7 +14,7 @@ from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_json import _NAMES, _NOISE, one, parser_of
 from tidemark.parsers import type_conversion
 from tidemark.parsers.column_types import ColumnType
-from tidemark.parsers.json.batch import LARGEST, JsonColumns
+from tidemark.parsers.json.batch import LARGEST_QUOTED, JsonColumns
 
 PARSERS = [
     parser_of(text)
@@ -154,7 +154,7 @@ def test_usual_documents_are_read_in_blocks(text: str) -> None:
 
 
 def test_large_documents_are_left_to_the_rows() -> None:
-    assert one(b'{"v":{"a": 1},"y":"' + b"x" * LARGEST + b'"}', PART) == {"v": '{"a": 1}'}
+    assert one(b'{"v":{"a": 1},"y":"' + b"x" * LARGEST_QUOTED + b'"}', PART) == {"v": '{"a": 1}'}
 
 
 @pytest.mark.parametrize(

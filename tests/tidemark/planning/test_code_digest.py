@@ -73,7 +73,7 @@ def reached(module: str) -> set[str]:
 def covered(module: str) -> bool:
     """Whether the digest covers it."""
     path = module.replace(".", "/")
-    return any(path == one.removesuffix(".py") or path.startswith(f"{one}/") for one in common.SOURCES)
+    return any(path == one.removesuffix(".py") or path.startswith(f"{one}/") for one in common.CODE_SOURCES)
 
 
 def beside(module: str) -> bool:
@@ -89,7 +89,7 @@ def test_all_that_a_worker_runs_is_covered_or_known_to_make_no_file() -> None:
 
 
 def test_each_source_is_there() -> None:
-    for source in common.SOURCES:
+    for source in common.CODE_SOURCES:
         assert (TREES[source.partition("/")[0]] / source).exists(), source
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import pytest
 
 from tidemark.formats.keys import TableKeys
-from tidemark.planning.maintenance.vacuum import KEPT, RUN_OVER, left_by_runs, old_audits, old_backfill_reports
+from tidemark.planning.maintenance.vacuum import REPORTS_KEPT, RUN_OVER, left_by_runs, old_audits, old_backfill_reports
 from tidemark.store import ObjectInfo
 from tidemark.timestamps import stamp
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
-OLD = KEPT + timedelta(days=30)
+OLD = REPORTS_KEPT + timedelta(days=30)
 KEYS = TableKeys("tables", "east", "orders", "orders")
 DAYS = [date(2026, 2, 1 + n).isoformat() for n in range(6)]
 
@@ -57,7 +57,7 @@ def test_an_audit_goes_with_the_rows_of_its_dates() -> None:
 
 
 def test_young_and_named_audits_and_what_is_no_report_stay() -> None:
-    young = audit([DAYS[0]], KEPT - hours(1)), audit([DAYS[0]], KEPT - hours(2))
+    young = audit([DAYS[0]], REPORTS_KEPT - hours(1)), audit([DAYS[0]], REPORTS_KEPT - hours(2))
     assert gone([*young, NEWEST]) == []
     first, again = audit([DAYS[0]]), audit([DAYS[0]], OLD - hours(1))
     assert gone([first, again, NEWEST], named=[first.key]) == []
@@ -121,7 +121,7 @@ def test_whatever_is_audited_lands_and_expires_the_newest_report_of_each_date_is
         removed += len(before) - len(there)
 
         assert named <= there.keys()
-        assert all(one.info.key in there for one in made if now - one.at <= KEPT)
+        assert all(one.info.key in there for one in made if now - one.at <= REPORTS_KEPT)
         assert made[-1].info.key in there
         for dt in rows:
             about = [one for one in made if dt in one.dates and one.info.key in before]
@@ -130,5 +130,5 @@ def test_whatever_is_audited_lands_and_expires_the_newest_report_of_each_date_is
         assert not everything or everything[-1].info.key in there
     scopes = {one.dates for one in made}
     assert removed > 50, "they are not kept for ever either"
-    old_audits_left = [one for one in made if one.info.key in there and now - one.at > KEPT]
+    old_audits_left = [one for one in made if one.info.key in there and now - one.at > REPORTS_KEPT]
     assert dies or len(old_audits_left) <= len(scopes) + 1

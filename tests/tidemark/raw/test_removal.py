@@ -11,7 +11,7 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.store.test_store import at
 from tidemark.formats.keys import SegmentName
-from tidemark.raw.objects import read_manifest, remove
+from tidemark.raw.objects import read_manifest, remove_segment
 from tidemark.store import open_store
 
 
@@ -31,6 +31,6 @@ def test_a_segment_goes_unless_its_manifest_was_replaced(s3: S3Server, tmp_path:
     elif change == "replaced":
         store.put(keys.manifest(name), b"another")
     etags = {file: described.etag for file, described in stored.manifest.objects.items()}
-    assert remove(store, keys, name, stored.etag, etags) == (change != "replaced")
+    assert remove_segment(store, keys, name, stored.etag, etags) == (change != "replaced")
     left = {info.key for info in store.list(keys.folder)}
     assert left == ({keys.manifest(name), *map(keys.file, etags)} if change == "replaced" else set())

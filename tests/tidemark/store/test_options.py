@@ -19,7 +19,7 @@ from tests.support.s3 import S3Server
 from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.s3.store import encoded
+from tidemark.store.s3.store import encoded_checksum
 
 MIB = 1 << 20
 LARGE = random.Random(4).randbytes(12 * MIB)
@@ -53,7 +53,7 @@ class Recorder:
         if "?uploads" in line:
             return b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
         if line.startswith("POST"):
-            whole = encoded(crc32c(LARGE)).encode()
+            whole = encoded_checksum(crc32c(LARGE)).encode()
             tag = b"<ETag>e</ETag><ChecksumCRC32C>%b</ChecksumCRC32C>" % whole
             return b"<CompleteMultipartUploadResult>%b</CompleteMultipartUploadResult>" % tag
         return b""
@@ -125,15 +125,15 @@ def test_nothing_is_sent_that_was_not_asked_for(recorder: Recorder) -> None:
 def test_conditions_and_checksums_go_along(recorder: Recorder) -> None:
     use_all(opened(recorder, **PARTS))
     single, complete = recorder.named("PUT /raw/single"), recorder.named("POST /raw/multi?uploadId")
-    assert (single["if-match"], single["x-amz-checksum-crc32c"]) == ('"old"', encoded(1))
+    assert (single["if-match"], single["x-amz-checksum-crc32c"]) == ('"old"', encoded_checksum(1))
     assert single["content-length"] == "5", "as it is, not in chunks with a checksum behind"
     assert complete["if-none-match"] == "*"
-    assert complete["x-amz-checksum-crc32c"] == encoded(crc32c(LARGE))
+    assert complete["x-amz-checksum-crc32c"] == encoded_checksum(crc32c(LARGE))
     assert (complete["x-amz-checksum-type"], complete["x-amz-mp-object-size"]) == ("FULL_OBJECT", str(len(LARGE)))
     assert recorder.named("?uploads")["x-amz-checksum-type"] == "FULL_OBJECT"
     pieces = [LARGE[at : at + 5 * MIB] for at in range(0, len(LARGE), 5 * MIB)]
     for number, piece in enumerate(pieces, start=1):
-        assert recorder.named(f"partNumber={number}")["x-amz-checksum-crc32c"] == encoded(crc32c(piece))
+        assert recorder.named(f"partNumber={number}")["x-amz-checksum-crc32c"] == encoded_checksum(crc32c(piece))
 
 
 @pytest.mark.parametrize(

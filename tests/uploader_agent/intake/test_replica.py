@@ -31,7 +31,7 @@ from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import UnfinishedTransaction
-from tidemark.raw.objects import read_manifest, remove
+from tidemark.raw.objects import read_manifest, remove_segment
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
@@ -157,7 +157,7 @@ def test_a_new_spool_is_not_compared_with_a_stored_batch_that_lacks_erased_recor
     assert last is not None
     assert rewrite(StoreOptions(), SealTask(keys, last, StoredMasks(store=store.url, keys=(key,)), 1)).new is not None
     objects = {name: stored.etag for name, stored in last.manifest.objects.items()}
-    remove(store, keys, last.manifest.name, last.etag, objects)
+    remove_segment(store, keys, last.manifest.name, last.etag, objects)
     slot.lose_spool()
     cluster.produce(3)
     slot.upload(tails=True)

@@ -18,7 +18,7 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import scan_batches
-from tidemark.raw.objects import StoredManifest, read_manifest, remove
+from tidemark.raw.objects import StoredManifest, read_manifest, remove_segment
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.verify import Severity
@@ -44,7 +44,7 @@ def erase(
     done = rewrite(StoreOptions(), SealTask(keys, old, masks, number))
     assert done.new is not None
     etags = {name: described.etag for name, described in old.manifest.objects.items()}
-    assert remove(store, keys, old.manifest.name, old.etag, etags)
+    assert remove_segment(store, keys, old.manifest.name, old.etag, etags)
     return done.new
 
 

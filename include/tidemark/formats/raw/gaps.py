@@ -1,6 +1,6 @@
 """Offsets that are missing in the store, the reason, and a person's acknowledgement of them.
 
-The acknowledgements of a partition's gaps under ``_acks/``. They count if their content agrees with their key.
+The acknowledgements of a partition's gaps lie under ``_acks/``. They count if their content agrees with their key.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def read_acknowledgements(store: Store, control: ControlKeys, keys: PartitionKey
 
 
 def acknowledged(store: Store, control: ControlKeys, keys: PartitionKeys) -> Intervals:
-    """The offsets of all :func:`words`."""
+    """The offsets of all :func:`read_acknowledgements`."""
     return Intervals.of(read_acknowledgements(store, control, keys))
 
 
@@ -95,7 +95,7 @@ def split_acknowledged(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tu
 
 
 def read_acknowledgement(store: Store, control: ControlKeys, keys: PartitionKeys, key: str) -> Acknowledgement:
-    """The acknowledgement under ``key``. Raises NotFound, or the errors of :func:`words`."""
+    """The acknowledgement under ``key``. Raises NotFound, or the errors of :func:`read_acknowledgements`."""
     stored = Acknowledgement.load(store, key)
     if key != control.acknowledgement(keys.place, keys.partition, stored.start, stored.end):
         raise FormatError(key, f"is about offsets {stored.start} to {stored.end}, but its key names others")

@@ -3,11 +3,6 @@
 It describes the bytes (offsets, epochs, times, open transactions), the state of the partition at the broker when they
 were read, and the size, CRC32C and ETag of each object, so that a reader can prove that it reads the very bytes that
 the agent sent.
-
-The header of the last stored batch, as a manifest, a range or an index entry states it.
-
-With it, a log shows whether it is the stored one without any request to the store: a lineage alone does not prove that
-after brokers were restored from a backup.
 """
 
 from __future__ import annotations
@@ -24,41 +19,11 @@ from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, header_bytes, read_header
 
-
-def batch_of(text: str) -> BatchHeader:
-    """The header in its stored form, at position 0. Raises ValueError."""
-    try:
-        data = a2b_base64(text, strict_mode=True)
-    except NotBase64 as error:
-        raise ValueError("must be the header of a batch, in base64") from error
-    whole = (
-        len(data) >= PREFIX_SIZE and check_prefix(data, 0) is None and len(data) == HEADER_SIZE[data[PREFIX_SIZE - 1]]
-    )
-    if not whole:
-        raise ValueError("must be the header of a batch, in base64")
-    return read_header(data, 0, 0)
-
-
-def last_batch_of(header: BatchHeader | None) -> str | None:
-    """The stored form of ``header``: its bytes as Kafka writes them, in base64."""
-    return None if header is None else b2a_base64(header_bytes(header), newline=False).decode()
-
-
-def _check(text: str) -> str:
-    batch_of(text)
-    return text
-
-
-LastBatch = Annotated[str, AfterValidator(_check)]
-"""The stored form of a batch's header."""
-
-
 LineagePairs = tuple[tuple[int, int], ...]
 """(leader epoch, its start offset), ascending: Kafka's ``leader-epoch-checkpoint``."""
 
 Restores = tuple[Annotated[int, Field(ge=0)], ...]
 """The offsets from which on a restored broker's log has replaced the one before, in order; beside each lineage."""
-
 
 Origin = Literal["disk", "fetch"]
 """The way in which an agent got a log: from its broker's own disk, or by Fetch, by topic id and leader epochs."""
@@ -122,6 +87,19 @@ class ErasedRecords(Model):
     etag: str
     masks: tuple[str, ...]
     batches: tuple[tuple[int, int], ...]
+
+
+def _check(text: str) -> str:
+    batch_of(text)
+    return text
+
+
+LastBatch = Annotated[str, AfterValidator(_check)]
+"""The stored form of the header of the last stored batch, as a manifest, a range or an index entry states it.
+
+With it, a log shows whether it is the stored one without any request to the store: a lineage alone does not prove that
+after brokers were restored from a backup.
+"""
 
 
 class SegmentManifest(StoredObject):
@@ -208,3 +186,22 @@ class SegmentManifest(StoredObject):
     def compacted(self) -> bool:
         """True if missing offsets may have been removed by compaction."""
         return compacts(self.cleanup_policy)
+
+
+def batch_of(text: str) -> BatchHeader:
+    """The header in its stored form, at position 0. Raises ValueError."""
+    try:
+        data = a2b_base64(text, strict_mode=True)
+    except NotBase64 as error:
+        raise ValueError("must be the header of a batch, in base64") from error
+    whole = (
+        len(data) >= PREFIX_SIZE and check_prefix(data, 0) is None and len(data) == HEADER_SIZE[data[PREFIX_SIZE - 1]]
+    )
+    if not whole:
+        raise ValueError("must be the header of a batch, in base64")
+    return read_header(data, 0, 0)
+
+
+def last_batch_of(header: BatchHeader | None) -> str | None:
+    """The stored form of ``header``: its bytes as Kafka writes them, in base64."""
+    return None if header is None else b2a_base64(header_bytes(header), newline=False).decode()

@@ -1,14 +1,7 @@
-"""The record of the raw segments that retention removed: written before the first is deleted, and never changed.
+"""The records of what is removed from raw: segments by retention, and ranges of packs that a person has given up.
 
-A tombstone's key is ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the
-partition itself. It counts only if its content agrees with its key: a name alone removes nothing. It records a
-decision: a retention that was killed may have left objects that it names, and the next run deletes these. A later
-segment with these offsets is another segment.
-
-The record of ranges of packs that a person has given up, since nothing will ever seal them.
-
-It is written once, before a pack is deleted because of it, and never changed. It counts only if its content agrees with
-its key, for packs that were stored before it, and once no run is left that was planned with them.
+Each is written before the first object is deleted because of it, and never changed. It counts only if its content
+agrees with its key: a name alone removes nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +27,9 @@ from tidemark.timestamps import stamp
 _MOST: Final = 1 << 14
 """Most tombstones whose content a process remembers: some hundred bytes each."""
 
+_known: Final[dict[tuple[str, str, str], Removed]] = {}
+"""The tombstones that were read, by store, key and ETag."""
+
 
 class RemovedSegment(Model):
     """A removed segment: ``objects`` by file name, and the ETag of its manifest."""
@@ -58,6 +54,10 @@ class RemovedSegment(Model):
 
 class Tombstone(StoredObject):
     """The removal of the segments of ``[start, end)``, and its grounds.
+
+    Its key is ``_tombstones/<cluster>/<topic>-<p>/<from>-<to>-<time>.json``, in the store and prefix of the partition
+    itself. It records a decision: a retention that was killed may have left objects that it names, and the next run
+    deletes these. A later segment with these offsets is another segment.
 
     These are the policy (``window``), the ``report`` that named them a day before, and the ledger whose evidence gives
     each offset a class. ``by`` is the name that the run gives, ``written_as`` the identity under which it wrote: see
@@ -134,10 +134,6 @@ def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
     return stone
 
 
-_known: Final[dict[tuple[str, str, str], Removed]] = {}
-"""The tombstones that were read, by store, key and ETag."""
-
-
 def _in_short(store: Store, keys: PartitionKeys, key: str, etag: str) -> Removed:
     known = _known.get((store.url, key, etag))
     if known is None:
@@ -165,7 +161,11 @@ class GivenUpPartition(Model):
 
 
 class PackTombstone(StoredObject):
-    """The ranges of a topic id that a person gives up. ``by`` and ``written_as`` are as in a tombstone of segments."""
+    """The ranges of a topic id that a person gives up. ``by`` and ``written_as`` are as in a tombstone of segments.
+
+    They are given up since nothing will ever seal them. The record counts for packs that were stored before it, and
+    once no run is left that was planned with them.
+    """
 
     most_bytes: ClassVar[int] = object_sizes.TOMBSTONE
 

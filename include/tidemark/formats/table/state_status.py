@@ -1,6 +1,6 @@
 """How a topic's state table fares: its last run and its audits, for readers of many topics and for the page.
 
-The report of an audit of a state table, which compares a part of the keys with a replay of the topic's table.
+An audit compares a part of the keys with a replay of the topic's table, and leaves a report.
 """
 
 from __future__ import annotations
@@ -14,43 +14,6 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 
-PARTS: Final = 16
-"""An audit compares one of so many parts of the keys, by the first bits of their hash."""
-
-
-class StateFinding(Model):
-    """A key whose row is not that of the replay, told by the place of its record, never by the key."""
-
-    rule: str
-    incarnation: int
-    partition: int
-    offset: int
-
-    def text(self) -> str:
-        """One line for a person."""
-        return f"offset {self.offset} of partition {self.partition}, incarnation {self.incarnation}: {self.rule}"
-
-
-class StateAudit(StoredObject):
-    """``state/audits/<part>.json``: the comparison of a part of the keys, at ``at``, of the state's commit ``n``.
-
-    ``rows`` were equal. ``unproved`` rows are of records that retention has removed from the table. ``different``
-    counts all findings, of which the first are listed.
-    """
-
-    most_bytes: ClassVar[int] = object_sizes.REPORT
-
-    cluster: str
-    topic: str
-    part: int = Field(ge=0, lt=PARTS)
-    at: AwareDatetime
-    n: int = Field(ge=0)
-    rows: int = Field(default=0, ge=0)
-    unproved: int = Field(default=0, ge=0)
-    different: int = Field(default=0, ge=0)
-    findings: tuple[StateFinding, ...] = ()
-
-
 _DOUBTS: Final = {
     "moved_keys": "keys that moved between partitions",
     "outranked_keys": "keys whose later records have a lower order",
@@ -59,6 +22,9 @@ _DOUBTS: Final = {
     "uncertain": "offsets that may have been deletions",
 }
 """What a state may lack or have too much: the names of the counts, and their labels."""
+
+AUDIT_PARTS: Final = 16
+"""An audit compares one of so many parts of the keys, by the first bits of their hash."""
 
 
 def doubts(counts: Mapping[str, Any]) -> list[str]:
@@ -120,4 +86,37 @@ class StateStatus(StoredObject):
     @property
     def proved_at(self) -> datetime | None:
         """The time since which every part of the keys was audited; None before all were."""
-        return min(part.at for part in self.audits.values()) if len(self.audits) == PARTS else None
+        return min(part.at for part in self.audits.values()) if len(self.audits) == AUDIT_PARTS else None
+
+
+class StateFinding(Model):
+    """A key whose row is not that of the replay, told by the place of its record, never by the key."""
+
+    rule: str
+    incarnation: int
+    partition: int
+    offset: int
+
+    def text(self) -> str:
+        """One line for a person."""
+        return f"offset {self.offset} of partition {self.partition}, incarnation {self.incarnation}: {self.rule}"
+
+
+class StateAudit(StoredObject):
+    """``state/audits/<part>.json``: the comparison of a part of the keys, at ``at``, of the state's commit ``n``.
+
+    ``rows`` were equal. ``unproved`` rows are of records that retention has removed from the table. ``different``
+    counts all findings, of which the first are listed.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.REPORT
+
+    cluster: str
+    topic: str
+    part: int = Field(ge=0, lt=AUDIT_PARTS)
+    at: AwareDatetime
+    n: int = Field(ge=0)
+    rows: int = Field(default=0, ge=0)
+    unproved: int = Field(default=0, ge=0)
+    different: int = Field(default=0, ge=0)
+    findings: tuple[StateFinding, ...] = ()

@@ -4,15 +4,6 @@ Rows are grouped by the schema that wrote them. ``resolution`` says how each of 
 
 A field is unknown if the schema that wrote a record has it and the table's has not, by name or alias. Every row of such
 a schema counts, even if the field, or the record or the list around it, is null or empty.
-
-Fields of a writer's schema that the table's schema lacks.
-
-The schemas that wrote the records of a task: found, judged once each, and bounded in number and size.
-
-A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers without a readable
-schema, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
-records with that reason. The numbers that most records of a batch name come first, then lower ones, so the numbers of
-producers precede those of noise. A replay of the quarantine has a budget of its own.
 """
 
 from __future__ import annotations
@@ -45,93 +36,8 @@ MAX_IN_VAIN: Final = 4096
 MAX_TEXT: Final = 32 << 20
 _AT_ONCE: Final = 64
 
-
-def parsed_schema(texts: Sequence[str | bytes]) -> Type:
-    """The schema in the last of ``texts``; the others declare types that it refers to.
-
-    Raises:
-        ValueError: the text is no Avro schema, or the schema's values are not bounded by a record's bytes.
-    """
-    try:
-        found = parsed(texts)
-    except UnboundedSchema:
-        raise
-    except ValueError as error:
-        raise ValueError(f"is not a valid Avro schema: {error}") from error
-    check_bounded(found)
-    return found
-
-
-class Writers:
-    """The writers' schemas of one task; ``reader`` is the table's, parsed."""
-
-    def __init__(self, schemas: Schemas, reader: Type) -> None:
-        self._schemas = schemas
-        self._reader = reader
-        self._known: dict[int, Type] = {}
-        self._in_vain: dict[int, str] = {}
-        self._text = 0
-
-    def learn(self, numbers: Sequence[int]) -> None:
-        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
-        new = [number for number in numbers if number not in self._known and number not in self._in_vain]
-        while new and self._exhausted is None:
-            group, new = new[:_AT_ONCE], new[_AT_ONCE:]
-            for number, answer in self._schemas.find(group).items():
-                self._add(number, answer)
-
-    def get(self, number: int) -> Type:
-        """The schema of a number that was learnt. Raises RefusedRecord."""
-        if number in self._known:
-            return self._known[number]
-        reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
-        raise RefusedRecord(f"names schema {guid_of(number) or number}, which {reason}")
-
-    @property
-    def _exhausted(self) -> str | None:
-        if len(self._in_vain) >= MAX_IN_VAIN:
-            return f"the task has looked up {len(self._in_vain)} others without success"
-        if self._text >= MAX_TEXT:
-            return f"the task has read {self._text} characters of schemas"
-        return None
-
-    def _add(self, number: int, answer: Written | Unreadable) -> None:
-        if isinstance(answer, Unreadable):
-            self._in_vain[number] = answer.reason
-            return
-        self._text += answer.size
-        try:
-            found = parsed_schema(answer.texts)
-        except ValueError as error:
-            self._in_vain[number] = str(error)
-        else:
-            self._known[number] = self._reader if same(found, self._reader) else found
-
-
-_MOST: Final = 100_000
+_MOST_FIELDS: Final = 100_000
 """The most fields that are looked at: a type may be declared once and used in many places."""
-
-
-def unknown_fields(step: Step) -> dict[str, int]:
-    """Each field that the records have and the table does not take, counted as for one row.
-
-    All branches of a writer's union count.
-    """
-    return summed({field_name(*path): 1} for path in set(islice(_paths(step), _MOST)))
-
-
-def _paths(step: Step, *path: str) -> Iterator[tuple[str, ...]]:
-    if isinstance(step, UnionStep):
-        for branch in step.branches:
-            yield from _paths(branch, *path)
-    elif isinstance(step, ItemsStep):
-        yield from _paths(step.item, *path, *(("value",) if step.keys else ()))
-    elif isinstance(step, RecordStep):
-        for field in step.fields:
-            if field.place >= 0:
-                yield from _paths(field.step, *path, step.names[field.place])
-            else:
-                yield (*path, field.name)
 
 
 class _Resolution:
@@ -178,7 +84,7 @@ class AvroColumns:
         self._reader, self._fields = _table(settings.schema_file)
         self.columns: pa.Schema = pa.schema(self._fields)
         schemas = _schemas(settings)
-        self._writers = None if schemas is None else Writers(schemas, self._reader)
+        self._writers = None if schemas is None else AvroWriters(schemas, self._reader)
         self._own = self._resolution(self._reader)
         self._resolutions: dict[int, _Resolution] = {}
 
@@ -208,7 +114,7 @@ class AvroColumns:
             self._settings.event_time,
         )
 
-    def _groups(self, named: _Named, writers: Writers) -> list[Group]:
+    def _groups(self, named: _Named, writers: AvroWriters) -> list[Group]:
         """The rows of each schema that a loop can read."""
         groups: list[Group] = []
         for number in named.distinct:
@@ -220,7 +126,7 @@ class AvroColumns:
                 groups.append(Group(resolution.loop, rows, HEAD))
         return groups
 
-    def _counted(self, named: _Named, writers: Writers, landing: Bits) -> dict[str, int]:
+    def _counted(self, named: _Named, writers: AvroWriters, landing: Bits) -> dict[str, int]:
         """The number of ``landing`` rows that have each field unknown to the table."""
         counts = []
         for number in named.distinct:
@@ -230,7 +136,7 @@ class AvroColumns:
                 counts.append({name: rows * count for name, count in resolution.unknown.items() if rows})
         return summed(counts)
 
-    def _by_number(self, number: int, writers: Writers) -> _Resolution | None:
+    def _by_number(self, number: int, writers: AvroWriters) -> _Resolution | None:
         """How records of this schema are read; None if they are refused."""
         if number not in self._resolutions:
             try:
@@ -273,3 +179,94 @@ def _schemas(settings: AvroParser) -> Schemas | None:
     if settings.registry:
         return SchemaRegistry(settings.registry)
     return SchemaFiles(settings.schemas) if settings.schemas else None
+
+
+def parsed_schema(texts: Sequence[str | bytes]) -> Type:
+    """The schema in the last of ``texts``; the others declare types that it refers to.
+
+    Raises:
+        ValueError: the text is no Avro schema, or the schema's values are not bounded by a record's bytes.
+    """
+    try:
+        found = parsed(texts)
+    except UnboundedSchema:
+        raise
+    except ValueError as error:
+        raise ValueError(f"is not a valid Avro schema: {error}") from error
+    check_bounded(found)
+    return found
+
+
+class AvroWriters:
+    """The schemas that wrote the records of a task: found, judged once each, and bounded in number and size.
+
+    ``reader`` is the table's schema, parsed. A record may name any of 2^32 numbers, so a task has a budget: it looks up
+    MAX_IN_VAIN numbers without a readable schema, and reads MAX_TEXT characters of schemas. Beyond either, a number
+    that it has not looked up yet refuses its records with that reason. The numbers that most records of a batch name
+    come first, then lower ones, so the numbers of producers precede those of noise. A replay of the quarantine has a
+    budget of its own.
+    """
+
+    def __init__(self, schemas: Schemas, reader: Type) -> None:
+        self._schemas = schemas
+        self._reader = reader
+        self._known: dict[int, Type] = {}
+        self._in_vain: dict[int, str] = {}
+        self._text = 0
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
+        new = [number for number in numbers if number not in self._known and number not in self._in_vain]
+        while new and self._exhausted is None:
+            group, new = new[:_AT_ONCE], new[_AT_ONCE:]
+            for number, answer in self._schemas.find(group).items():
+                self._add(number, answer)
+
+    def get(self, number: int) -> Type:
+        """The schema of a number that was learnt. Raises RefusedRecord."""
+        if number in self._known:
+            return self._known[number]
+        reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
+        raise RefusedRecord(f"names schema {guid_of(number) or number}, which {reason}")
+
+    @property
+    def _exhausted(self) -> str | None:
+        if len(self._in_vain) >= MAX_IN_VAIN:
+            return f"the task has looked up {len(self._in_vain)} others without success"
+        if self._text >= MAX_TEXT:
+            return f"the task has read {self._text} characters of schemas"
+        return None
+
+    def _add(self, number: int, answer: Written | Unreadable) -> None:
+        if isinstance(answer, Unreadable):
+            self._in_vain[number] = answer.reason
+            return
+        self._text += answer.size
+        try:
+            found = parsed_schema(answer.texts)
+        except ValueError as error:
+            self._in_vain[number] = str(error)
+        else:
+            self._known[number] = self._reader if same(found, self._reader) else found
+
+
+def unknown_fields(step: Step) -> dict[str, int]:
+    """Each field that the records have and the table does not take, counted as for one row.
+
+    All branches of a writer's union count.
+    """
+    return summed({field_name(*path): 1} for path in set(islice(_unknown_paths(step), _MOST_FIELDS)))
+
+
+def _unknown_paths(step: Step, *path: str) -> Iterator[tuple[str, ...]]:
+    if isinstance(step, UnionStep):
+        for branch in step.branches:
+            yield from _unknown_paths(branch, *path)
+    elif isinstance(step, ItemsStep):
+        yield from _unknown_paths(step.item, *path, *(("value",) if step.keys else ()))
+    elif isinstance(step, RecordStep):
+        for field in step.fields:
+            if field.place >= 0:
+                yield from _unknown_paths(field.step, *path, step.names[field.place])
+            else:
+                yield (*path, field.name)

@@ -2,8 +2,8 @@
 
 Arrow accepts only values that :mod:`tidemark.parsers.json.document` accepts, with the same result. Values that Arrow
 refuses or might read differently are left to that module, which decides and gives the reason. So rows may share a block
-with any others. Arrow reads neither the text of a part of a document nor that of a number:
-:mod:`tidemark.parsers.json.parts` first quotes the parts for columns of type ``json`` and ``decimal``.
+with any others. Arrow reads neither the text of a part of a document nor that of a number: :class:`PartQuotes` first
+quotes the parts for columns of type ``json`` and ``decimal``, so that Arrow reads them as strings.
 
 The values of a block cannot run into one another, because each begins with ``{`` and ends with ``}``, none has a
 control character, and there are as many documents as values. A ``}`` at a value's end is never within a string, which
@@ -13,8 +13,6 @@ document, and none holds two.
 A key is unknown if it stands in an object on a column's path, and no path continues with it; its value, null too, does
 not matter. Arrow first reads a block so that such a key is an error. If it meets one it reads the block again and
 passes over them, and pydantic's reader counts all keys of the block's rows.
-
-Quotes the parts of a document that become text columns, so that Arrow reads them as strings.
 """
 
 from __future__ import annotations
@@ -41,72 +39,6 @@ from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 from tidemark.parsers.unknown_fields import field_name, summed
 
-LARGEST: Final = 1 << 20
-"""The most bytes of a document: quoting it takes up to three times as much again. Larger ones are read row by row."""
-
-_Tree = dict[str, "int | _Tree"]
-
-
-class Quoted(NamedTuple):
-    """The documents with their parts quoted; an ``odd`` one is empty, and must be read in another way."""
-
-    values: pa.Array[Any]
-    odd: NDArray[np.bool_]
-
-
-class PartQuotes:
-    """Quotes the parts for the columns of type ``json`` and ``decimal``."""
-
-    def __init__(self, columns: tuple[JsonColumn, ...]) -> None:
-        tree: _Tree = {}
-        for column in columns:
-            kind = _KINDS.get(column.parsed_type.leaf.name)
-            if kind is not None:
-                _put(tree, column.keys, kind)
-        self.any = bool(tree)
-        names = bytearray()
-        nodes: list[list[tuple[int, int, int]]] = []
-        _number(tree, names, nodes)
-        self._names = np.frombuffer(bytes(names), np.uint8)
-        self._first = np.cumsum([0, *map(len, nodes)], dtype=np.int64)
-        self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, KEY_WIDTH)
-
-    def quoted(self, values: pa.Array[Any]) -> Quoted:
-        """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels."""
-        starts, data = bounds(values)
-        odd = np.zeros(len(values), np.bool_)
-        made = np.empty(2 * (int(starts[-1]) - int(starts[0])), np.uint8)
-        made_starts = np.empty(len(values) + 1, np.int64)
-        quote_parts(starts, data, self._names, self._first, self._keys, made, made_starts, odd)
-        offsets = pa.py_buffer(made_starts.astype(np.int32).data)
-        return Quoted(pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(made.data)]), odd)
-
-
-_KINDS: Final[Mapping[str, int]] = {"json": JSON_TEXT, "decimal": DECIMAL}
-
-
-def _put(tree: _Tree, keys: tuple[str, ...], kind: int) -> None:
-    *outer, last = keys
-    for key in outer:
-        inner = tree.setdefault(key, {})
-        assert isinstance(inner, dict)
-        tree = inner
-    tree[last] = kind
-
-
-def _number(tree: _Tree, names: bytearray, nodes: list[list[tuple[int, int, int]]]) -> int:
-    """Give ``tree`` and the trees below it their numbers in ``nodes``; return its own."""
-    node: list[tuple[int, int, int]] = []
-    nodes.append(node)
-    number = len(nodes) - 1
-    for key, below in tree.items():
-        start = len(names)
-        names += key.encode()
-        end = len(names)
-        node.append((start, end, below if isinstance(below, int) else _number(below, names, nodes)))
-    return number
-
-
 _SMALLEST: Final = 8
 """The most rows of a failing block that are not worth halving."""
 
@@ -122,9 +54,15 @@ _BRACE_BIT: Final = ord("{") ^ ord("[")
 _N, _SMALL_A, _I, _SMALL_N = b"NaIn"
 _QUOTE, _BACKSLASH = b'"\\'
 
-
 _Keys = Mapping[str, "_Keys | None"]
 """The keys of an object on columns' paths; below each the keys there, or None if a column takes the whole value."""
+
+LARGEST_QUOTED: Final = 1 << 20
+"""The most bytes of a document: quoting it takes up to three times as much again. Larger ones are read row by row."""
+
+_QuoteTree = dict[str, "int | _QuoteTree"]
+
+_QUOTED_KINDS: Final[Mapping[str, int]] = {"json": JSON_TEXT, "decimal": DECIMAL}
 
 
 class _Block(NamedTuple):
@@ -167,7 +105,7 @@ class JsonColumns:
         given = np.flatnonzero(_valid(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
         if self._quotes.any:
-            odd |= np.diff(bounds(values)[0])[given] > LARGEST
+            odd |= np.diff(bounds(values)[0])[given] > LARGEST_QUOTED
         blocks = []
         for wanted in _cut(values, given[~odd]):
             blocks += self._block(values, wanted, refused, misfits)
@@ -427,3 +365,60 @@ def _lines(values: pa.Array[Any]) -> pa.Buffer:
 def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
     valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
     return valid
+
+
+class Quoted(NamedTuple):
+    """The documents with their parts quoted; an ``odd`` one is empty, and must be read in another way."""
+
+    values: pa.Array[Any]
+    odd: NDArray[np.bool_]
+
+
+class PartQuotes:
+    """Quotes the parts for the columns of type ``json`` and ``decimal``."""
+
+    def __init__(self, columns: tuple[JsonColumn, ...]) -> None:
+        tree: _QuoteTree = {}
+        for column in columns:
+            kind = _QUOTED_KINDS.get(column.parsed_type.leaf.name)
+            if kind is not None:
+                _put_path(tree, column.keys, kind)
+        self.any = bool(tree)
+        names = bytearray()
+        nodes: list[list[tuple[int, int, int]]] = []
+        _number_trees(tree, names, nodes)
+        self._names = np.frombuffer(bytes(names), np.uint8)
+        self._first = np.cumsum([0, *map(len, nodes)], dtype=np.int64)
+        self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, KEY_WIDTH)
+
+    def quoted(self, values: pa.Array[Any]) -> Quoted:
+        """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels."""
+        starts, data = bounds(values)
+        odd = np.zeros(len(values), np.bool_)
+        made = np.empty(2 * (int(starts[-1]) - int(starts[0])), np.uint8)
+        made_starts = np.empty(len(values) + 1, np.int64)
+        quote_parts(starts, data, self._names, self._first, self._keys, made, made_starts, odd)
+        offsets = pa.py_buffer(made_starts.astype(np.int32).data)
+        return Quoted(pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(made.data)]), odd)
+
+
+def _put_path(tree: _QuoteTree, keys: tuple[str, ...], kind: int) -> None:
+    *outer, last = keys
+    for key in outer:
+        inner = tree.setdefault(key, {})
+        assert isinstance(inner, dict)
+        tree = inner
+    tree[last] = kind
+
+
+def _number_trees(tree: _QuoteTree, names: bytearray, nodes: list[list[tuple[int, int, int]]]) -> int:
+    """Give ``tree`` and the trees below it their numbers in ``nodes``; return its own."""
+    node: list[tuple[int, int, int]] = []
+    nodes.append(node)
+    number = len(nodes) - 1
+    for key, below in tree.items():
+        start = len(names)
+        names += key.encode()
+        end = len(names)
+        node.append((start, end, below if isinstance(below, int) else _number_trees(below, names, nodes)))
+    return number

@@ -1,19 +1,11 @@
 """Protobuf: records as one message of a descriptor set, with a compiled loop or else with Google's library.
 
-``protobuf_tables`` decides if the loop can read a message.
+``tables`` decides if the loop can read a message.
 
 A field is unknown if the descriptor lacks its number, or if Google's library keeps it as unknown for another reason:
 its type on the wire differs; it is the number of an enum in proto2 that has no name; it is an entry of a map with more
 than a key and a value, which is then not in the map. Extensions, which no column takes, count too. Its name is the path
 of the message around it, and then its number: ``customer.12``.
-
-Fields of a message that its descriptor lacks, as Google's library finds them.
-
-The schemas that wrote Protobuf records, as far as their registry knows them.
-
-Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
-compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field has
-another meaning, they are refused.
 """
 
 from __future__ import annotations
@@ -51,120 +43,16 @@ from tidemark.parsers.settings import Misfits, ProtobufParser
 from tidemark.parsers.slots import BlockReader, Unsupported
 from tidemark.parsers.unknown_fields import field_name
 
+_OUT_OF_MEMORY: Final = "Arena alloc failed"
+"""Google's words in a DecodeError when memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
+
 MAX_KNOWN: Final = 4096
 """The most numbers that one task looks up; records with others are refused, and a replay looks again."""
 
-Indexes = tuple[int, ...]
-
-
-class Place(NamedTuple):
-    """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
-
-    indexes: Indexes
-    reading: Reading
-
-
-class ProtobufWriters:
-    """The schemas of one task; ``message`` is the table's."""
-
-    def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
-        self._schemas = schemas
-        self._message = message
-        self._lands = misfits == "land"
-        self._found: dict[int, Place | str] = {}
-        self.misfits: dict[int, frozenset[str]] = {}
-        """By number, the columns that are null in records of schemas that do not agree, if these land."""
-        self.readable: dict[Place, list[int]] = {}
-        """The numbers of schemas that agree with the table's, by the way in which their records are read."""
-
-    def learn(self, numbers: Sequence[int]) -> None:
-        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
-        new = [number for number in numbers if number not in self._found][: MAX_KNOWN - len(self._found)]
-        if not new:
-            return
-        for number, answer in self._schemas.find(new).items():
-            judged = self._judged(number, answer)
-            self._found[number] = judged
-            if not isinstance(judged, str):
-                self.readable.setdefault(judged, []).append(number)
-
-    def place(self, number: int) -> Place:
-        """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
-        judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
-        if isinstance(judged, str):
-            raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
-        return judged
-
-    def _judged(self, number: int, answer: Written | Unreadable) -> Place | str:
-        """The way in which its records are read, or the reason why they cannot be."""
-        if isinstance(answer, Unreadable):
-            return answer.reason
-        try:
-            theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
-        except ValueError as error:
-            return f"cannot be read: {error}"
-        differ = [found for found in compared(self._message, theirs) if found.difference is not None]
-        if self._lands:
-            self.misfits[number] = frozenset(found.column for found in differ)
-        elif differ and (first := differ[0].difference):
-            return f"differs from the table's in {differ[0].path}: {first.detail}"
-        return Place(indexes_of(theirs), Reading.of(self._message, theirs))
-
+MessageIndexes = tuple[int, ...]
 
 _Within = Callable[[Any], Iterable[Any]]
 """The messages that a message has in one of its fields."""
-
-
-class UnknownFields:
-    """Finds the unknown fields of messages of one kind, and of the messages within; the kind does not hold itself."""
-
-    def __init__(self, message: Descriptor, *path: str) -> None:
-        """Make the finder of messages under ``path``."""
-        self._path = path
-        self._is_extendable = message.is_extendable
-        self._inner = [_inner(field, path) for field in message.fields if _message(field) is not None]
-
-    def of(self, message: Any) -> set[str]:
-        """The names of the unknown fields, and of extensions, in ``message``."""
-        names: set[str] = set()
-        self._add(message, names)
-        return names
-
-    def _add(self, message: Any, names: set[str]) -> None:
-        unknown: Any = UnknownFieldSet(message)
-        for entry in unknown:
-            names.add(field_name(*self._path, str(entry.field_number)))
-        if self._is_extendable:
-            for field, _ in message.ListFields():
-                if field.is_extension:
-                    names.add(field_name(*self._path, str(field.number)))
-        for within, inner in self._inner:
-            for part in within(message):
-                inner._add(part, names)
-
-
-def _message(field: FieldDescriptor) -> Descriptor | None:
-    """The message type of a field, or of a map's values; None if there is none."""
-    kind = field.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        return kind.fields_by_name["value"].message_type
-    return kind
-
-
-def _inner(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
-    name, kind, message = field.name, field.message_type, _message(field)
-    assert kind is not None
-    assert message is not None
-    if kind.GetOptions().map_entry:
-        return lambda holder: getattr(holder, name).values(), UnknownFields(message, *path, name, "value")
-    inner = UnknownFields(message, *path, name)
-    if field.is_repeated:
-        return lambda holder: getattr(holder, name), inner
-    return lambda holder: (getattr(holder, name),) if holder.HasField(name) else (), inner
-
-
-_OUT_OF_MEMORY: Final = "Arena alloc failed"
-"""Google's words in a DecodeError when memory runs out (upb's ``kUpb_DecodeStatus_OutOfMemory``)."""
 
 
 class ProtobufColumns:
@@ -294,3 +182,110 @@ class _MessageReader:
             return ParsedRecord({name: take(message) for name, take in self._takes}, self._unknown.of(message))
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
+
+
+class MessagePlace(NamedTuple):
+    """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
+
+    indexes: MessageIndexes
+    reading: Reading
+
+
+class ProtobufWriters:
+    """The schemas that wrote the records of one task, as far as their registry knows them; ``message`` is the table's.
+
+    Protobuf reads a record with any schema that has its fields' numbers, even if they mean other fields. So a schema is
+    compared with the table's before its records are read (:mod:`~tidemark.parsers.protobuf.differences`): if a field
+    has another meaning, they are refused.
+    """
+
+    def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
+        self._schemas = schemas
+        self._message = message
+        self._lands = misfits == "land"
+        self._found: dict[int, MessagePlace | str] = {}
+        self.misfits: dict[int, frozenset[str]] = {}
+        """By number, the columns that are null in records of schemas that do not agree, if these land."""
+        self.readable: dict[MessagePlace, list[int]] = {}
+        """The numbers of schemas that agree with the table's, by the way in which their records are read."""
+
+    def learn(self, numbers: Sequence[int]) -> None:
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
+        new = [number for number in numbers if number not in self._found][: MAX_KNOWN - len(self._found)]
+        if not new:
+            return
+        for number, answer in self._schemas.find(new).items():
+            judged = self._judged(number, answer)
+            self._found[number] = judged
+            if not isinstance(judged, str):
+                self.readable.setdefault(judged, []).append(number)
+
+    def place(self, number: int) -> MessagePlace:
+        """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
+        judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
+        if isinstance(judged, str):
+            raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
+        return judged
+
+    def _judged(self, number: int, answer: Written | Unreadable) -> MessagePlace | str:
+        """The way in which its records are read, or the reason why they cannot be."""
+        if isinstance(answer, Unreadable):
+            return answer.reason
+        try:
+            theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
+        except ValueError as error:
+            return f"cannot be read: {error}"
+        differ = [found for found in compared(self._message, theirs) if found.difference is not None]
+        if self._lands:
+            self.misfits[number] = frozenset(found.column for found in differ)
+        elif differ and (first := differ[0].difference):
+            return f"differs from the table's in {differ[0].path}: {first.detail}"
+        return MessagePlace(indexes_of(theirs), Reading.of(self._message, theirs))
+
+
+class UnknownFields:
+    """Finds the unknown fields of messages of one kind, and of the messages within; the kind does not hold itself."""
+
+    def __init__(self, message: Descriptor, *path: str) -> None:
+        """Make the finder of messages under ``path``."""
+        self._path = path
+        self._is_extendable = message.is_extendable
+        self._inner = [_unknown_of_field(field, path) for field in message.fields if _message_type(field) is not None]
+
+    def of(self, message: Any) -> set[str]:
+        """The names of the unknown fields, and of extensions, in ``message``."""
+        names: set[str] = set()
+        self._add(message, names)
+        return names
+
+    def _add(self, message: Any, names: set[str]) -> None:
+        unknown: Any = UnknownFieldSet(message)
+        for entry in unknown:
+            names.add(field_name(*self._path, str(entry.field_number)))
+        if self._is_extendable:
+            for field, _ in message.ListFields():
+                if field.is_extension:
+                    names.add(field_name(*self._path, str(field.number)))
+        for within, inner in self._inner:
+            for part in within(message):
+                inner._add(part, names)
+
+
+def _message_type(field: FieldDescriptor) -> Descriptor | None:
+    """The message type of a field, or of a map's values; None if there is none."""
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        return kind.fields_by_name["value"].message_type
+    return kind
+
+
+def _unknown_of_field(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
+    name, kind, message = field.name, field.message_type, _message_type(field)
+    assert kind is not None
+    assert message is not None
+    if kind.GetOptions().map_entry:
+        return lambda holder: getattr(holder, name).values(), UnknownFields(message, *path, name, "value")
+    inner = UnknownFields(message, *path, name)
+    if field.is_repeated:
+        return lambda holder: getattr(holder, name), inner
+    return lambda holder: (getattr(holder, name),) if holder.HasField(name) else (), inner

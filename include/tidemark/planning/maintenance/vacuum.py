@@ -1,42 +1,7 @@
-"""The objects that may be removed below a table and its quarantine, and the reasons that others stay. Pure.
+"""The objects of a table, of its quarantine and of its runs that may be removed, and why others stay. Pure.
 
-For each object the first rule that fits counts:
-
-1. A name or folder that starts with ``_`` is not a data file of a run: it stays.
-2. A live file of the table stays.
-3. A file of landed or quarantined rows that effective evidence names stays until a landed run has replaced it, and then
-   while a reader may still read an older version of the table: with erased rows in it, only for a topic's grace.
-4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name stays
-   while the attempt may still commit. The attempt died, or its commit left the file out.
-5. A file that no plan and no evidence names stays, and is reported.
-
-The ledgers of a table that nothing can name any more. Pure.
-
-Each commit writes a ledger, and the next ledger names it as its parent. A ledger stays while one of these may read it:
-
-* the table: it is the committed ledger, or the parent of that, which the watch compares it with;
-* a reader of an older version of the table, as far as Delta's log still has it: time travel, RESTORE;
-* the outbox: asset events are made of all ledgers down to the one that ``published.json`` names, inclusive;
-* the state table: its next run reads all ledgers down to the one that it equals, inclusive;
-* a process that opened the table while the ledger was the committed one or its parent, or that is still to commit it.
-  No run lasts longer than :data:`~tidemark.planning.maintenance.vacuum.RUN_OVER`.
-
-All five only ever move on. So a ledger that is not needed now will never be needed, and neither the order of deletions
-nor a kill of the vacuum nor a commit meanwhile matters. An attempt that lost its result, and that is run again after
-its ledger is deleted, reports less of its work (``RunResult``).
-
-The records of jobs that nobody can need any more. Pure.
-
-* A job's hand-over to its task is read when the job ends. One that is older than any run was left by a dead task.
-* The progress of a run is shown while it is under way.
-* The report of an audit is kept for :data:`KEPT`, and longer while it is the newest on dates with rows in the table, or
-  an incident names it. So the proof of a date exists as long as the date.
-* The report of a backfill is kept for :data:`KEPT` after its last part was written. The newest report stays, and so
-  does the newest report of a run that has an outcome.
-
-A report that may be deleted may also be deleted later, unless rows of its date land again, because only its age and
-newer reports count. A vacuum may be killed between two deletions: of a backfill's report, the request is deleted first,
-without which nothing shows the rest.
+Data files are judged by :func:`judge`, ledgers by :func:`old_ledgers`, and the records of jobs by :func:`left_by_runs`,
+:func:`old_audits` and :func:`old_backfill_reports`.
 """
 
 from __future__ import annotations
@@ -73,6 +38,24 @@ _AHEAD: Final = frozenset({"erase", "ingest"})
 """The runs that may know masks which the table, and so the files that they replace, did not follow yet."""
 
 GOES: Final = frozenset[Why]({"replaced", "dead", "left out"})
+
+_LEDGER_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
+
+_LEDGERS_BEHIND: Final = 3
+"""The ledger before the oldest young one was committed before that was written, and its parent is one more.
+
+Another is for a run that wrote its ledger and committed it only at a later try.
+"""
+
+REPORTS_KEPT: Final = timedelta(days=90)
+"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
+
+_DAY: Final = r"\d{4}-\d{2}-\d{2}"
+_AUDIT: Final = re.compile(
+    rf"({ALL_DATES}|({_DAY})|({_DAY})_({_DAY})_[0-9a-f]{{16}})/\d{{8}}T\d{{9}}Z-\d+\.json", re.ASCII
+)
+_REQUEST: Final = "/request.json"
+_OUTCOME: Final = "/outcome-"
 
 
 class Verdict(NamedTuple):
@@ -143,7 +126,19 @@ def all_landed(ledger: Iterable[int], named: Iterable[int], plans: Mapping[int, 
 
 
 def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Verdict]:
-    """The verdict on each object, by its path below the table or its quarantine."""
+    """The verdict on each object, by its path below the table or its quarantine.
+
+    For each object the first rule that fits counts:
+
+    1. A name or folder that starts with ``_`` is not a data file of a run: it stays.
+    2. A live file of the table stays.
+    3. A file of landed or quarantined rows that effective evidence names stays until a landed run has replaced it, and
+       then while a reader may still read an older version of the table: with erased rows in it, only for a topic's
+       grace.
+    4. A file of an attempt (its name ends in the digest of one of the attempt's tasks) that evidence does not name
+       stays while the attempt may still commit. The attempt died, or its commit left the file out.
+    5. A file that no plan and no evidence names stays, and is reported.
+    """
     replacing: dict[str, RunPlan] = {}
     for plan in sorted(known.plans.values(), key=lambda plan: plan.created_at):
         if plan.attempt in known.landed:
@@ -198,15 +193,6 @@ def digest_in(path: str) -> str:
     return path.rpartition("_")[2].removesuffix(".parquet")
 
 
-_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
-
-_BEHIND: Final = 3
-"""The ledger before the oldest young one was committed before that was written, and its parent is one more.
-
-Another is for a run that wrote its ledger and committed it only at a later try.
-"""
-
-
 class NamedLedgers(NamedTuple):
     """The numbers of ledgers that something names.
 
@@ -223,30 +209,37 @@ class NamedLedgers(NamedTuple):
 def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime) -> list[ObjectInfo]:
     """The ``listed`` objects of the ledger's folder that may be deleted at the time ``now`` of the store.
 
+    Each commit writes a ledger, and the next ledger names it as its parent. A ledger stays while one of these may read
+    it:
+
+    * the table: it is the committed ledger, or the parent of that, which the watch compares it with;
+    * a reader of an older version of the table, as far as Delta's log still has it: time travel, RESTORE;
+    * the outbox: asset events are made of all ledgers down to the one that ``published.json`` names, inclusive;
+    * the state table: its next run reads all ledgers down to the one that it equals, inclusive;
+    * a process that opened the table while the ledger was the committed one or its parent, or that is still to commit
+      it. No run lasts longer than :data:`RUN_OVER`.
+
+    All five only ever move on. So a ledger that is not needed now will never be needed, and neither the order of
+    deletions nor a kill of the vacuum nor a commit meanwhile matters. An attempt that lost its result, and that is run
+    again after its ledger is deleted, reports less of its work (``RunResult``).
+
     A ledger that lost the race for its number is deleted with the winner.
     """
-    numbers = {info: int(match[1]) for info in listed if (match := _NAME.fullmatch(info.key.rpartition("/")[2]))}
+    numbers = {info: int(match[1]) for info in listed if (match := _LEDGER_NAME.fullmatch(info.key.rpartition("/")[2]))}
     young = [n for info, n in numbers.items() if now - info.modified <= RUN_OVER]
     oldest_young = min(young, default=named.committed + 1)
-    first = min(named.committed - 1, named.in_log - 1, named.published, oldest_young - _BEHIND)
+    first = min(named.committed - 1, named.in_log - 1, named.published, oldest_young - _LEDGERS_BEHIND)
     if named.state is not None:
         first = min(first, named.state)
     return [info for info, n in numbers.items() if n < first]
 
 
-KEPT: Final = timedelta(days=90)
-"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
-
-_DAY: Final = r"\d{4}-\d{2}-\d{2}"
-_AUDIT: Final = re.compile(
-    rf"({ALL_DATES}|({_DAY})|({_DAY})_({_DAY})_[0-9a-f]{{16}})/\d{{8}}T\d{{9}}Z-\d+\.json", re.ASCII
-)
-_REQUEST: Final = "/request.json"
-_OUTCOME: Final = "/outcome-"
-
-
 def left_by_runs(listed: Iterable[ObjectInfo], now: datetime) -> list[ObjectInfo]:
-    """The ``listed`` objects that only a run that is over could need, at the time ``now`` of the store."""
+    """The ``listed`` objects that only a run that is over could need, at the time ``now`` of the store.
+
+    A job's hand-over to its task is read when the job ends. One that is older than any run was left by a dead task. The
+    progress of a run is shown while it is under way.
+    """
     return [info for info in listed if now - info.modified > RUN_OVER]
 
 
@@ -255,18 +248,28 @@ def old_audits(
 ) -> list[ObjectInfo]:
     """The ``listed`` reports of audits that may be deleted at the time ``now`` of the store.
 
+    A report is kept for :data:`REPORTS_KEPT`, and longer while it is the newest on dates with rows in the table, or an
+    incident names it. So the proof of a date exists as long as the date. A report that may be deleted may also be
+    deleted later, unless rows of its date land again, because only its age and newer reports count.
+
     ``dates`` are the dates with rows in the table, ``named`` the keys of the reports that incidents name.
     """
     scopes = {info: match for info in listed if (match := _AUDIT.fullmatch("/".join(info.key.split("/")[-2:])))}
     in_order = sorted(scopes, key=lambda info: info.key.rpartition("/")[2])
     newest = {scopes[info][1]: info for info in in_order}
-    needed = {info for scope, info in newest.items() if scope == ALL_DATES or _has(scopes[info], dates)}
+    needed = {info for scope, info in newest.items() if scope == ALL_DATES or _has_rows(scopes[info], dates)}
     needed |= set(in_order[-1:])
-    return [info for info in in_order if now - info.modified > KEPT and info not in needed and info.key not in named]
+    return [
+        info for info in in_order if now - info.modified > REPORTS_KEPT and info not in needed and info.key not in named
+    ]
 
 
 def old_backfill_reports(listed: Iterable[ObjectInfo], now: datetime) -> tuple[list[ObjectInfo], list[ObjectInfo]]:
     """The ``listed`` parts of backfills' reports that may be deleted at the time ``now`` of the store.
+
+    A report is kept for :data:`REPORTS_KEPT` after its last part was written. The newest report stays, and so does the
+    newest report of a run that has an outcome. A vacuum may be killed between two deletions: the request of a report is
+    deleted first, without which nothing shows the rest.
 
     They are deleted in two steps: first the requests, then all other parts.
     """
@@ -274,12 +277,12 @@ def old_backfill_reports(listed: Iterable[ObjectInfo], now: datetime) -> tuple[l
     reports.sort(key=_written)
     with_outcome = [parts for parts in reports if any(_OUTCOME in info.key for info in parts)]
     needed = [*reports[-1:], *with_outcome[-1:]]
-    gone = [info for parts in reports if now - _written(parts) > KEPT and parts not in needed for info in parts]
+    gone = [info for parts in reports if now - _written(parts) > REPORTS_KEPT and parts not in needed for info in parts]
     first = [info for info in gone if info.key.endswith(_REQUEST)]
     return first, [info for info in gone if info not in first]
 
 
-def _has(scope: re.Match[str], dates: Collection[str]) -> bool:
+def _has_rows(scope: re.Match[str], dates: Collection[str]) -> bool:
     """True if the table has rows of a date in ``scope``."""
     first, last = scope[2] or scope[3], scope[2] or scope[4]
     return any(first <= dt <= last for dt in dates)

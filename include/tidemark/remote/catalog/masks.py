@@ -10,7 +10,7 @@ from typing import Final
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.masks import MaskName
-from tidemark.raw.objects import index_of, mask_of
+from tidemark.raw.objects import mask_index_of, mask_of
 from tidemark.remote.catalog.storage import Storage
 from tidemark.store import Store
 
@@ -31,12 +31,12 @@ class TopicMasks:
         self._by_partition: dict[int, tuple[MaskName, ...]] = {}
 
     def of(self, partition: int) -> tuple[MaskName, ...]:
-        """The masks of a partition that count. Raises errors of :func:`tidemark.raw.objects.index_of`."""
+        """The masks of a partition that count. Raises errors of :func:`tidemark.raw.objects.mask_index_of`."""
         with self._lock:
             began = time.monotonic()
             if began - self._read_at >= SECONDS:
                 by_partition: dict[int, list[MaskName]] = {}
-                for mask in index_of(self._store, self._control, self._place).masks:
+                for mask in mask_index_of(self._store, self._control, self._place).masks:
                     by_partition.setdefault(mask.partition, []).append(mask)
                 self._by_partition = {number: tuple(masks) for number, masks in by_partition.items()}
                 self._read_at = began

@@ -1,14 +1,11 @@
-"""The first record with a given time or a later one, exactly as a broker finds it.
+"""The catalogue's answers: the stretch to read at an offset, and the offset of a time.
 
-The segments' largest timestamps select the segment to open, its ``.timeindex`` the position to read from, and the
-batches have the record. Markers of transactions have times too, and count as in Kafka
-(``LogSegment.findOffsetByTimestamp``, ``FileRecords.searchForTimestamp``).
+The first record with a given time or a later one is found exactly as a broker finds it. The segments' largest
+timestamps select the segment to open, its ``.timeindex`` the position to read from, and the batches have the record.
+Markers of transactions have times too, and count as in Kafka (``LogSegment.findOffsetByTimestamp``,
+``FileRecords.searchForTimestamp``).
 
-Answers of the catalogue: the stretch to read at an offset, and the offset of a time.
-
-A stored log read forward in windows, as batch headers with their bytes; every checksum is verified.
-
-Finds the byte of a segment's log to read an offset from, by its ``.index``; a batch header proves it.
+The byte of a segment's log to read an offset from is found by its ``.index``, and a batch header proves it.
 """
 
 from __future__ import annotations
@@ -35,140 +32,20 @@ from tidemark.remote.catalog.segment_index import StoredSegments
 from tidemark.remote.catalog.watermark_view import WatermarkView
 from tidemark.store import Store
 
-_OFFSET_ENTRY: Final = Struct(">ii")
-_KEPT_BYTES: Final = 4 << 20
-"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
-
-
-class IndexObjects:
-    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
-
-    def __init__(self) -> None:
-        """Start with no object read."""
-        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_BYTES, len, at_least=1)
-
-    def position(self, store: Store, segment: Segment, offset: int) -> int:
-        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
-
-        A range of a pack has no index.
-        """
-        if offset <= segment.base or not segment.has_index:
-            return segment.position
-        entry = floor_entry(self._sibling(store, segment, "index"), segment, offset)
-        if entry is None:
-            return 0
-        end = min(entry.position + HEADER_SIZE[2], segment.size)
-        head = store.get_range(segment.key, entry.position, end, if_match=segment.etag)
-        if not confirms_cut(head, entry, segment.base, segment.size):
-            return 0
-        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
-
-    def times(self, store: Store, segment: Segment) -> bytes:
-        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
-        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
-
-    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
-        name = segment.store, segment.key, segment.etag, extension
-        if (body := self._read.get(name)) is not None:
-            return body
-        try:
-            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
-        except NotFound:
-            body = b""  # only a hint: without it the segment is read from its start
-        self._read.keep(name, body)
-        return body
-
-
-def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
-    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
-
-    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
-    """
-    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
-        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return None
-    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
-    return OffsetIndexEntry(segment.base + relative, position)
-
-
-_FIRST_BYTES: Final = 64 << 10
-_MOST_BYTES: Final = 4 << 20
-
-
-class BatchSpan(NamedTuple):
-    """Batches in ``data``, all whole: it starts at the log's byte ``position``, and ``headers`` are their headers."""
-
-    data: bytes
-    headers: Headers
-    position: int
-
-
-def windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
-    """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
-
-    Small windows first, then larger ones.
-
-    Raises:
-        SegmentError: a batch is damaged, or the log ends inside one.
-        PreconditionFailed: the segment was replaced; also other kinds of StoreError.
-    """
-    size = _FIRST_BYTES
-    while position < segment.stop:
-        end = min(position + size, segment.stop)
-        data = store.get_range(segment.key, position, end, if_match=segment.etag or None)
-        last = end == segment.stop
-        headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
-        if len(headers):
-            yield BatchSpan(data, headers, position)
-            position = int(headers["position"][-1] + headers["size"][-1])
-            size = min(2 * size, _MOST_BYTES)
-        else:  # a batch larger than the window: its length field has its size
-            size = max(2 * size, _batch_size(data))
-
-
-def _batch_size(data: bytes) -> int:
-    return int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= PREFIX_SIZE else 0
-
-
-class Stretch(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
-
-    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
-    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
-    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
-    ``mask`` has the erased records to leave out.
-    """
-
-    segment: Segment
-    start: int
-    end: int
-    position: int
-    aborted: tuple[AbortedTransaction, ...]
-    mask: OffsetMask
-
-
-class OffsetForTime(NamedTuple):
-    """A record's offset, its timestamp (milliseconds since 1970), and its leader epoch (-1: unknown)."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
-
-
-THREADS: Final = 16
+MANIFEST_THREADS: Final = 16
 """The number of manifests requested at a time: the first lookup needs all of them."""
-
-_TIME_ENTRY: Final = Struct(">qi")
 
 MaskOf = Callable[[int, int], OffsetMask]
 """(start, end) → the erased offsets of ``[start, end)``."""
+
+_OFFSET_ENTRY: Final = Struct(">ii")
+_KEPT_INDEX_BYTES: Final = 4 << 20
+"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
+
+_FIRST_WINDOW: Final = 64 << 10
+_LARGEST_WINDOW: Final = 4 << 20
+
+_TIME_ENTRY: Final = Struct(">qi")
 
 
 def first_at(
@@ -185,7 +62,7 @@ def first_at(
 
     Markers of transactions count with ``markers``, erased records never.
     """
-    segments.read_all(THREADS)
+    segments.read_all(MANIFEST_THREADS)
     at = view.start
     for name in list(segments.late_enough(timestamp, view.start)):
         segment = segments.segment(name)
@@ -227,7 +104,7 @@ def first_in(
     after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
     position = indexes.position(store, segment, after)
     mask = mask_of(start, end)
-    for window in windows(store, segment, position):
+    for window in batch_windows(store, segment, position):
         record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
             return record
@@ -293,3 +170,121 @@ def _milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
     for row, value in unrepresentable_timestamps(rows):
         values[row] = value
     return values
+
+
+class IndexObjects:
+    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
+
+    def __init__(self) -> None:
+        """Start with no object read."""
+        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
+
+    def position(self, store: Store, segment: Segment, offset: int) -> int:
+        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
+
+        A range of a pack has no index.
+        """
+        if offset <= segment.base or not segment.has_index:
+            return segment.position
+        entry = floor_entry(self._sibling(store, segment, "index"), segment, offset)
+        if entry is None:
+            return 0
+        end = min(entry.position + HEADER_SIZE[2], segment.size)
+        head = store.get_range(segment.key, entry.position, end, if_match=segment.etag)
+        if not confirms_cut(head, entry, segment.base, segment.size):
+            return 0
+        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
+
+    def times(self, store: Store, segment: Segment) -> bytes:
+        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
+        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
+
+    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
+        name = segment.store, segment.key, segment.etag, extension
+        if (body := self._read.get(name)) is not None:
+            return body
+        try:
+            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
+        except NotFound:
+            body = b""  # only a hint: without it the segment is read from its start
+        self._read.keep(name, body)
+        return body
+
+
+def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
+    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
+
+    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
+    """
+    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
+        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return None
+    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
+    return OffsetIndexEntry(segment.base + relative, position)
+
+
+class BatchSpan(NamedTuple):
+    """Batches in ``data``, all whole: it starts at the log's byte ``position``, and ``headers`` are their headers."""
+
+    data: bytes
+    headers: Headers
+    position: int
+
+
+def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
+    """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
+
+    The log is read forward, small windows first, then larger ones. Every checksum is verified.
+
+    Raises:
+        SegmentError: a batch is damaged, or the log ends inside one.
+        PreconditionFailed: the segment was replaced; also other kinds of StoreError.
+    """
+    size = _FIRST_WINDOW
+    while position < segment.stop:
+        end = min(position + size, segment.stop)
+        data = store.get_range(segment.key, position, end, if_match=segment.etag or None)
+        last = end == segment.stop
+        headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
+        if len(headers):
+            yield BatchSpan(data, headers, position)
+            position = int(headers["position"][-1] + headers["size"][-1])
+            size = min(2 * size, _LARGEST_WINDOW)
+        else:  # a batch larger than the window: its length field has its size
+            size = max(2 * size, _batch_size(data))
+
+
+def _batch_size(data: bytes) -> int:
+    return int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= PREFIX_SIZE else 0
+
+
+class Stretch(NamedTuple):
+    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
+
+    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
+    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
+    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
+    ``mask`` has the erased records to leave out.
+    """
+
+    segment: Segment
+    start: int
+    end: int
+    position: int
+    aborted: tuple[AbortedTransaction, ...]
+    mask: OffsetMask
+
+
+class OffsetForTime(NamedTuple):
+    """A record's offset, its timestamp (milliseconds since 1970), and its leader epoch (-1: unknown)."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int

@@ -5,14 +5,6 @@ at its offset; over all partitions, the bytes read ahead and not taken stay belo
 block of each). After :meth:`RemoteTier.close` only threads that wait for a store's answer remain, and end with it.
 
 Relies on the catalogue for the stretches to read, and on its caller for positions: nothing is committed or stored here.
-
-The blocks of one partition that were read ahead and not yet taken. Not thread-safe: the tier's lock guards it.
-
-A few threads: most of them carry out requests, the others make steps.
-
-A thread that waits for a store's answer cannot decode, so other threads do that. They are few, because the allocator
-gives each thread that allocates much its own memory, and the thread keeps it. The two kinds of threads wait separately,
-so that no thread is woken without work.
 """
 
 from __future__ import annotations
@@ -35,227 +27,17 @@ from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, 
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 from tidemark.store.retrying import repeating
 
-T = TypeVar("T")
-Work = Callable[[], None]
-
-_THREADS_PER_STEPPER: Final = 4
-
-
-class ThreadPool:
-    """``count`` threads. ``next_step``, called under ``lock``, returns work, or seconds until there may be some."""
-
-    def __init__(
-        self, count: int, lock: threading.RLock, next_step: Callable[[], tuple[Work | None, float | None]]
-    ) -> None:
-        if count < 1:
-            raise ValueError(f"there must be at least one thread to read with, not {count}: nothing would ever come")
-        self._lock = lock
-        self._for_steps = threading.Condition(lock)
-        self._for_requests = threading.Condition(lock) if count > 1 else self._for_steps
-        self._next_step = next_step
-        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._closed = False
-        self._seconds: float | None = None
-        self._threads = [
-            threading.Thread(target=self._work, args=duty, name=f"tidemark-remote-{number}", daemon=True)
-            for number, duty in enumerate(self._shared_out(count))
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def submit(self, request: Callable[[], T]) -> Future[T]:
-        """Have ``request`` carried out; cancelled at once if the pool is closed."""
-        future: Future[T] = Future()
-        with self._lock:
-            if self._closed:
-                future.cancel()
-            else:
-                self._jobs.append((future, request))
-                self._for_requests.notify()
-        return future
-
-    def wake(self) -> None:
-        """Wake the threads for steps: there may be one to make, or a new time for the next one."""
-        with self._lock:
-            self._for_steps.notify_all()
-
-    def close(self, seconds: float) -> None:
-        """Begin no more work, and wait for the threads at most ``seconds``. A request under way ends by itself."""
-        with self._lock:
-            self._closed = True
-            jobs, self._jobs = self._jobs, deque()
-            self._for_requests.notify_all()
-            self._for_steps.notify_all()
-        for future, _ in jobs:
-            future.cancel()
-        until = time.monotonic() + seconds
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
-
-    def _shared_out(self, count: int) -> list[tuple[Callable[[], Work | None], threading.Condition]]:
-        """The duty of each thread, and the condition that it waits on without work."""
-        if count == 1:
-            return [(lambda: self._request() or self._step(), self._for_steps)]
-        steppers = max(1, count // _THREADS_PER_STEPPER)
-        requesters = count - steppers
-        return [(self._step, self._for_steps)] * steppers + [(self._request, self._for_requests)] * requesters
-
-    def _work(self, look: Callable[[], Work | None], news: threading.Condition) -> None:
-        """Do the work that ``look`` returns, until closed."""
-        while True:
-            with self._lock:
-                while (work := look()) is None and not self._closed:
-                    news.wait(self._seconds)
-                if self._closed:
-                    return
-            assert work is not None
-            work()
-
-    def _step(self) -> Work | None:
-        step, self._seconds = self._next_step()
-        return step
-
-    def _request(self) -> Work | None:
-        return partial(self._carry_out, *self._jobs.popleft()) if self._jobs else None
-
-    def _carry_out(self, future: Future[Any], request: Callable[[], Any]) -> None:
-        if future.set_running_or_notify_cancel():
-            try:
-                result = request()
-            except Exception as error:  # noqa: BLE001  # every error is set on the future
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-        self.wake()
-
-
-class Lane:
-    """The blocks of ``reading`` that were not yet taken, for a reader at ``position``.
-
-    ``held`` is their size in bytes. ``ended`` is true if nothing more could be read at the last try.
-    """
-
-    def __init__(self, reading: PartitionReader, position: int) -> None:
-        self.reading = reading
-        self.position = position
-        self.held = 0
-        self.ended = False
-        self._blocks: deque[tuple[Block, int]] = deque()
-        self._error: Exception | None = None
-        self._running = False
-        self._dropped = False
-        self._asleep = False
-        self._awaited: Future[Any] | None = None
-
-    @property
-    def at_end(self) -> bool:
-        """True once everything that could be read has been taken."""
-        return self.ended and not self._blocks and self._error is None
-
-    @property
-    def waiting(self) -> int:
-        """The number of blocks that are not taken, or not wholly."""
-        return len(self._blocks)
-
-    @property
-    def stale(self) -> bool:
-        """True if the log has left its branch, or the masks have changed: blocks that were read ahead may be void."""
-        partition = self.reading.partition
-        return partition is not None and partition.basis != self.reading.basis
-
-    def ready(self, share: int) -> bool:
-        """True if a step can be made now, with ``share`` bytes for the blocks read ahead."""
-        if self._running or self._asleep or self._error is not None:
-            return False
-        if self._awaited is not None and not self._awaited.done():
-            return False
-        return not self._blocks or self.held + self.reading.in_flight < share
-
-    def begin_step(self) -> None:
-        """Note that a thread steps from now on."""
-        self._running = True
-        self._awaited = None
-
-    def end_step(self, result: Step | Exception) -> bool:
-        """Take the result of the step; return true if the reader must be notified."""
-        self._running = False
-        if self._dropped:
-            self.reading.drop()
-            return False
-        if isinstance(result, Future):
-            self._awaited = result
-            return False
-        if isinstance(result, EndOfLog):
-            self._asleep = self.ended = True
-        elif isinstance(result, Block):
-            size = result.rows.get_total_buffer_size()
-            self._blocks.append((result, size))
-            self.held += size
-            self.ended = False
-        else:
-            self.fail(result)
-        return True
-
-    def fail(self, error: Exception) -> None:
-        """Note ``error``, met after all blocks."""
-        self._error = error
-        self.ended = False
-
-    def wake(self) -> None:
-        """Note that there may be more to read."""
-        self._asleep = False
-
-    @property
-    def asleep(self) -> bool:
-        """True while it waits for news from the catalogue."""
-        return self._asleep
-
-    def drop(self) -> None:
-        """End reading here."""
-        self._dropped = True
-        if not self._running:
-            self.reading.drop()
-
-    def seek(self, offset: int) -> bool:
-        """Move the reader to ``offset``; return false if that was not read ahead."""
-        if offset == self.position:
-            return True
-        if offset < self.position:
-            return False
-        while self._blocks and self._blocks[0][0].next_offset <= offset:
-            block, size = self._blocks.popleft()
-            self.held -= size
-            self.position = block.next_offset
-        if self._blocks:
-            block, size = self._blocks[0]
-            self._blocks[0] = block.since(offset), size
-            self.position = offset
-        return offset == self.position
-
-    def take(self, max_rows: int | None) -> Block | None:
-        """The next block, of at most ``max_rows``. Raises the error met, once everything before it was taken."""
-        if not self._blocks:
-            if self._error is not None:
-                raise self._error
-            return None
-        block, size = self._blocks[0]
-        if max_rows is not None and len(block.rows) > max_rows:
-            block, rest = block.cut(max_rows)
-            self._blocks[0] = rest, size
-        else:
-            self._blocks.popleft()
-            self.held -= size
-        self.position = block.next_offset
-        return block
-
-
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 2.0
 _RANGES_PER_SHARE: Final = 4
 _LEAST_RANGE: Final = 256 << 10
 _SPARE_BUFFERS: Final = 4
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+_THREADS_PER_STEPPER: Final = 4
 
 
 class RemoteTier:
@@ -492,3 +274,218 @@ class RemoteTier:
             self._on_ready()
         elif failed is not None and not isinstance(failed, Closed):
             log.warning("%s: its catalogue could not be looked at again: %s", tp, failed)
+
+
+class ThreadPool:
+    """``count`` threads. ``next_step``, called under ``lock``, returns work, or seconds until there may be some.
+
+    Most of the threads carry out requests, the others make steps. A thread that waits for a store's answer cannot
+    decode, so other threads do that. They are few, because the allocator gives each thread that allocates much its own
+    memory, and the thread keeps it. The two kinds of threads wait separately, so that no thread is woken without work.
+    """
+
+    def __init__(
+        self, count: int, lock: threading.RLock, next_step: Callable[[], tuple[Work | None, float | None]]
+    ) -> None:
+        if count < 1:
+            raise ValueError(f"there must be at least one thread to read with, not {count}: nothing would ever come")
+        self._lock = lock
+        self._for_steps = threading.Condition(lock)
+        self._for_requests = threading.Condition(lock) if count > 1 else self._for_steps
+        self._next_step = next_step
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._closed = False
+        self._seconds: float | None = None
+        self._threads = [
+            threading.Thread(target=self._work, args=duty, name=f"tidemark-remote-{number}", daemon=True)
+            for number, duty in enumerate(self._shared_out(count))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, request: Callable[[], T]) -> Future[T]:
+        """Have ``request`` carried out; cancelled at once if the pool is closed."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.cancel()
+            else:
+                self._jobs.append((future, request))
+                self._for_requests.notify()
+        return future
+
+    def wake(self) -> None:
+        """Wake the threads for steps: there may be one to make, or a new time for the next one."""
+        with self._lock:
+            self._for_steps.notify_all()
+
+    def close(self, seconds: float) -> None:
+        """Begin no more work, and wait for the threads at most ``seconds``. A request under way ends by itself."""
+        with self._lock:
+            self._closed = True
+            jobs, self._jobs = self._jobs, deque()
+            self._for_requests.notify_all()
+            self._for_steps.notify_all()
+        for future, _ in jobs:
+            future.cancel()
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _shared_out(self, count: int) -> list[tuple[Callable[[], Work | None], threading.Condition]]:
+        """The duty of each thread, and the condition that it waits on without work."""
+        if count == 1:
+            return [(lambda: self._request() or self._step(), self._for_steps)]
+        steppers = max(1, count // _THREADS_PER_STEPPER)
+        requesters = count - steppers
+        return [(self._step, self._for_steps)] * steppers + [(self._request, self._for_requests)] * requesters
+
+    def _work(self, look: Callable[[], Work | None], news: threading.Condition) -> None:
+        """Do the work that ``look`` returns, until closed."""
+        while True:
+            with self._lock:
+                while (work := look()) is None and not self._closed:
+                    news.wait(self._seconds)
+                if self._closed:
+                    return
+            assert work is not None
+            work()
+
+    def _step(self) -> Work | None:
+        step, self._seconds = self._next_step()
+        return step
+
+    def _request(self) -> Work | None:
+        return partial(self._carry_out, *self._jobs.popleft()) if self._jobs else None
+
+    def _carry_out(self, future: Future[Any], request: Callable[[], Any]) -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                result = request()
+            except Exception as error:  # noqa: BLE001  # every error is set on the future
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        self.wake()
+
+
+class Lane:
+    """The blocks of ``reading`` that were read ahead and not yet taken, for a reader at ``position``.
+
+    ``held`` is their size in bytes. ``ended`` is true if nothing more could be read at the last try. Not thread-safe:
+    the tier's lock guards it.
+    """
+
+    def __init__(self, reading: PartitionReader, position: int) -> None:
+        self.reading = reading
+        self.position = position
+        self.held = 0
+        self.ended = False
+        self._blocks: deque[tuple[Block, int]] = deque()
+        self._error: Exception | None = None
+        self._running = False
+        self._dropped = False
+        self._asleep = False
+        self._awaited: Future[Any] | None = None
+
+    @property
+    def at_end(self) -> bool:
+        """True once everything that could be read has been taken."""
+        return self.ended and not self._blocks and self._error is None
+
+    @property
+    def waiting(self) -> int:
+        """The number of blocks that are not taken, or not wholly."""
+        return len(self._blocks)
+
+    @property
+    def stale(self) -> bool:
+        """True if the log has left its branch, or the masks have changed: blocks that were read ahead may be void."""
+        partition = self.reading.partition
+        return partition is not None and partition.basis != self.reading.basis
+
+    def ready(self, share: int) -> bool:
+        """True if a step can be made now, with ``share`` bytes for the blocks read ahead."""
+        if self._running or self._asleep or self._error is not None:
+            return False
+        if self._awaited is not None and not self._awaited.done():
+            return False
+        return not self._blocks or self.held + self.reading.in_flight < share
+
+    def begin_step(self) -> None:
+        """Note that a thread steps from now on."""
+        self._running = True
+        self._awaited = None
+
+    def end_step(self, result: Step | Exception) -> bool:
+        """Take the result of the step; return true if the reader must be notified."""
+        self._running = False
+        if self._dropped:
+            self.reading.drop()
+            return False
+        if isinstance(result, Future):
+            self._awaited = result
+            return False
+        if isinstance(result, EndOfLog):
+            self._asleep = self.ended = True
+        elif isinstance(result, Block):
+            size = result.rows.get_total_buffer_size()
+            self._blocks.append((result, size))
+            self.held += size
+            self.ended = False
+        else:
+            self.fail(result)
+        return True
+
+    def fail(self, error: Exception) -> None:
+        """Note ``error``, met after all blocks."""
+        self._error = error
+        self.ended = False
+
+    def wake(self) -> None:
+        """Note that there may be more to read."""
+        self._asleep = False
+
+    @property
+    def asleep(self) -> bool:
+        """True while it waits for news from the catalogue."""
+        return self._asleep
+
+    def drop(self) -> None:
+        """End reading here."""
+        self._dropped = True
+        if not self._running:
+            self.reading.drop()
+
+    def seek(self, offset: int) -> bool:
+        """Move the reader to ``offset``; return false if that was not read ahead."""
+        if offset == self.position:
+            return True
+        if offset < self.position:
+            return False
+        while self._blocks and self._blocks[0][0].next_offset <= offset:
+            block, size = self._blocks.popleft()
+            self.held -= size
+            self.position = block.next_offset
+        if self._blocks:
+            block, size = self._blocks[0]
+            self._blocks[0] = block.since(offset), size
+            self.position = offset
+        return offset == self.position
+
+    def take(self, max_rows: int | None) -> Block | None:
+        """The next block, of at most ``max_rows``. Raises the error met, once everything before it was taken."""
+        if not self._blocks:
+            if self._error is not None:
+                raise self._error
+            return None
+        block, size = self._blocks[0]
+        if max_rows is not None and len(block.rows) > max_rows:
+            block, rest = block.cut(max_rows)
+            self._blocks[0] = rest, size
+        else:
+            self._blocks.popleft()
+            self.held -= size
+        self.position = block.next_offset
+        return block

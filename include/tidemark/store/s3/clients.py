@@ -1,20 +1,22 @@
-"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused.
-
-AWS's descriptions of its API, without their documentation, for botocore to send requests with.
-
-botocore keeps the description of a service for as long as a client lives. Half of it is documentation.
-"""
+"""The botocore clients of a process: made once for all buckets, limited, made again when credentials are refused."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import JSONFileLoader
+from botocore.session import Session
+from typing_extensions import override
 
 from tidemark.errors import ConfigError
 from tidemark.store.options import StoreOptions
@@ -24,50 +26,12 @@ from tidemark.store.traffic import FreeTraffic, Traffic
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-import gzip
-import json
-import sys
-from pathlib import Path
-from typing import Final
-
-from botocore.loaders import JSONFileLoader
-from botocore.session import Session
-from typing_extensions import override
-
-_UNPACKED_BY: Final[dict[str, Callable[[bytes], bytes]]] = {".json": bytes, ".json.gz": gzip.decompress}
-
-
-class _Undocumented(JSONFileLoader):
-    """Leaves the documentation out while it parses: dropping it afterwards would leave holes in the heap."""
-
-    @override
-    def load_file(self, file_path: str) -> Any:
-        for extension, unpacked in _UNPACKED_BY.items():
-            path = Path(f"{file_path}{extension}")
-            if path.is_file():
-                return json.loads(unpacked(path.read_bytes()), object_pairs_hook=_without_documentation)
-        return None
-
-
-def session() -> Session:
-    """A session of botocore: not a global one, which would keep the first credentials that it ever found."""
-    made = Session()
-    made.get_component("data_loader").file_loader = _Undocumented()
-    return made
-
-
-def _without_documentation(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of the file without documentation; its name stays, as botocore looks for some."""
-    return {sys.intern(name): "" if _is_documentation(name, value) else value for name, value in pairs}
-
-
-def _is_documentation(name: str, value: object) -> bool:
-    return name == "documentation" and isinstance(value, str)
-
 
 _RENEWAL_SECONDS = 5.0
 _ADDRESSING = {None: "auto", True: "path", False: "virtual"}
 _NOBODY = FreeTraffic()
+
+_UNPACKED_BY: Final[dict[str, Callable[[bytes], bytes]]] = {".json": bytes, ".json.gz": gzip.decompress}
 
 
 class S3Clients:
@@ -155,3 +119,35 @@ def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> S3Clients:
 def forget_clients() -> None:
     """Make new clients for all stores opened from now on; for a process with credentials that change."""
     _shared.cache_clear()
+
+
+class _Undocumented(JSONFileLoader):
+    """AWS's descriptions of its API, without their documentation, for botocore to send requests with.
+
+    botocore keeps the description of a service for as long as a client lives, and half of it is documentation. It is
+    left out while the file is parsed: dropping it afterwards would leave holes in the heap.
+    """
+
+    @override
+    def load_file(self, file_path: str) -> Any:
+        for extension, unpacked in _UNPACKED_BY.items():
+            path = Path(f"{file_path}{extension}")
+            if path.is_file():
+                return json.loads(unpacked(path.read_bytes()), object_pairs_hook=_without_documentation)
+        return None
+
+
+def session() -> Session:
+    """A session of botocore: not a global one, which would keep the first credentials that it ever found."""
+    made = Session()
+    made.get_component("data_loader").file_loader = _Undocumented()
+    return made
+
+
+def _without_documentation(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the file without documentation; its name stays, as botocore looks for some."""
+    return {sys.intern(name): "" if _is_documentation(name, value) else value for name, value in pairs}
+
+
+def _is_documentation(name: str, value: object) -> bool:
+    return name == "documentation" and isinstance(value, str)

@@ -1,21 +1,16 @@
 """A bucket on S3 or on a server with its protocol.
 
 Writes are never repeated by the client library: a repeated conditional PUT would answer "precondition failed" after a
-lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such.
-Reads are tried once, too: :class:`tidemark.store.retrying.RepeatingStore` repeats them.
+lost first reply, although it took effect. So a write is tried once, and an unknown outcome is reported as such;
+answers, and missing ones, are translated to known or unknown outcomes. Reads are tried once, too:
+:class:`tidemark.store.retrying.RepeatingStore` repeats them.
 
-A large object in parts, under the conditions of a small one, and proved by a checksum of all its bytes.
-
-Each part is verified by the server against its own CRC32C, and all parts together against that of the whole. If the
-server's reply does not confirm that, the stored bytes are read back.
-
-CRC32C in S3's form: the base64 of its four bytes, most significant first.
-
-Translates the answers of S3, and missing answers, to known or unknown outcomes.
+A large object is written in parts, under the conditions of a small one (:class:`MultipartUpload`).
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,24 +20,9 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlencode
 
-from botocore.exceptions import BotoCoreError, ClientError
-from crc32c import crc32c as crc32c_of
-from urllib3.exceptions import HTTPError
-
-from tidemark.errors import AccessDenied, BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.store.base import Fetched, ObjectInfo, check_size
-from tidemark.store.body import ReplyBody
-from tidemark.store.options import MULTIPART_FROM, StoreOptions
-from tidemark.store.retrying import prove
-from tidemark.store.s3.clients import S3Clients
-from tidemark.store.versions import ObjectLock, ObjectVersion
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-    from mypy_boto3_s3 import S3Client
-import base64
-
 from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
@@ -52,12 +32,30 @@ from botocore.exceptions import (
     ReadTimeoutError,
     SSLError,
 )
+from crc32c import crc32c as crc32c_of
+from urllib3.exceptions import HTTPError
 
 from tidemark.errors import (
+    AccessDenied,
+    BucketMissing,
+    NotFound,
+    PreconditionFailed,
     Refused,
     SlowDown,
+    StoreError,
+    UnknownOutcome,
 )
+from tidemark.store.base import Fetched, ObjectInfo, check_size
+from tidemark.store.body import ReplyBody
+from tidemark.store.options import MULTIPART_FROM, StoreOptions
+from tidemark.store.retrying import prove
+from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.timeouts import overrun
+from tidemark.store.versions import ObjectLock, ObjectVersion
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+    from mypy_boto3_s3 import S3Client
 
 FAILURES = (ClientError, BotoCoreError, HTTPError)
 """A client's errors. botocore lets urllib3's errors through if the body of an error's reply does not arrive."""
@@ -69,178 +67,8 @@ _UNKNOWN = {"RequestTimeout", "IncompleteBody"}
 _CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, ProfileNotFound)
 _TOKENS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "AccessDenied"}
 
-
-def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
-    """The error of ours that states the known outcome."""
-    if isinstance(error, ClientError):
-        return _answered(name, error)
-    if isinstance(error, _CREDENTIALS):
-        rule = (
-            "give credentials as AWS's own tools expect them, each machine of Spark's workers its own (docs/spark.md)"
-        )
-        return AccessDenied(name, f"{error}; {rule}")
-    limit = overrun(error)
-    if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
-        return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
-    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):  # nothing was sent
-        rule = "have AWS_CA_BUNDLE name a file with the authority of the store's certificate, and start this again"
-        return Refused(name, f"{error}; {rule}")
-    if isinstance(error, EndpointConnectionError):
-        return UnknownOutcome(name, f"no answer: {error}; does the store run, and is store.endpoint_url right?")
-    return UnknownOutcome(name, f"no answer: {limit or error}")
-
-
-def _answered(name: str, error: ClientError) -> StoreError:
-    code = error.response.get("Error", {}).get("Code", "")
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    reason = f"{code} {error.response.get('Error', {}).get('Message', '')}".strip()
-    if code == "NoSuchBucket":
-        return BucketMissing(name)
-    if code in _NOT_FOUND:
-        return NotFound(name, "there is no such object")
-    if code in _CONDITION or status == 412:
-        return PreconditionFailed(name, reason)
-    if code in _SLOW_DOWN or status == 429:
-        return SlowDown(name, reason)
-    if code == "RequestTimeTooSkewed":
-        rule = "this host's clock is too far from the store's; set it (NTP, chrony): the credentials are not the reason"
-        return Refused(name, f"{reason}; {rule}")
-    if code in _TOKENS or status in {401, 403}:
-        return AccessDenied(name, f"{reason}; check the credentials and the policy of this role")
-    if status >= 500 or code in _UNKNOWN:
-        return UnknownOutcome(name, reason)
-    return StoreError(name, reason)
-
-
-def encoded(crc32c: int) -> str:
-    """A checksum in S3's form."""
-    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
-
-
-def decoded(reply: Any) -> int | None:
-    """The checksum of all of an object's bytes, if the reply has it; a checksum of parts ends in ``-<parts>``."""
-    text = reply.get("ChecksumCRC32C")
-    return int.from_bytes(base64.b64decode(text), "big") if text and "-" not in text else None
-
-
 _MOST_PARTS = 10_000
 _CHUNK = 1 << 20
-
-
-class Upload:
-    """One multipart upload. ``target`` names bucket and key, ``creating`` adds the object's attributes."""
-
-    def __init__(self, client: S3Client, name: str, target: dict[str, Any], creating: dict[str, Any]) -> None:
-        self._client = client
-        self._name = name
-        self._target = target
-        self._creating = creating
-
-    def put(
-        self, body: BinaryIO, size: int, crc32c: int | None, part_size: int, conditions: dict[str, Any]
-    ) -> tuple[str, int | None]:
-        """Send ``size`` bytes from the body's position; return the ETag, and the whole's CRC32C if that is unproved.
-
-        Raises the client's errors, and StoreError if the bytes are not those of ``crc32c``; nothing is left then.
-        """
-        begun = self._client.create_multipart_upload(
-            **self._target, **self._creating, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
-        )
-        upload: dict[str, Any] = {**self._target, "UploadId": begun["UploadId"]}
-        try:
-            parts, whole = self._send_parts(upload, body, size, max(part_size, -(-size // _MOST_PARTS)))
-            self._check(whole, crc32c)
-            reply = self._client.complete_multipart_upload(
-                **upload,
-                **conditions,
-                MultipartUpload={"Parts": parts},
-                ChecksumCRC32C=encoded(whole),
-                ChecksumType="FULL_OBJECT",
-                MpuObjectSize=size,
-            )
-        except BaseException:
-            # If that fails, the parts are invisible, and the bucket's rule for incomplete uploads removes them.
-            with suppress(*FAILURES):
-                self._client.abort_multipart_upload(**upload)
-            raise
-        return reply["ETag"], None if decoded(reply) == whole else whole
-
-    def _check(self, whole: int, crc32c: int | None) -> None:
-        if crc32c is not None and crc32c != whole:
-            raise StoreError(self._name, f"CRC32C of the bytes is {whole:08x} and not {crc32c:08x}")
-
-    def _send_parts(self, upload: dict[str, Any], body: BinaryIO, size: int, part_size: int) -> tuple[list[Any], int]:
-        """Send all parts, one after the other; return the list that completes them, and the CRC32C of all bytes."""
-        start, whole = body.tell(), 0
-        parts: list[Any] = []
-        for at in range(0, size, part_size):
-            part = FilePart(body, start + at, min(part_size, size - at))
-            checksum = 0
-            for chunk in part.chunks():
-                checksum, whole = crc32c_of(chunk, checksum), crc32c_of(chunk, whole)
-            number = len(parts) + 1
-            reply = self._client.upload_part(
-                **upload,
-                PartNumber=number,
-                Body=io.BufferedReader(part, _CHUNK),
-                ContentLength=part.size,
-                ChecksumCRC32C=encoded(checksum),
-            )
-            parts.append({"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": encoded(checksum)})
-        return parts, whole
-
-
-def exactly(body: BinaryIO, size: int) -> BinaryIO:
-    """``body`` from its position on, ending after ``size`` bytes: an HTTP client reads a body to its end."""
-    start = body.tell()
-    end = body.seek(0, os.SEEK_END)
-    body.seek(start)
-    return body if end - start <= size else io.BufferedReader(FilePart(body, start, size), _CHUNK)
-
-
-class FilePart(io.RawIOBase):
-    """``size`` bytes of a file from ``start`` on, as a file of its own."""
-
-    def __init__(self, body: BinaryIO, start: int, size: int) -> None:
-        super().__init__()
-        self._body = body
-        self._start = start
-        self._at = 0
-        self.size = size
-
-    def chunks(self) -> Iterator[bytes]:
-        """All bytes of the part, once, in pieces of 1 MiB; the part is at its beginning afterwards."""
-        self._body.seek(self._start)
-        left = self.size
-        while left and (chunk := self._body.read(min(_CHUNK, left))):
-            left -= len(chunk)
-            yield chunk
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill ``buffer``, up to the end of the part."""
-        view = memoryview(buffer).cast("B")
-        self._body.seek(self._start + self._at)
-        data = self._body.read(min(len(view), self.size - self._at))
-        view[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move within the part."""
-        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        """The position in the part."""
-        return self._at
-
-    def readable(self) -> bool:
-        """True: it can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """True: it can be moved in."""
-        return True
 
 
 class S3Store:
@@ -280,7 +108,7 @@ class S3Store:
             if size is not None and not isinstance(body, bytes):
                 body, extra["ContentLength"] = exactly(body, size), size
             if crc32c is not None:
-                extra["ChecksumCRC32C"] = encoded(crc32c)
+                extra["ChecksumCRC32C"] = encoded_checksum(crc32c)
             return self._clients.write.put_object(
                 **self._target, **self._attributes, **extra, **conditions, Key=key, Body=body
             )["ETag"]
@@ -334,7 +162,7 @@ class S3Store:
             if isinstance(failure, NotFound):
                 self._check_bucket(key)
             raise failure from error
-        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded(reply))
+        return ObjectInfo(key, reply["ContentLength"], reply["ETag"], reply["LastModified"], decoded_checksum(reply))
 
     def list(self, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """See :meth:`tidemark.store.base.Store.list`."""
@@ -448,12 +276,12 @@ class S3Store:
                 body = arriving.read()
         except FAILURES as error:
             raise self._failed(key, error) from error
-        if "ChecksumMode" in extra and decoded(reply) not in {None, crc32c_of(body)}:
+        if "ChecksumMode" in extra and decoded_checksum(reply) not in {None, crc32c_of(body)}:
             raise UnknownOutcome(self._name(key), "other bytes arrived than are stored; read again")
         return Fetched(body, reply["ETag"])
 
     def _put_in_parts(self, key: str, body: BinaryIO, size: int, crc32c: int | None, conditions: dict[str, Any]) -> str:
-        upload = Upload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
+        upload = MultipartUpload(self._clients.write, self._name(key), {**self._target, "Key": key}, self._attributes)
         etag, unproved = upload.put(body, size, crc32c, self._part_size, conditions)
         if unproved is not None:
             prove(self, key, size, etag, unproved)
@@ -493,3 +321,177 @@ def _attributes(options: StoreOptions) -> dict[str, Any]:
     if options.tags:
         attributes["Tagging"] = urlencode(options.tags)
     return attributes
+
+
+def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> StoreError:
+    """The error of ours that states the known outcome."""
+    if isinstance(error, ClientError):
+        return _answered(name, error)
+    if isinstance(error, _CREDENTIALS):
+        rule = (
+            "give credentials as AWS's own tools expect them, each machine of Spark's workers its own (docs/spark.md)"
+        )
+        return AccessDenied(name, f"{error}; {rule}")
+    limit = overrun(error)
+    if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
+        return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
+    if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):  # nothing was sent
+        rule = "have AWS_CA_BUNDLE name a file with the authority of the store's certificate, and start this again"
+        return Refused(name, f"{error}; {rule}")
+    if isinstance(error, EndpointConnectionError):
+        return UnknownOutcome(name, f"no answer: {error}; does the store run, and is store.endpoint_url right?")
+    return UnknownOutcome(name, f"no answer: {limit or error}")
+
+
+def _answered(name: str, error: ClientError) -> StoreError:
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    reason = f"{code} {error.response.get('Error', {}).get('Message', '')}".strip()
+    if code == "NoSuchBucket":
+        return BucketMissing(name)
+    if code in _NOT_FOUND:
+        return NotFound(name, "there is no such object")
+    if code in _CONDITION or status == 412:
+        return PreconditionFailed(name, reason)
+    if code in _SLOW_DOWN or status == 429:
+        return SlowDown(name, reason)
+    if code == "RequestTimeTooSkewed":
+        rule = "this host's clock is too far from the store's; set it (NTP, chrony): the credentials are not the reason"
+        return Refused(name, f"{reason}; {rule}")
+    if code in _TOKENS or status in {401, 403}:
+        return AccessDenied(name, f"{reason}; check the credentials and the policy of this role")
+    if status >= 500 or code in _UNKNOWN:
+        return UnknownOutcome(name, reason)
+    return StoreError(name, reason)
+
+
+def encoded_checksum(crc32c: int) -> str:
+    """A CRC32C in S3's form: the base64 of its four bytes, most significant first."""
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def decoded_checksum(reply: Any) -> int | None:
+    """The checksum of all of an object's bytes, if the reply has it; a checksum of parts ends in ``-<parts>``."""
+    text = reply.get("ChecksumCRC32C")
+    return int.from_bytes(base64.b64decode(text), "big") if text and "-" not in text else None
+
+
+class MultipartUpload:
+    """One multipart upload. ``target`` names bucket and key, ``creating`` adds the object's attributes.
+
+    It is proved by a checksum of all its bytes. Each part is verified by the server against its own CRC32C, and all
+    parts together against that of the whole. If the server's reply does not confirm that, the stored bytes are read
+    back.
+    """
+
+    def __init__(self, client: S3Client, name: str, target: dict[str, Any], creating: dict[str, Any]) -> None:
+        self._client = client
+        self._name = name
+        self._target = target
+        self._creating = creating
+
+    def put(
+        self, body: BinaryIO, size: int, crc32c: int | None, part_size: int, conditions: dict[str, Any]
+    ) -> tuple[str, int | None]:
+        """Send ``size`` bytes from the body's position; return the ETag, and the whole's CRC32C if that is unproved.
+
+        Raises the client's errors, and StoreError if the bytes are not those of ``crc32c``; nothing is left then.
+        """
+        begun = self._client.create_multipart_upload(
+            **self._target, **self._creating, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+        )
+        upload: dict[str, Any] = {**self._target, "UploadId": begun["UploadId"]}
+        try:
+            parts, whole = self._send_parts(upload, body, size, max(part_size, -(-size // _MOST_PARTS)))
+            self._check(whole, crc32c)
+            reply = self._client.complete_multipart_upload(
+                **upload,
+                **conditions,
+                MultipartUpload={"Parts": parts},
+                ChecksumCRC32C=encoded_checksum(whole),
+                ChecksumType="FULL_OBJECT",
+                MpuObjectSize=size,
+            )
+        except BaseException:
+            # If that fails, the parts are invisible, and the bucket's rule for incomplete uploads removes them.
+            with suppress(*FAILURES):
+                self._client.abort_multipart_upload(**upload)
+            raise
+        return reply["ETag"], None if decoded_checksum(reply) == whole else whole
+
+    def _check(self, whole: int, crc32c: int | None) -> None:
+        if crc32c is not None and crc32c != whole:
+            raise StoreError(self._name, f"CRC32C of the bytes is {whole:08x} and not {crc32c:08x}")
+
+    def _send_parts(self, upload: dict[str, Any], body: BinaryIO, size: int, part_size: int) -> tuple[list[Any], int]:
+        """Send all parts, one after the other; return the list that completes them, and the CRC32C of all bytes."""
+        start, whole = body.tell(), 0
+        parts: list[Any] = []
+        for at in range(0, size, part_size):
+            part = FilePart(body, start + at, min(part_size, size - at))
+            checksum = 0
+            for chunk in part.chunks():
+                checksum, whole = crc32c_of(chunk, checksum), crc32c_of(chunk, whole)
+            number = len(parts) + 1
+            reply = self._client.upload_part(
+                **upload,
+                PartNumber=number,
+                Body=io.BufferedReader(part, _CHUNK),
+                ContentLength=part.size,
+                ChecksumCRC32C=encoded_checksum(checksum),
+            )
+            parts.append({"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": encoded_checksum(checksum)})
+        return parts, whole
+
+
+def exactly(body: BinaryIO, size: int) -> BinaryIO:
+    """``body`` from its position on, ending after ``size`` bytes: an HTTP client reads a body to its end."""
+    start = body.tell()
+    end = body.seek(0, os.SEEK_END)
+    body.seek(start)
+    return body if end - start <= size else io.BufferedReader(FilePart(body, start, size), _CHUNK)
+
+
+class FilePart(io.RawIOBase):
+    """``size`` bytes of a file from ``start`` on, as a file of its own."""
+
+    def __init__(self, body: BinaryIO, start: int, size: int) -> None:
+        super().__init__()
+        self._body = body
+        self._start = start
+        self._at = 0
+        self.size = size
+
+    def chunks(self) -> Iterator[bytes]:
+        """All bytes of the part, once, in pieces of 1 MiB; the part is at its beginning afterwards."""
+        self._body.seek(self._start)
+        left = self.size
+        while left and (chunk := self._body.read(min(_CHUNK, left))):
+            left -= len(chunk)
+            yield chunk
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill ``buffer``, up to the end of the part."""
+        view = memoryview(buffer).cast("B")
+        self._body.seek(self._start + self._at)
+        data = self._body.read(min(len(view), self.size - self._at))
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move within the part."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """The position in the part."""
+        return self._at
+
+    def readable(self) -> bool:
+        """True: it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """True: it can be moved in."""
+        return True
