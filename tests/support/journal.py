@@ -30,8 +30,10 @@ from tests.support.paths import cache_dir
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
 
-BUDGET = 22_200
+BUDGET = 20_000
 """Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure.
+
+They are 900 s where a loop takes 45 ms.
 
 Lower it whenever tests have become cheaper.
 """

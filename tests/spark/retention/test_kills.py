@@ -268,7 +268,7 @@ def read_manifest(world: World, base: int) -> tuple[int, int]:
 
 def test_a_new_table_takes_what_a_killed_retention_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(burying, "remove", killed_at(2))
+        patch.setattr(burying, "remove_segment", killed_at(2))
         with pytest.raises(Died):
             remove(world)
     table = world.table._replace(keys=TableKeys("", "east", "orders", "two"))

@@ -27,6 +27,7 @@ BESIDE = {
     "tidemark.installation",
     "tidemark.intervals",
     "tidemark.planning",
+    "tidemark.lru",
     "tidemark.raw",
     "tidemark.retry",
     "tidemark.schemas",
