@@ -62,7 +62,7 @@ def acknowledge_gap(
     deployment = load_topics(topics)
     settings = deployment.topic(topic, cluster)
     known = gaps_of(open_topic_table(deployment, settings), partition, incarnation)
-    if not yes and known.said(start, end) is None:
+    if not yes and known.acknowledgement(start, end) is None:
         _ask(known, start, end)
     acknowledgement, new = known.acknowledge(start, end, by, reason)
     answer: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _ask(gaps: GapsOf, start: int, end: int) -> None:
     """Show the open gaps on standard error, and ask whether to continue."""
     gaps.check(start, end)
     typer.echo(f"Open gaps of {gaps.at}:", err=True)
-    for gap in gaps.standing(start, end):
+    for gap in gaps.gaps_around(start, end):
         typer.echo(f"  {gap.start} to {gap.end}: {gap.reason}, since {gap.detected_at:%Y-%m-%d %H:%M} UTC", err=True)
     typer.confirm(f"Give up {end - start} offsets, {start} to {end}, for good?", abort=True, err=True)
 

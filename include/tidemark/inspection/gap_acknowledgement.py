@@ -51,14 +51,14 @@ class GapsOf:
             StoreError: the store failed.
         """
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
-        stored = self.said(start, end)
+        stored = self.acknowledgement(start, end)
         if stored is None:
             self.check(start, end)
             written = self._word(start, end, by, reason)
             try:
                 self.control_store.put(key, written.to_bytes(), if_none_match=True)
             except (PreconditionFailed, UnknownOutcome):
-                stored = self.said(start, end)
+                stored = self.acknowledgement(start, end)
             else:
                 return written, True
         if stored is None:
@@ -73,17 +73,17 @@ class GapsOf:
         """Raise NotAGap unless all of ``[start, end)`` lies in open gaps. Raises StoreError if the store failed."""
         if start >= end:
             raise NotAGap(f"{start} to {end}: TO is the offset after the last lost one, so it must be above FROM")
-        standing = self.standing(start, end)
-        others = Intervals.of(standing).missing(start, end)
+        gaps = self.gaps_around(start, end)
+        others = Intervals.of(gaps).missing(start, end)
         if others:
             named = ", ".join(f"{part.start} to {part.end}" for part in others)
-            gaps = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in standing) or "none"
+            known = ", ".join(f"{gap.start} to {gap.end} ({gap.reason})" for gap in gaps) or "none"
             raise NotAGap(
-                f"{self.at}: offsets {named} are in no open gap. Open gaps: {gaps}. Name one of them, or a part"
+                f"{self.at}: offsets {named} are in no open gap. Open gaps: {known}. Name one of them, or a part"
             )
 
-    def standing(self, start: int, end: int) -> tuple[Gap, ...]:
-        """All open gaps. The gaps of the runs are read only if the agent's do not cover ``[start, end)``."""
+    def gaps_around(self, start: int, end: int) -> tuple[Gap, ...]:
+        """The open gaps of the agent, and those of the runs if the former do not cover ``[start, end)``."""
         if not Intervals.of(self.open).missing(start, end):
             return self.open
         from tidemark.planning.ingest import lost_gaps  # needed for the runs' gaps alone
@@ -91,7 +91,7 @@ class GapsOf:
         held_up = lost_gaps(self.table, self.incarnation, self.at.partition)
         return tuple(sorted({*self.open, *held_up}, key=lambda gap: (gap.start, gap.end, gap.reason)))
 
-    def said(self, start: int, end: int) -> Acknowledgement | None:
+    def acknowledgement(self, start: int, end: int) -> Acknowledgement | None:
         """The stored acknowledgement of exactly these offsets, or None."""
         key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
         try:
@@ -131,7 +131,7 @@ def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -
     return GapsOf(table, tp, number, keys, control, control_store, gaps)
 
 
-def words_of(
+def acknowledgements_of(
     endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
 ) -> list[list[Acknowledgement]]:
     """The acknowledgements of each of ``keys``, which are (incarnation, partition); makes a listing for each key.

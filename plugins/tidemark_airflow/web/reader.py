@@ -21,7 +21,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
 from tidemark.formats.table.state_status import StateStatus
 from tidemark.inspection.data_flow import DataFlow, TableColumn, data_flow
-from tidemark.inspection.gap_acknowledgement import words_of
+from tidemark.inspection.gap_acknowledgement import acknowledgements_of
 from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
@@ -188,7 +188,8 @@ class Reader:
         if not keys:
             return {}
         deployment, topic = now.table.deployment, now.table.topic
-        acknowledged = words_of(resolver_of(deployment.raw), deployment.store, topic.cluster, topic.topic, keys)
+        endpoints = resolver_of(deployment.raw)
+        acknowledged = acknowledgements_of(endpoints, deployment.store, topic.cluster, topic.topic, keys)
         return dict(zip(keys, acknowledged, strict=True))
 
     def flow(self, topic: TopicSettings) -> DataFlow:
