@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from unittest.mock import patch
 
@@ -22,8 +22,13 @@ from tidemark.store.s3.clients import forget_clients
 from uploader_agent import cli
 
 
-def run_here(arguments: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None) -> int:
-    """The exit code of ``tidemark-agent ARGUMENTS``, whose output is appended to ``log``.
+def run_here(
+    arguments: Sequence[str | Path],
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    program: Callable[[], None] | None = None,
+) -> int:
+    """The exit code of ``tidemark-agent ARGUMENTS``, or of another ``program``; its output is appended to ``log``.
 
     ``env`` is added to the environment, and the stores are opened anew with it, as by a new process.
     """
@@ -37,7 +42,7 @@ def run_here(arguments: Sequence[str | Path], log: Path, env: Mapping[str, str] 
         _left_as_it_was(),
     ):
         try:
-            cli.main()
+            (program or cli.main)()
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         return 0

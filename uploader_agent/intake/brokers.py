@@ -317,7 +317,7 @@ class BrokerConnections(Cluster):
             raise self._login_refused(address, str(error)) from error
         except (KafkaConfigurationError, AttributeError, TypeError, ValueError) as error:
             rule = "kafka-python does not take these settings to connect with"
-            raise ConfigError("--config", [("", f"{rule}: {type(error).__name__}: {error}")]) from error
+            raise ConfigError("fetch.client", [("", f"{rule}: {type(error).__name__}: {error}")]) from error
         except IncompatibleBrokerVersion as error:
             raise self._too_old(broker, connection, error) from error
         except (KafkaError, OSError) as error:
@@ -388,7 +388,7 @@ class BrokerConnections(Cluster):
 
     def _login_refused(self, address: _Address, reason: str) -> BrokerError:
         rule = f"{address.host}:{address.port}: the broker refuses the login"
-        return BrokerError(f"{rule}: {reason}; correct the sasl_ settings of --config")
+        return BrokerError(f"{rule}: {reason}; correct the sasl_ settings of fetch.client")
 
     def _unavailable(self, broker: int | str, error: Exception) -> BrokerUnavailable:
         return BrokerUnavailable(f"{self._at(broker)} cannot be asked: {type(error).__name__}: {error}")

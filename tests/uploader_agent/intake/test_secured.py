@@ -31,6 +31,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
 from tests.support.s3 import S3Server
 from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.intake import copy_topic
 from tests.uploader_agent.intake.scripted import batches_in
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.fetching import FetchLimits, TopicLeaders
@@ -125,7 +126,7 @@ class Attempts:
         log.unlink(missing_ok=True)
         config.write_text(yaml.safe_dump({k: v for k, v in (self._settings | changes).items() if v is not None}))
         place: list[str | Path] = ["--topic", topic or self.topic, "--to", self.spool.parent, "--config", config]
-        code = run_here(["copy", "--bootstrap", self._address, *place], log)
+        code = run_here(["--bootstrap", self._address, *place], log, program=copy_topic.main)
         gc.collect()  # kafka-python leaves the socket of a failed handshake to it
         return code, log.read_text()
 
@@ -163,7 +164,7 @@ def test_login_encryption_and_rights(secured: Secured, tmp_path: Path) -> None:
     attempts.succeeds()
     secured.produce("login")
     wrong = "wrong-password"
-    attempts.refused(1, "refuses the login", "correct the sasl_ settings of --config", sasl_plain_password=wrong)
+    attempts.refused(1, "refuses the login", "correct the sasl_ settings of fetch.client", sasl_plain_password=wrong)
     assert wrong not in (tmp_path / "log").read_text()
     attempts.refused(1, "refuses the login", "correct the sasl_", sasl_mechanism="SCRAM-SHA-256")
     attempts.refused(2, "sasl_mechanism: 'SCRAM-MD5' is not known", sasl_mechanism="SCRAM-MD5")
