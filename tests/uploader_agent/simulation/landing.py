@@ -117,8 +117,8 @@ class LandingOracle:
     def planned(self, table: MemoryTable, plan: RunPlan) -> None:
         """A plan was made."""
 
-    def stopped(self, topic: str, part: PartitionPlan, stop: Stop) -> None:
-        """A task ended early."""
+    def stopped(self, table: MemoryTable, part: PartitionPlan, stop: Stop, began: float) -> None:
+        """A task of a run that ``began`` then ended early."""
 
     def committed(self, table: MemoryTable, plan: RunPlan) -> None:
         """A run was committed."""
@@ -208,7 +208,7 @@ class Landings:
             evidence += [EvidenceRow(*part.key, run.start, run.end, run.offset_class, run.rows) for run in runs]
             if stop is not None:
                 if stop.kind != "unread":
-                    self._oracle.stopped(table.table.topic.topic, part, stop)
+                    self._oracle.stopped(table, part, stop, began)
                 break
         return Outcome(*part.key, task.from_offset, at, (), tuple(evidence), stop, 0)
 

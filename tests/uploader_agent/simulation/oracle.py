@@ -177,6 +177,13 @@ class Oracle:
             assert keys is not None
             yield self.store.objects[keys.file(manifest.log_name)].body
 
+    def sealed_at(self, partition: Partition, offset: int) -> float | None:
+        """The time at which a seal that has the offset was first stored, of whichever branch; None if there is none."""
+        assert self.store is not None
+        keys, stored = _keys(partition, self.store), self.store.objects
+        found = (one for one in _manifests(partition, self.store) if one.base_offset <= offset < one.next_offset)
+        return min((stored[keys.manifest(one.name)].modified - START for one in found if keys), default=None)
+
     def promised(self, partition: Partition) -> int:
         """How far heads and ``offset.wm`` ever went, on the last lineage of ``offset.wm``."""
         watermark = self.watermark(partition)
