@@ -419,8 +419,11 @@ class PartitionUploader:
         parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
         has_log = remote.has_log(base)
         before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
+        with_held = Lineage()
 
         def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
+            nonlocal with_held
+            with_held = known  # the epochs of held segments are in no file of the log any more
             same = self._settled_head(seen) == head and self._packed.packed_below(work.end) == packed_end
             if seen.may_compact and (packed_end is None or not same):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
@@ -439,7 +442,7 @@ class PartitionUploader:
         if stored is not None:
             if self.doubts != doubts:
                 self.suspect()
-            remote.add(stored, self.lineage())
+            remote.add(stored, self.lineage().with_history(with_held))
         return stored
 
     def _settled_head(self, seen: Observed) -> int | None:

@@ -207,13 +207,21 @@ class StoredLog:
     def _with_past(self, lineage: Lineage, manifest: SegmentManifest) -> Lineage:
         """``lineage``, to which retention has cut the leader's, with its past in ``offset.wm``.
 
-        Otherwise each branch of that past would count. Epochs that both lack are those of ``manifest``.
+        Otherwise each branch of that past would count. Epochs that both lack are those of ``manifest``: they came after
+        those of ``offset.wm``, and below the start of ``lineage`` no epoch is newer than its first one. An epoch
+        between two of ``offset.wm`` is of a branch that an unclean election has cut off, and so are its offsets.
         """
         if self.agreed is None or not lineage.entries:
             return lineage
-        start = lineage.entries[0][1]
-        past = lineage.with_history(self.agreed.history)
-        return past.with_batches(entry for entry in manifest.lineage if entry[1] < start)
+        first_epoch, start = lineage.entries[0]
+        known = self.agreed.history
+        newest = max(known.epochs, default=-1)
+        lacked = (
+            (epoch, at)
+            for epoch, at in manifest.lineage
+            if at < start and epoch <= first_epoch and (epoch > newest or epoch in known.epochs)
+        )
+        return lineage.with_history(known).with_batches(lacked)
 
     def watermark_stored(self, stored: StoredWatermark) -> None:
         """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
