@@ -20,6 +20,7 @@ _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
 _REMOTE_TIER: Final = "tests.uploader_agent.repair.test_remote_tier"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
+_STORED: Final = "tests.uploader_agent.stored.test_stored_log"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
 AGENT: Final = (
@@ -107,6 +108,20 @@ AGENT: Final = (
         "[*log.shared, *tails]",
         "log.shared",
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told_of_packs_too",),
+    ),
+    Mutant(
+        "an epoch between two of offset.wm is of a branch that was cut off",
+        "uploader_agent/stored/stored_log.py",
+        "if at < start and epoch <= first_epoch and (epoch > newest or epoch in known.epochs)",
+        "if at < start",
+        (f"{_STORED}::test_a_branch_that_an_unclean_election_has_cut_off_does_not_count",),
+    ),
+    Mutant(
+        "offset.wm tells the epochs of a log without a manifest up to its last one",
+        "uploader_agent/stored/lineage.py",
+        "start = max([self.stored_end, *(start for _, start in self.stored.entries[-1:])])",
+        "start = self.stored_end",
+        (f"{_STORED}::test_a_log_without_a_manifest_is_of_the_branch_that_its_batches_are_of",),
     ),
     Mutant(
         "behind a .log without a manifest nothing is sealed",

@@ -1,7 +1,7 @@
 """The lineage of a segment below the epochs that a broker remembers: from the store, the log, and the batches.
 
-Retention cuts a broker's lineage at the log start, and the lineage in ``offset.wm`` ends at its next offset. Between
-the two, only the batches have the epochs.
+Retention cuts a broker's lineage at the log start, and the lineage in ``offset.wm`` ends at its next offset, or at the
+start of its last epoch if that is higher. Between the two, only the batches have the epochs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ class KnownLineages(NamedTuple):
         """The lineages of ``offset.wm``, None if there is none, and of the broker's log."""
         return cls(watermark.history, watermark.next_offset, own) if watermark else cls(Lineage(), 0, own)
 
+    @property
+    def forgotten(self) -> range:
+        """The offsets of which only batches have the epochs."""
+        start = max([self.stored_end, *(start for _, start in self.stored.entries[-1:])])
+        return range(start, self.own.entries[0][1] if self.own.entries else MAX_OFFSET)
+
 
 class BatchLineage:
     """Follows stored bytes batch by batch: they may leave the log where an election has cut it, within a segment.
@@ -44,7 +50,7 @@ class BatchLineage:
         self._begun = False
         self._name = name
         self._known = own.with_history(lineages.stored)
-        self._forgotten = range(lineages.stored_end, own.entries[0][1] if own.entries else MAX_OFFSET)
+        self._forgotten = lineages.forgotten
 
     def follow(self, header: BatchHeader) -> None:
         """Take the next batch. Raises :class:`OffLineage` if the first batch is of another branch."""
@@ -66,14 +72,12 @@ def lineage_of(name: str, summary: SegmentSummary, lineages: KnownLineages, left
     Raises:
         OffLineage: a batch below ``left_at`` contradicts a known lineage.
     """
-    stored, stored_end, own = lineages
-    known = own.with_history(stored)
-    own_start = own.entries[0][1] if own.entries else None
+    own, forgotten = lineages.own, lineages.forgotten
+    known = own.with_history(lineages.stored)
     cut = MAX_OFFSET if left_at is None else left_at
     live = [(epoch, start) for epoch, start in summary.epochs if start < cut]
     for epoch, start in live:
-        forgotten = start >= stored_end and (own_start is None or start < own_start)
-        if not _fits(known, start, epoch) and not (forgotten and _between(epoch, known, start)):
+        if not _fits(known, start, epoch) and not (start in forgotten and _between(epoch, known, start)):
             raise OffLineage(name, f"holds offset {start} of leader epoch {epoch}, which is not on {known.entries}")
     scanned = dict(live)
     starts = scanned | dict(known.entries)

@@ -10,8 +10,10 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.raw.manifest import LineagePairs
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, SegmentScanner
+from tidemark.kafka_log.batch import read_header
 from tidemark.store import LocalStore
+from uploader_agent.stored.lineage import BatchLineage, KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.stored_log import StoredLog, load
 
 
@@ -49,3 +51,21 @@ def test_epochs_that_came_after_those_of_offset_wm_count(raw: RawBuilder) -> Non
     raw.publish()
     raw.segment([simple(61, 9, leader_epoch=1), simple(70, 10, leader_epoch=2)], lineage=((0, 0), (1, 21), (2, 70)))
     assert loaded(raw, ((4, 80),)).present == Intervals([(0, 80)])
+
+
+def test_a_log_without_a_manifest_is_of_the_branch_that_its_batches_are_of() -> None:
+    """``offset.wm`` tells all epochs up to its last one, however far it has counted."""
+    lineages = KnownLineages(Lineage(((0, 0), (2, 44))), 21, Lineage(((4, 60),)))
+    for base, epoch, own in ((21, 0, True), (21, 1, False), (43, 1, False), (44, 2, True), (50, 3, True)):
+        batch = simple(base, 1, leader_epoch=epoch)
+        scanner = SegmentScanner("a", base)
+        list(scanner.batches(batch))
+        summary = scanner.finish()
+        if own:
+            BatchLineage("a", lineages).follow(read_header(batch, 0, 0))
+            assert lineage_of("a", summary, lineages).epoch_at(base) == epoch
+            continue
+        with pytest.raises(OffLineage):
+            BatchLineage("a", lineages).follow(read_header(batch, 0, 0))
+        with pytest.raises(OffLineage):
+            lineage_of("a", summary, lineages)
