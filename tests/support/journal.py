@@ -30,10 +30,10 @@ from tests.support.paths import cache_dir
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
 
-BUDGET = 20_000
+BUDGET = 22_200
 """Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure.
 
-They are 900 s where a loop takes 45 ms.
+Two machines have measured 17,000 and 22,100 for equal trees: what is slow differs between them.
 
 Lower it whenever tests have become cheaper.
 """
