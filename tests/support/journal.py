@@ -33,7 +33,7 @@ TRIED = "tried: "
 BUDGET = 22_200
 """Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure.
 
-Two machines have measured 17,000 and 22,100 for equal trees: what is slow differs between them.
+Two machines have measured 17,000 and 22,100 for nearly the same tests: what is slow differs between them.
 
 Lower it whenever tests have become cheaper.
 """
