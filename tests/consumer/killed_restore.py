@@ -15,7 +15,6 @@ from kafka import KafkaProducer
 
 from tidemark import cli
 from tidemark.restore import run
-from tidemark.restore import run as resume
 from tidemark.restore.producer import Sender
 from tidemark.restore.target import Target
 
@@ -51,7 +50,7 @@ def _fatal(method: Callable[..., Any], nth: int, *, after: bool) -> Callable[...
 def main(point: str, nth: int, *arguments: str) -> None:
     """Run the command with small steps."""
     run.STEP_RECORDS = STEP_RECORDS  # type: ignore[misc]  # the tests' own size of steps
-    resume.STABLE_SECONDS = STABLE_SECONDS  # type: ignore[misc]  # likewise
+    run.STABLE_SECONDS = STABLE_SECONDS  # type: ignore[misc]  # likewise
     kind, name, after = POINTS[point]
     setattr(kind, name, _fatal(getattr(kind, name), nth, after=after))
     sys.argv = ["tidemark", "restore", *arguments]

@@ -25,7 +25,6 @@ from tests.tidemark.decode.real_logs import random_records, unique
 from tests.tidemark.kafka_log.build import CODEC_IDS, Record, batch, marker, transactional
 from tidemark import cli
 from tidemark.formats.raw.watermark import parse, render
-from tidemark.restore import run as resume
 from tidemark.restore import run as running
 from tidemark.store import open_store
 
@@ -67,7 +66,7 @@ class RawHistory:
         output, errors = io.StringIO(), io.StringIO()
         with (
             patch.object(running, "STEP_RECORDS", STEP_RECORDS),
-            patch.object(resume, "STABLE_SECONDS", STABLE_SECONDS),
+            patch.object(running, "STABLE_SECONDS", STABLE_SECONDS),
             patch.object(sys, "argv", ["tidemark", "restore", *arguments]),
             redirect_stdout(output),
             redirect_stderr(errors),

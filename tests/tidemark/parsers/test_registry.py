@@ -23,7 +23,7 @@ from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
-from tidemark.parsers.avro import parser as avro_writers
+from tidemark.parsers.avro import parser as avro_parser
 from tidemark.parsers.base import Parser
 from tidemark.parsers.confluent_framing import by_frequency, numbered
 from tidemark.parsers.factory import parser_of
@@ -202,7 +202,7 @@ def test_numbers_are_asked_for_side_by_side_over_few_connections(tmp_path: Path,
 def test_a_task_looks_up_so_many_numbers_in_vain(
     tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(avro_writers, "MAX_IN_VAIN", 100)
+    monkeypatch.setattr(avro_parser, "MAX_IN_VAIN", 100)
     parser = reader(tmp_path, server)
     noise = [framed(number, b"") for number in range(1000, 2000)]
     parsed = parser.parse(rows_of([*noise, GOOD]))
@@ -220,7 +220,7 @@ def test_a_task_looks_up_so_many_numbers_in_vain(
 
 
 def test_a_task_reads_so_much_of_schemas(tmp_path: Path, server: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(avro_writers, "MAX_TEXT", 100)
+    monkeypatch.setattr(avro_parser, "MAX_TEXT", 100)
     parser = reader(tmp_path, server)
     assert records(parser.parse(rows_of([GOOD, framed(1, encoded(V1, {"a": 1, "gone": ""}))]))) == [{"a": 2}, {"a": 1}]
     assert "characters of schemas; a replay looks again" in parser.parse(rows_of([framed(5, b"")])).refused[0]

@@ -245,7 +245,7 @@ class Storm:
         return at - since
 
     def _copier(self, rack: str = "") -> ManagedProcess:
-        command = [sys.executable, "-m", "tests.uploader_agent.intake.copy_topic", "--follow"]
+        command = [sys.executable, "-m", "tests.uploader_agent.intake.topic_copy", "--follow"]
         options: list[str | Path] = ["--bootstrap", self.cluster.bootstrap, "--topic", self.plain, "--to", self.spool]
         more: list[str | Path] = ["--config", self._config, "--rack", rack]
         return ManagedProcess("copy", [*command, *options, *more], log=self._log, cwd=ROOT)

@@ -21,7 +21,7 @@ from tests.uploader_agent.faults.load import Book, send
 from tests.uploader_agent.faults.test_own_replica import assert_replica
 from tests.uploader_agent.hold.test_hold import gaps, held, look, lose, watching
 from tests.uploader_agent.in_process import run_here
-from tests.uploader_agent.intake import copy_topic
+from tests.uploader_agent.intake import topic_copy
 from tests.uploader_agent.test_agent import no_errors
 
 SIZE = "512k"
@@ -108,10 +108,10 @@ def test_a_replica_of_our_own_goes_on_after_room_was_made(
     filler = small_disk / "filler"
     filler.write_bytes(bytes(300_000))
     arguments: list[str | Path] = ["--bootstrap", kraft3.bootstrap, "--topic", topic, "--to", small_disk]
-    assert run_here(arguments, log, program=copy_topic.main) == 1
+    assert run_here(arguments, log, program=topic_copy.main) == 1
     assert "the spool cannot be written: No space left on device" in log.read_text()
     assert f"{small_disk}/{topic}-" in log.read_text()
-    assert run_here(arguments, log, program=copy_topic.main) == 1, "it is full still"
+    assert run_here(arguments, log, program=topic_copy.main) == 1, "it is full still"
     filler.unlink()
-    assert run_here(arguments, log, program=copy_topic.main) == 0
+    assert run_here(arguments, log, program=topic_copy.main) == 0
     assert min(assert_replica(kraft3, topic, small_disk, partition) for partition in (0, 1)) > 0

@@ -29,7 +29,7 @@ from tests.uploader_agent.faults.cluster import (
 )
 from tests.uploader_agent.faults.load import Book, Load, open_transaction, producer, send, under
 from tests.uploader_agent.in_process import run_here
-from tests.uploader_agent.intake import copy_topic
+from tests.uploader_agent.intake import topic_copy
 from tests.uploader_agent.intake.scripted import batches_in, header_of
 from tests.uploader_agent.intake.topic_copy import CopyRow, TopicCopy
 from tests.uploader_agent.real import SMALL
@@ -141,7 +141,7 @@ def test_all_kinds_of_batches_elections_and_deleted_records(cluster: KafkaCluste
     create(cluster, topic, [[1, 2, 3], [2, 3, 1]], **small(cluster))
     send_all_kinds(cluster, topic)
     arguments: list[str | Path] = ["--bootstrap", cluster.bootstrap, "--topic", topic, "--to", spool]
-    assert run_here(arguments, tmp_path / "log", program=copy_topic.main) == 0
+    assert run_here(arguments, tmp_path / "log", program=topic_copy.main) == 0
     rows = [CopyRow(**json.loads(line)) for line in (tmp_path / "log").read_text().splitlines()]
     assert [(row.partition, row.state, row.leader) for row in rows] == [
         (f"{topic}-0", "copied", 1),
@@ -212,7 +212,7 @@ def test_a_topic_that_is_made_again(cluster: KafkaCluster, tmp_path: Path) -> No
     assert batches_in(spool / f"{topic}-0") == kept
     log = tmp_path / "log"
     arguments: list[str | Path] = ["--bootstrap", cluster.bootstrap, "--topic", topic, "--to", spool]
-    assert run_here(arguments, log, program=copy_topic.main) == 1
+    assert run_here(arguments, log, program=topic_copy.main) == 1
     assert "it was made again; move the directory away" in log.read_text()
     copied(cluster, topic, tmp_path / "fresh")
     assert_replica(cluster, topic, tmp_path / "fresh")

@@ -31,7 +31,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.ports import HOST, free_port
 from tests.support.s3 import S3Server
 from tests.uploader_agent.in_process import run_here
-from tests.uploader_agent.intake import copy_topic
+from tests.uploader_agent.intake import topic_copy
 from tests.uploader_agent.intake.scripted import batches_in
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.fetching import FetchLimits, TopicLeaders
@@ -126,7 +126,7 @@ class Attempts:
         log.unlink(missing_ok=True)
         config.write_text(yaml.safe_dump({k: v for k, v in (self._settings | changes).items() if v is not None}))
         place: list[str | Path] = ["--topic", topic or self.topic, "--to", self.spool.parent, "--config", config]
-        code = run_here(["--bootstrap", self._address, *place], log, program=copy_topic.main)
+        code = run_here(["--bootstrap", self._address, *place], log, program=topic_copy.main)
         gc.collect()  # kafka-python leaves the socket of a failed handshake to it
         return code, log.read_text()
 

@@ -1,18 +1,31 @@
-"""The copy of one topic into a spool, by the followers that a slot has, without anything else of an agent."""
+"""The copy of one topic into a spool, by the followers that a slot has, without anything else of an agent.
+
+As a program, ``python -m tests.uploader_agent.intake.topic_copy --topic orders ...``, it prints a JSON line for each
+partition, and fails with 1 if one was not copied, as the agent's commands do.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import logging
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
+from threading import Event
 from typing import Final, NamedTuple
 
-from tidemark.errors import BrokerError, TidemarkError
+from tidemark.errors import BrokerError, ConfigError, TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.kafka_admin import client_settings
 from uploader_agent.broker.admin import BrokerUnavailable
+from uploader_agent.disk.locks import lock_directories
+from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
-from uploader_agent.intake.fetching import Cluster, TopicAnswer, TopicLeaders
+from uploader_agent.intake.fetching import Cluster, FetchLimits, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import PartitionFollower
 from uploader_agent.intake.spool import PartitionSpool
 
@@ -148,3 +161,47 @@ class TopicCopy:
             leader.led.leader_epoch if leader else None,
             str(follower.error) if follower.error and not copied else None,
         )
+
+
+def main() -> None:
+    """Carry out the command line. An expected error becomes a message and an exit code."""
+    try:
+        sys.exit(_copy(_parsed()))
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(2)
+    except (TidemarkError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(1)
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("--bootstrap", "--topic"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--to", required=True, type=Path, help="the spool, which is made or continued")
+    parser.add_argument("--config", type=Path, help="YAML with kafka-python's settings")
+    parser.add_argument("--rack", default="")
+    parser.add_argument("--follow", action="store_true", help="go on until SIGTERM")
+    return parser.parse_args()
+
+
+def _copy(options: argparse.Namespace) -> int:
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    settings, stopping = client_settings(options.bootstrap, options.config, "--config"), Event()
+    options.to.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(lock_directories([options.to]))
+        brokers = stack.enter_context(closing(BrokerConnections(settings, FetchLimits(), options.rack)))
+        copy = stack.enter_context(closing(TopicCopy(brokers, options.topic, options.to, follow=options.follow)))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        copy.run(stopping.is_set)
+        rows = copy.rows()
+    for row in rows:
+        sys.stdout.write(json.dumps(row._asdict()) + "\n")
+    return 0 if all(row.state == ("following" if options.follow else "copied") for row in rows) else 1
+
+
+if __name__ == "__main__":
+    main()
