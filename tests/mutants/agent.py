@@ -154,8 +154,8 @@ AGENT: Final = (
     Mutant(
         "a sound segment that stops short of the next one's base has lost its end",
         "uploader_agent/upload/validation.py",
-        "if summary.next_offset == end or cleanup_policy",
-        "if True or cleanup_policy",
+        "if summary.next_offset == end or cleanup.may_compact:",
+        "if True:",
         (f"{_AGENT}::test_what_was_compacted_once_is_not_corrupt",),
     ),
     Mutant(
@@ -263,8 +263,8 @@ AGENT: Final = (
     Mutant(
         "offset.wm stops at a gap that nobody has acknowledged",
         "uploader_agent/stored/watermark.py",
-        "contiguous = (view.present | passed).contiguous_from(view.start)",
-        "contiguous = max((part.end for part in view.present | passed), default=view.start)",
+        "contiguous = (present | Intervals.of(acknowledged_gaps)).contiguous_from(start)",
+        "contiguous = max((part.end for part in present), default=start)",
         (f"{_WATERMARK}::test_contiguous_end",),
     ),
     Mutant(
@@ -405,21 +405,21 @@ AGENT: Final = (
     Mutant(
         "what compaction has removed since it was packed is sealed from the packs",
         "uploader_agent/upload/segment_upload.py",
-        "if self._rules.compare_packs and not scanned.damage:",
+        "if self._sealer.compare_packs and not scanned.damage:",
         "if False:",
         (f"{_LEADERS}::test_what_compaction_has_removed_since_is_sealed_from_the_packs",),
     ),
     Mutant(
         "heads of former leaders are read again before a compacted log is sealed",
         "uploader_agent/partitions/partition_uploader.py",
-        "if self._packed.joined is None or seen.may_compact else",
+        "if self._packed.joined is None or cleanup.may_compact else",
         "if self._packed.joined is None else",
         (f"{_LATE}::test_what_a_deposed_leader_packs_after_its_head_was_read_is_sealed",),
     ),
     Mutant(
         "a stored .log that lacks what packs hold is not adopted",
         "uploader_agent/upload/segment_upload.py",
-        "if self._lacks_packed(log, facts.next_offset):",
+        "if self._lacks_packed(log, manifest.next_offset):",
         "if False:",
         (f"{_LEADERS}::test_a_stored_log_that_lacks_what_packs_hold_is_not_adopted",),
     ),

@@ -22,6 +22,7 @@ from typing_extensions import override
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
+from tidemark.formats.raw.manifest import compacts
 from tidemark.kafka_log import parse_offset_checkpoint
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text
 
@@ -39,6 +40,11 @@ class Cleanup(NamedTuple):
 
     policy: str = UNKNOWN_POLICY
     delete_retention_ms: int | None = None
+
+    @property
+    def may_compact(self) -> bool:
+        """True if the broker's cleaner may remove records, or the policy is unknown."""
+        return self.policy == UNKNOWN_POLICY or compacts(self.policy)
 
 
 class BrokerUnavailable(TidemarkError):

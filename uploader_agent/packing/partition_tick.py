@@ -23,7 +23,7 @@ from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored.histories import HistoryDiffers
-from uploader_agent.upload.validation import policy_of
+from uploader_agent.upload.validation import cleanup_of
 
 logger = structlog.get_logger(__name__)
 
@@ -85,14 +85,14 @@ class PartitionTick:
         if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
         local = partition.uploader.local
-        policy = policy_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup.policy)
+        cleanup = cleanup_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup)
         wanted = WantedRange(
             tp=partition.tp,
             topic_id=topic_id,
             leader_epoch=partition.led.leader_epoch,
             start=next_range.start,
             end=high_watermark,
-            compacted=compacts(policy),
+            compacted=compacts(cleanup.policy),
             marks_gaps=partition.marks_gaps,
             shipped_at=shipped_at,
             previous=next_range.previous,

@@ -25,7 +25,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.packs import live_end
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.broker.admin import Offsets
+from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import NEVER
 from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, Unsealed, run_all
 from uploader_agent.packs.packed_run import known_ranges
@@ -33,9 +33,8 @@ from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.destinations import TopicIncarnation
-from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
@@ -276,9 +275,8 @@ class _AbandonedTail:
             end = max((live_end(entry, lineage) for entry in entries), default=start)
             if not ranges or end <= start:
                 return remote
-            high_watermark = max(entry.high_watermark for entry in entries)
-            seen = Observed(Offsets(high_watermark), "delete", self._entry.epoch)
-            sealed = seal_packed(self._route, entries, ranges, lineage, start, end, seen, remote)
+            offsets = Offsets(max(entry.high_watermark for entry in entries))
+            sealed = seal_packed(self._route, entries, ranges, lineage, start, end, offsets, Cleanup("delete"), remote)
             if sealed is None:
                 return remote
             remote.add(sealed, lineage)

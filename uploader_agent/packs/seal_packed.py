@@ -14,13 +14,15 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest
+from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
-from uploader_agent.stored.manifests import Observed, transactions_open_at
+from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
-from uploader_agent.upload.segment_upload import Rules, StoredBefore, UploadRoute, upload_run
+from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -33,13 +35,14 @@ def seal_packed(
     lineage: Lineage,
     start: int,
     end: int,
-    seen: Observed,
+    offsets: Offsets,
+    cleanup: Cleanup,
     remote: RemoteState,
 ) -> StoredManifest | None:
     """Seal the ``ranges`` of ``entries`` on ``lineage`` in ``[start, end)``; None if they have nothing at ``start``.
 
     The run ends at a hole in the ranges, or at the bound of memory. Raises as
-    :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
+    :func:`~uploader_agent.packs.packed_run.read_run` and :meth:`SegmentSealer.seal`.
     """
     lineage = known_lineage(lineage, entries, ranges)
 
@@ -50,12 +53,18 @@ def seal_packed(
     run = read_run(route.store, route.keys.control, ranges, lineage, start, end, open_at)
     if run is None:
         return None
-    if run.compacted:
-        seen = dataclasses.replace(seen, cleanup_policy="compact")
-    parts = tuple(packed.range.part for packed in ranges)
-    before = StoredBefore(remote.watermark, run.opened, has_log=remote.has_log(start), packed=parts)
-    rules = Rules(_judge, compare_packs=False)
-    return _seal(route, start, run.end, run.data, lineage, seen, rules, before)
+    sealer = SegmentSealer(
+        route=route,
+        offsets=offsets,
+        cleanup=cleanup._replace(policy="compact") if run.compacted else cleanup,
+        judge=_judge,
+        watermark=remote.watermark,
+        open_transactions=run.opened,
+        has_log=remote.has_log(start),
+        packed=tuple(packed.range.part for packed in ranges),
+        compare_packs=False,
+    )
+    return _seal(sealer, start, run.end, run.data, lineage)
 
 
 def _judge(scanned: ScannedSegment, lineage: Lineage) -> Lineage:
@@ -66,59 +75,46 @@ def _judge(scanned: ScannedSegment, lineage: Lineage) -> Lineage:
 
 
 def seal_fuller(
-    route: UploadRoute,
+    sealer: SegmentSealer,
     work: SealRun,
     entries: Sequence[HeadEntry],
     ranges: Sequence[PackedRange],
     lineage: Lineage,
-    seen: Observed,
-    rules: Rules,
-    before: StoredBefore,
 ) -> StoredManifest | None:
     """Seal ``work`` with batches of ``ranges`` on ``lineage``, where compaction has changed or removed the log's.
 
     The run ends after the last of these ranges, or before the first if the local log has batches below it; the next run
     continues there. If the log has all batches of the ranges, all of ``work`` is sealed as it is. Raises as
-    :func:`~uploader_agent.packs.packed_run.read_run` and :func:`~uploader_agent.upload.segment_upload.upload`.
+    :func:`~uploader_agent.packs.packed_run.read_run` and :meth:`SegmentSealer.seal`.
     """
-    rules = dataclasses.replace(rules, compare_packs=False)
-    with route.files() as files:
+    sealer = dataclasses.replace(sealer, compare_packs=False)
+    with sealer.route.files() as files:
         run = open_run(files, work)
         if run is None:
             return None
         known = files.lineage()  # held files extend it once they are open
         lineage = known_lineage(known.with_history(lineage), entries, ranges)
-        fuller = read_fuller_run(route.store, ranges, lineage, run.log, run.base_offset, work.end)
+        fuller = read_fuller_run(sealer.route.store, ranges, lineage, run.log, run.base_offset, work.end)
         if fuller is None:
-            return upload_run(route, work, seen, rules, before, files, run)
+            return sealer.seal_run(files, work, run)
         if not fuller.data:
             below = work._replace(end=fuller.start)
-            part = open_run(files, below)
-            return upload_run(route, below, seen, rules, before, files, part) if part else None
-        opened = open_before(files, run, work.segment, before.open_transactions)
+            return sealer.seal(files, below)
+        opened = open_before(files, run, work.segment, sealer.open_transactions)
         if files.lineage() != known or run.log.has_shrunk():
             raise SegmentChanged(f"{files.path(run.segment.name)}: changed while it was read")
-    before = dataclasses.replace(before, open_transactions=opened)
+    sealer = dataclasses.replace(sealer, open_transactions=opened)
     end = work.end if fuller.whole and not work.is_tail else fuller.end
-    return _seal(route, run.base_offset, end, fuller.data, lineage, seen, rules, before)
+    return _seal(sealer, run.base_offset, end, fuller.data, lineage)
 
 
-def _seal(
-    route: UploadRoute,
-    start: int,
-    end: int,
-    data: bytes,
-    lineage: Lineage,
-    seen: Observed,
-    rules: Rules,
-    before: StoredBefore,
-) -> StoredManifest:
+def _seal(sealer: SegmentSealer, start: int, end: int, data: bytes, lineage: Lineage) -> StoredManifest:
     """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none at the end."""
-    logger.info("sealed_from_packs", partition=str(route.tp), base_offset=start, next_offset=end)
+    logger.info("sealed_from_packs", partition=str(sealer.route.tp), base_offset=start, next_offset=end)
     with PackedFiles(start, data, lineage) as files:
         last = max((header.next_offset for header in batch_headers(files.log, 0)), default=start)
         work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
-        return upload_run(route, work, seen, rules, before, files, LocalRun(start, files.log, files.log))
+        return sealer.seal_run(files, work, LocalRun(start, files.log, files.log))
 
 
 class PackedFiles(SegmentFiles):

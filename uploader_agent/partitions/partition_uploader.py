@@ -26,7 +26,7 @@ from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest, StoredWatermark
 from tidemark.store import Store
-from uploader_agent.broker.admin import Led, Offsets
+from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
@@ -43,12 +43,12 @@ from uploader_agent.stored.histories import (
     local_difference,
     log_bounds,
 )
-from uploader_agent.stored.manifests import Observed, may_compact
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import Fenced, WatermarkState
+from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.segment_upload import PacksDiffer, Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -369,7 +369,10 @@ class PartitionUploader:
         restores, broker = log.stored.watermark.restores if log.stored else (), self._context.broker
         if restores != (self._route.restores if self._route else ()):
             self._packed.begin_again()
-        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, restores)
+        origin = self._context.source.origin
+        self._route = UploadRoute(
+            self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, origin, restores
+        )
         self._judge_history(store, keys, log, lineage.restored(restores), differs=differs)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
         if self.parting is not None:
@@ -412,59 +415,68 @@ class PartitionUploader:
         return self._context.is_foreign(self._tp, self._led, stored)
 
     def _upload(self, work: SealRun) -> StoredManifest | None:
-        assert self.local.offsets is not None
-        remote, seen = self._remote, self._observed(self.local.offsets)
-        base, lineage, doubts = work.base_offset, self.lineage(), self.doubts
-        head, packed_end = self._settled_head(seen), self._packed.packed_below(work.end)  # before the packed parts
-        parts = self._sources.parts(self.route, self._packed, self._unread_brokers(seen), lineage, base)
-        has_log = remote.has_log(base)
-        before = StoredBefore(remote.watermark, remote.open_before(base), has_log=has_log, packed=parts)
-        with_held = Lineage()
+        offsets, cleanup, doubts = self.local.offsets, self.local.cleanup, self.doubts
+        assert offsets is not None
+        remote, base = self._remote, work.base_offset
+        head, packed_end = self._settled_head(cleanup), self._packed.packed_below(work.end)  # before the packed parts
+        lineage = Lineage()
 
         def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
-            nonlocal with_held
-            with_held = known  # the epochs of held segments are in no file of the log any more
-            same = self._settled_head(seen) == head and self._packed.packed_below(work.end) == packed_end
-            if seen.may_compact and (packed_end is None or not same):
+            nonlocal lineage
+            lineage = known
+            same = self._settled_head(cleanup) == head and self._packed.packed_below(work.end) == packed_end
+            if cleanup.may_compact and (packed_end is None or not same):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge_run(scanned, known)
 
-        rules = Rules(judge, adopted=self.suspect)
-        try:
-            stored = upload(self.route, work, seen, rules, before)
-        except PacksDiffer as error:
-            logger.info("packs_differ", partition=str(self._tp), error=str(error))
-            self._check_packs(lineage, base)
-            if seen.may_compact:
-                stored = self._seal_fuller(work, seen, rules, before)
-            else:  # what differs is of another branch, or damaged
-                stored = upload(self.route, work, seen, replace(rules, compare_packs=False), before)
+        with self.route.files() as files:
+            known = files.lineage()
+            sealer = SegmentSealer(
+                route=self.route,
+                offsets=offsets,
+                cleanup=cleanup,
+                judge=judge,
+                watermark=remote.watermark,
+                open_transactions=remote.open_before(base),
+                has_log=remote.has_log(base),
+                packed=self._sources.parts(self.route, self._packed, self._unread_brokers(cleanup), known, base),
+                adopted=self.suspect,
+            )
+            try:
+                stored = sealer.seal(files, work)
+            except PacksDiffer as error:
+                logger.info("packs_differ", partition=str(self._tp), error=str(error))
+                self._check_packs(known, base)
+                if cleanup.may_compact:
+                    stored = self._seal_fuller(sealer, work)
+                else:  # what differs is of another branch, or damaged
+                    stored = replace(sealer, compare_packs=False).seal(files, work)
         if stored is not None:
             if self.doubts != doubts:
                 self.suspect()
-            remote.add(stored, self.lineage().with_history(with_held))
+            remote.add(stored, lineage)
         return stored
 
-    def _settled_head(self, seen: Observed) -> int | None:
+    def _settled_head(self, cleanup: Cleanup) -> int | None:
         """The version of this broker's head, if it may name batches of a compacted log; otherwise None.
 
         Raises SegmentChanged while a PUT of the head may still take effect: its outcome was unknown, or its process was
         killed. Readers would then land records that compaction has removed here.
         """
-        if not seen.may_compact or self._context.broker not in self._tail_brokers:
+        if not cleanup.may_compact or self._context.broker not in self._tail_brokers:
             return None
         version = self._context.settled_head(self._tp)
         if version is None:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version
 
-    def _unread_brokers(self, seen: Observed) -> frozenset[int]:
+    def _unread_brokers(self, cleanup: Cleanup) -> frozenset[int]:
         """The brokers with heads that may name ranges that the tail does not know.
 
         For a compacted log, all heads are read again: a deposed leader, or a late PUT of this broker's head, may since
         have named batches that compaction has removed here.
         """
-        return self._tail_brokers if self._packed.joined is None or seen.may_compact else frozenset()
+        return self._tail_brokers if self._packed.joined is None or cleanup.may_compact else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
         """The entries in the heads of all brokers that may have packed offsets of this log.
@@ -474,11 +486,11 @@ class PartitionUploader:
         """
         return self._sources.entries(self.route, {self._context.broker, *self.local.replicas, *self._tail_brokers})
 
-    def _seal_fuller(self, work: SealRun, seen: Observed, rules: Rules, before: StoredBefore) -> StoredManifest | None:
+    def _seal_fuller(self, sealer: SegmentSealer, work: SealRun) -> StoredManifest | None:
         """Seal ``work`` with its records that only packs still have."""
         lineage, entries = self._known_lineage(self.lineage()), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, work.base_offset)
-        return seal_fuller(self.route, work, entries, ranges, lineage, seen, rules, before)
+        return seal_fuller(sealer, work, entries, ranges, lineage)
 
     def _known_lineage(self, lineage: Lineage) -> Lineage:
         """``lineage``, extended below its first start with the lineage in ``offset.wm``."""
@@ -493,8 +505,8 @@ class PartitionUploader:
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None
-        seen = self._observed(self.local.offsets or Offsets(end))
-        return seal_packed(self.route, entries, ranges, lineage, start, end, seen, self._remote)
+        offsets, cleanup = self.local.offsets or Offsets(end), self.local.cleanup
+        return seal_packed(self.route, entries, ranges, lineage, start, end, offsets, cleanup, self._remote)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal offsets from packs that neither disk nor store has, before they are recorded as a gap."""
@@ -522,10 +534,6 @@ class PartitionUploader:
             raise SegmentChanged(f"{self._folder}: {rule}: the next leader seals them")
         return lineage
 
-    def _observed(self, offsets: Offsets) -> Observed:
-        policy, retention = self.local.cleanup
-        return Observed(offsets, policy, self._led.leader_epoch, self._context.source.origin, retention)
-
     def _search_store(self, lineage: Lineage) -> None:
         """Search the store for data of holes, if a search is due."""
         if not self._may_record_gaps or not self._search.is_due(self.holes()):
@@ -533,10 +541,10 @@ class PartitionUploader:
         wanted = SearchInput(
             route=self.route,
             holes=self.holes,
-            gaps=self._remote.gaps,
             local_start=self.local.disk_start or 0,
             lineage=lineage,
-            seen=self._observed(self.local.offsets or Offsets(self._remote.end)),
+            offsets=self.local.offsets or Offsets(self._remote.end),
+            cleanup=self.local.cleanup,
         )
         entries = self._packed_entries()  # before the search: an entry is removed when its tail is sealed
         self._search.run(wanted, self._remote)
@@ -564,13 +572,13 @@ class PartitionUploader:
         while True:
             before, foreign = self._remote.stored, self._remote.foreign
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
-            new = watermark.compute(self._state(lineage, before, previous), previous)
+            new = self._new_watermark(lineage, before, previous)
             if self.suspected:  # meanwhile another worker has adopted a segment, which counts already
                 raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
             if before and not watermark.says_more(new, before.watermark):
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
-            if before and before.watermark.origin != new.origin and may_compact(self.local.cleanup.policy):
+            if before and before.watermark.origin != new.origin and self.local.cleanup.may_compact:
                 self._context.other_origin.check(self._tp, self._led.topic_id)
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset
@@ -609,7 +617,8 @@ class PartitionUploader:
         if newest != own:
             raise SegmentChanged(f"{self._folder}: the newest leader epoch of its log is {newest}, and not {own}")
 
-    def _state(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> WatermarkState:
+    def _new_watermark(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> Watermark:
+        """``offset.wm`` as it has to be now, after ``previous``, which is ``before`` up to where this log leaves it."""
         remote = self._remote
         start, present, _, damaged = remote.coverage
         passed = previous.acknowledged_gaps if previous else ()
@@ -628,19 +637,20 @@ class PartitionUploader:
         below = evidence.below(start)
         if below is None:  # what was last known
             below = Intervals(before.watermark.remote_tier if before else ())
-        return WatermarkState(
-            self._led.topic_id,
-            self._led.leader_epoch,
-            self._context.broker,
-            start,
-            present,
-            remote.history(lineage),
-            holding,
-            passed,
-            (foreign.leader_epoch,) if foreign else (),
-            lists_tail=self.local.lists_tail or self._tail_wanted,
+        return watermark.compute(
+            previous,
+            topic_id=self._led.topic_id,
+            leader_epoch=self._led.leader_epoch,
+            broker=self._context.broker,
+            start=start,
+            present=present,
+            lineage=remote.history(lineage),
+            gaps=holding,
+            acknowledged_gaps=passed,
+            foreign_epochs=(foreign.leader_epoch,) if foreign else (),
+            may_pack=self.local.lists_tail or self._tail_wanted,
             origin=self._context.source.origin,
-            remote_tier=tuple(below),
+            remote_tier=below,
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:

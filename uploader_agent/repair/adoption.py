@@ -14,7 +14,6 @@ pinterest/tiered-storage.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -23,17 +22,15 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark, read_manifest
-from uploader_agent.broker.admin import checkpointed_offsets
+from uploader_agent.broker.admin import Cleanup, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
-from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.manifests import Facts, Observed
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.stored.watermark import WatermarkState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
+from uploader_agent.upload.route import UploadRoute
 
 Outcome = Literal["would adopt", "adopted", "as it was", "left"]
 
@@ -70,7 +67,7 @@ class Adoption:
         if folder is None:
             where = ", ".join(map(str, log_dirs))
             raise FormatError(str(tp), f"has no directory in {where}: run this on a broker that has a replica")
-        self._tp, self._broker, self._policy = tp, broker, cleanup_policy
+        self._tp, self._broker, self._cleanup = tp, broker, Cleanup(cleanup_policy)
         self._topic_id = topic_id_of(folder)
         incarnation, self._store, self._keys = destinations.resolve(tp, self._topic_id)
         if incarnation.number:
@@ -78,7 +75,8 @@ class Adoption:
                 f"is incarnation {incarnation.number} of its topic, which has a prefix of its own: {self._keys.folder}"
             )
             raise FormatError(str(tp), f"{rule}; another uploader's segments are of the first one")
-        with PartitionFiles(folder, self._topic_id) as files:
+        self._route = UploadRoute(tp, self._topic_id, folder, self._store, self._keys, broker)
+        with self._route.files() as files:
             self._lineage = files.lineage()
         self._offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
         self._stored = StoredLog(broker)
@@ -110,37 +108,29 @@ class Adoption:
             self._stored.add(stored, self._lineage)
             return self._row(log, stored.manifest.next_offset, "as it was")
         self._check_alone(other)
+        known, opened = KnownLineages(Lineage(), 0, self._lineage), self._stored.open_before(log.name.base) or ()
+        offsets = self._offsets or Offsets(0)
+        next_base = after if compacts(self._cleanup.policy) else None
         try:
-            facts = self._facts(log, after)
+            manifest = rebuild(
+                self._route,
+                log.name,
+                log.info,
+                known,
+                opened,
+                offsets,
+                self._cleanup,
+                next_base=next_base,
+                put=put_derived,
+            )
         except (NotRebuilt, OffLineage) as error:
             return self._row(log, None, "left", str(error))
-        high_watermark = self._offsets.high_watermark if self._offsets else 0
-        if facts.next_offset > high_watermark:
-            reason = f"ends above the high watermark {high_watermark} of this broker: run this where the leader is"
-            return self._row(log, facts.next_offset, "left", reason)
-        assert self._offsets is not None
-        seen = Observed(self._offsets, self._policy, self._epoch)
-        manifest = manifests.build(self._tp, self._keys, self._topic_id, self._broker, facts, seen)
+        if manifest.next_offset > offsets.high_watermark:
+            where = "run this where the leader is"
+            reason = f"ends above the high watermark {offsets.high_watermark} of this broker: {where}"
+            return self._row(log, manifest.next_offset, "left", reason)
         self._stored.add(manifests.write_over(self._store, self._keys, manifest, stored), self._lineage)
-        return self._row(log, facts.next_offset, "adopted")
-
-    def _facts(self, log: ListedObject, after: int | None) -> Facts:
-        facts = rebuild(
-            self._store,
-            self._keys,
-            log.name,
-            log.info,
-            KnownLineages(Lineage(), 0, self._lineage),
-            self._stored.open_before(log.name.base) or (),
-            put_derived,
-        )
-        if self._is_compacted and after is not None and after > facts.next_offset:
-            return replace(facts, next_offset=after)  # the cleaner removed the records in between
-        return facts
-
-    @property
-    def _is_compacted(self) -> bool:
-        return compacts(self._policy)
+        return self._row(log, manifest.next_offset, "adopted")
 
     @property
     def _epoch(self) -> int:
@@ -157,17 +147,15 @@ class Adoption:
         segments = self._stored.segments
         bases = [segment.base_offset for segment in segments.values()]
         start = min(bases)
-        view = WatermarkState(
+        new = watermark.compute(
+            None,
             topic_id=self._topic_id,
             leader_epoch=self._epoch,
             broker=self._broker,
             start=start,
             present=self._stored.present,
             lineage=self._stored.history(self._lineage),
-            gaps=(),
-            acknowledged_gaps=(),
         )
-        new = watermark.compute(view, None)
         base = watermark.last_base(bases, new.next_offset, start)
         watermark.put(self._store, self._keys, base, new, other.etag if other else None)
 

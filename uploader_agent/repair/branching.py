@@ -33,7 +33,7 @@ from uploader_agent.packs.tail import PackedSources, shared_tails
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 Outcome = Literal["would branch", "branched", "one history"]
 

@@ -35,14 +35,15 @@ from tidemark.raw.objects import REACH, StoredManifest, pieces, pieces_between, 
 from tidemark.raw.sealed_packs import BatchId, bounds, claims, id_of
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
+from uploader_agent.broker.admin import Cleanup
 from uploader_agent.disk.segment_files import Bytes, OpenFile, checksum, opened
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.lineage import KnownLineages
-from uploader_agent.stored.manifests import may_compact, transactions_open_at
+from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived, replace
-from uploader_agent.upload.manifest_rebuild import rebuild
+from uploader_agent.upload.manifest_rebuild import reindex
 from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, scan
 
 logger = structlog.get_logger(__name__)
@@ -205,7 +206,7 @@ def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit
 
 def _check_compacted(manifest: SegmentManifest, near: list[PackedRange]) -> None:
     """Raise NotMadeWhole if compaction cannot have removed what the segment lacks."""
-    if not may_compact(manifest.cleanup_policy) and not any(packed.range.compacted for packed in near):
+    if not Cleanup(manifest.cleanup_policy).may_compact and not any(packed.range.compacted for packed in near):
         rule = "lacks batches of packs, and its topic was not compacted: see why before anything is replaced"
         raise NotMadeWhole(f"{manifest.log_name}: {rule}")
 
@@ -428,9 +429,9 @@ def _rebuilt(
     if not log.size:
         return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
     own = manifest.history.with_history(lineage)
-    facts = rebuild(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
-    opened_then = tuple(map(OpenTransaction.of, facts.summary.open_transactions))
-    return manifest.model_copy(update={"objects": facts.objects, "open_transactions": opened_then})
+    summary, _, sums = reindex(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
+    opened_then = tuple(map(OpenTransaction.of, summary.open_transactions))
+    return manifest.model_copy(update={"objects": sums, "open_transactions": opened_then})
 
 
 def _only_sum(_store: Store, _key: str, ours: Summed) -> ObjectSum:

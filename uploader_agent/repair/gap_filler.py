@@ -28,7 +28,7 @@ from uploader_agent.runtime import EventLike
 from uploader_agent.settings import FillSettings
 from uploader_agent.stored import watermark
 from uploader_agent.stored.destinations import Destinations
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
 

@@ -21,14 +21,13 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import ListedObject
 from tidemark.store import Store
-from uploader_agent.broker.admin import KafkaTier
+from uploader_agent.broker.admin import Cleanup, KafkaTier, Offsets
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import manifests, stored_log
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
@@ -43,10 +42,10 @@ class SearchInput:
 
     route: UploadRoute
     holes: Callable[[], Intervals]
-    gaps: tuple[Gap, ...]
     local_start: int
     lineage: Lineage
-    seen: Observed
+    offsets: Offsets
+    cleanup: Cleanup
 
 
 class Search:
@@ -72,7 +71,7 @@ class Search:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
         store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
         listed = stored_log.list_reaching(store, keys, holes)
-        for stored in stored_log.read_news(store, keys, listed, remote.manifests_read, holes, wanted.gaps):
+        for stored in stored_log.read_news(store, keys, listed, remote.manifests_read, holes, remote.gaps):
             remote.add(stored, wanted.lineage)
         with_manifest = {entry.name for entry in listed.manifests}
         for log in listed.logs:
@@ -94,16 +93,16 @@ class Search:
         route, (name, _, info) = wanted.route, log
         lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
         try:
-            facts = rebuild(route.store, route.keys, name, info, lineages, opened or ())
+            manifest = rebuild(route, name, info, lineages, opened or (), wanted.offsets, wanted.cleanup)
         except (NotRebuilt, OffLineage) as error:
             self._refused |= {info.etag}
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return
-        if not Intervals([(name.base, facts.next_offset)]) & wanted.holes():
+        if not Intervals([(name.base, manifest.next_offset)]) & wanted.holes():
             self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
             return
-        written = manifests.write(route.store, route.keys, route.manifest(facts, wanted.seen))
-        logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=facts.next_offset)
+        written = manifests.write(route.store, route.keys, manifest)
+        logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=manifest.next_offset)
         remote.add(written, wanted.lineage)
 
 

@@ -24,16 +24,16 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
 from tidemark.store import Store
-from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
+from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
-from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import put_derived
 from uploader_agent.upload.eligibility import SealRun, rotated_runs
-from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class Surroundings:
 
     stored: StoredWatermark | None
     lineages: tuple[tuple[Lineage, int], ...]
-    cleanup_policy: str
+    cleanup: Cleanup
     lasts: tuple[BatchHeader, ...] = ()
 
     @property
@@ -90,9 +90,9 @@ def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
     lineages = [(manifest.history, manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
-    policies = {manifest.cleanup_policy for manifest in near}
+    cleanups = {Cleanup(manifest.cleanup_policy) for manifest in near}
     lasts = tuple(batch_of(manifest.last_batch) for manifest in near if manifest.last_batch)
-    return Surroundings(stored, tuple(lineages), policies.pop() if len(policies) == 1 else UNKNOWN_POLICY, lasts)
+    return Surroundings(stored, tuple(lineages), cleanups.pop() if len(cleanups) == 1 else Cleanup(), lasts)
 
 
 def _lineage(stored: StoredWatermark | None) -> Lineage:
@@ -150,9 +150,17 @@ class Replica:
         stored = read_manifest(route.store, route.keys, SegmentName.of_history(work.base_offset, len(restores)))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
-        seen = Observed(Offsets(high_watermark), surroundings.cleanup_policy, 0)
-        rules = Rules(judge, partial(self._publish_again, stored), put_derived) if self.again else Rules(judge)
-        return upload(route, work, seen, rules, StoredBefore(has_log=stored is not None))
+        sealer = SegmentSealer(
+            route=route,
+            offsets=Offsets(high_watermark),
+            cleanup=surroundings.cleanup,
+            judge=judge,
+            has_log=stored is not None,
+        )
+        if self.again:
+            sealer = replace(sealer, publish=partial(self._publish_again, stored), put=put_derived)
+        with route.files() as files:
+            return sealer.seal(files, work)
 
     def _judge(self, work: SealRun, surroundings: Surroundings, scanned: ScannedSegment, lineage: Lineage) -> Lineage:
         path = str(self.route.folder / file_name(work.segment, "log"))

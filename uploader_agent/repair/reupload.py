@@ -28,12 +28,11 @@ from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
 from uploader_agent.stored.lineage import OffLineage
-from uploader_agent.stored.manifests import Observed
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
@@ -162,19 +161,18 @@ class Reupload:
         lineage: Lineage,
     ) -> StoredManifest | None:
         """Make manifest and indexes of a stored ``.log`` again; None if its bytes are not whole."""
-        route, seen = self._route, Observed(Offsets(self._high_watermark), surroundings.cleanup_policy, 0)
-        lineages = surroundings.known_lineages(lineage)
+        route, lineages = self._route, surroundings.known_lineages(lineage)
+        offsets, cleanup = Offsets(self._high_watermark), surroundings.cleanup
         try:
-            facts = rebuild(route.store, route.keys, log.name, log.info, lineages, open_before, put_derived)
+            manifest = rebuild(route, log.name, log.info, lineages, open_before, offsets, cleanup, put=put_derived)
         except (NotRebuilt, OffLineage) as error:
             logger.warning("stored_segment_not_rebuilt", partition=str(route.tp), error=str(error))
             return None
         described = stored.manifest.objects.get(log.name.file("log")) if stored else None
-        stored_log = facts.objects[log.name.file("log")]
+        stored_log = manifest.objects[log.name.file("log")]
         other = described is not None and (described.size, described.crc32c) != (stored_log.size, stored_log.crc32c)
-        if other or facts.next_offset > self._high_watermark:
+        if other or manifest.next_offset > self._high_watermark:
             return None
-        manifest = route.manifest(facts, seen)
         if stored is not None:
             manifest = manifest.model_copy(update={"erased": stored.manifest.erased})
         return manifests.write_over(route.store, route.keys, manifest, stored)

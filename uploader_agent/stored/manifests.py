@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from itertools import takewhile
 from typing import Final
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
 from tidemark.formats.raw.manifest import (
     ObjectSum,
-    OpenTransaction,
-    Origin,
-    PackedPart,
-    SegmentDamage,
     SegmentManifest,
-    compacts,
-    last_batch_of,
 )
-from tidemark.kafka_log import Lineage, SegmentSummary, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.store import ObjectInfo, Store
-from uploader_agent import __version__
-from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.objects import Summed, create, find, replace
@@ -32,82 +22,6 @@ from uploader_agent.stored.stored_log import StoredSegment
 
 _NEAREST_SEGMENTS: Final = 64
 """Segments below an offset that are read: a segment of each branch has it or ends there."""
-
-
-def may_compact(cleanup_policy: str) -> bool:
-    """True if the broker's cleaner may remove records, or the policy is unknown."""
-    return cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy)
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The broker's statements about a partition at the time of an upload."""
-
-    offsets: Offsets
-    cleanup_policy: str
-    leader_epoch: int
-    origin: Origin = "disk"
-    delete_retention_ms: int | None = None
-
-    @property
-    def may_compact(self) -> bool:
-        """True if the broker's cleaner may remove records, or the policy is unknown."""
-        return may_compact(self.cleanup_policy)
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts about a segment's bytes and objects. It accounts for the offsets up to ``next_offset``."""
-
-    name: SegmentName
-    next_offset: int
-    summary: SegmentSummary
-    damage: SegmentDamage | None
-    lineage: Lineage
-    rotated_at: datetime | None
-    objects: dict[str, ObjectSum]
-    parts: tuple[PackedPart, ...] = ()
-
-
-def build(
-    tp: TopicPartition, keys: PartitionKeys, topic_id: str | None, broker: int, facts: Facts, seen: Observed
-) -> SegmentManifest:
-    """The manifest of a segment of ``tp`` that is stored under ``keys``."""
-    summary = facts.summary
-    return SegmentManifest(
-        cluster=keys.cluster,
-        topic=tp.topic,
-        topic_id=topic_id,
-        partition=tp.partition,
-        base_offset=facts.name.base,
-        suffix=facts.name.suffix,
-        last_batch_end=summary.next_offset,
-        next_offset=facts.next_offset,
-        lineage=facts.lineage.truncated(facts.next_offset).entries,
-        restores=facts.lineage.restores,
-        first_timestamp=summary.first_timestamp,
-        max_timestamp=summary.max_timestamp,
-        batch_count=summary.batch_count,
-        magics=summary.magics,
-        codecs=summary.codecs,
-        open_transactions=tuple(map(OpenTransaction.of, summary.open_transactions)),
-        log_start_offset=seen.offsets.log_start_offset or 0,
-        high_watermark=seen.offsets.high_watermark,
-        last_stable_offset=seen.offsets.last_stable_offset,
-        offsets_from=seen.offsets.source,
-        cleanup_policy=seen.cleanup_policy,
-        delete_retention_ms=seen.delete_retention_ms,
-        rotated_at=facts.rotated_at,
-        uploaded_at=utc_now(),
-        broker=broker,
-        origin=seen.origin,
-        agent_version=__version__,
-        state="corrupt" if facts.damage else "whole",
-        damage=facts.damage,
-        objects=facts.objects,
-        parts=facts.parts,
-        last_batch=last_batch_of(summary.last),
-    )
 
 
 def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:

@@ -8,7 +8,6 @@ the start, too, if the cut lies below it: that leader's log was behind the offse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
@@ -43,48 +42,47 @@ class ForeignWatermark(NamedTuple):
 IsForeign = Callable[[StoredWatermark], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class WatermarkState:
-    """The state from which a partition's watermark is computed."""
+def compute(
+    previous: Watermark | None,
+    *,
+    topic_id: str | None,
+    leader_epoch: int,
+    broker: int,
+    start: int,
+    present: Intervals,
+    lineage: Lineage,
+    gaps: tuple[Gap, ...] = (),
+    acknowledged_gaps: tuple[Gap, ...] = (),
+    foreign_epochs: Iterable[int] = (),
+    may_pack: bool = False,
+    origin: Origin = "disk",
+    remote_tier: Iterable[Interval] = (),
+) -> Watermark:
+    """The watermark of what the store has: the offsets ``present`` from ``start`` on, of a log with this ``lineage``.
 
-    topic_id: str | None
-    leader_epoch: int
-    broker: int
-    start: int
-    present: Intervals
-    lineage: Lineage
-    gaps: tuple[Gap, ...]
-    acknowledged_gaps: tuple[Gap, ...]
-    foreign_epochs: tuple[int, ...] = ()
-    lists_tail: bool = False
-    """True if this leadership may pack."""
-    origin: Origin = "disk"
-    remote_tier: tuple[Interval, ...] = ()
-
-
-def compute(view: WatermarkState, previous: Watermark | None) -> Watermark:
-    """The watermark of the known state. Before anything is stored, it ends at its start."""
-    passed = Intervals.of(view.acknowledged_gaps)
-    contiguous = (view.present | passed).contiguous_from(view.start)
+    It follows ``previous``. Before anything is stored, it ends at its start. With ``may_pack`` this leadership is
+    listed among those that may have packed.
+    """
+    contiguous = (present | Intervals.of(acknowledged_gaps)).contiguous_from(start)
     known = previous.history if previous else Lineage()
-    lineage = view.lineage.with_history(known)
+    lineage = lineage.with_history(known)
     # A manifest of a compacted run, or of a held one, may have begun an epoch at a later batch than the log did.
     lineage = lineage.with_batches(entry for entry in known.entries if entry[0] in lineage.epochs)
-    own = (view.leader_epoch, view.broker) if view.lists_tail else None
+    own = (leader_epoch, broker) if may_pack else None
     return Watermark(
-        topic_id=view.topic_id,
-        start_offset=view.start,
-        leader_epoch=view.leader_epoch,
+        topic_id=topic_id,
+        start_offset=start,
+        leader_epoch=leader_epoch,
         next_offset=contiguous,
-        ranges_above=tuple(above(view.present, contiguous)),
+        ranges_above=tuple(above(present, contiguous)),
         lineage=lineage.entries,
-        gaps=view.gaps,
-        acknowledged_gaps=view.acknowledged_gaps,
-        foreign_epochs=tuple(sorted({*view.foreign_epochs, *(previous.foreign_epochs if previous else ())})),
+        gaps=gaps,
+        acknowledged_gaps=acknowledged_gaps,
+        foreign_epochs=tuple(sorted({*foreign_epochs, *(previous.foreign_epochs if previous else ())})),
         tails=tails(previous.tails if previous else (), own, lineage, contiguous),
-        remote_tier=view.remote_tier,
-        broker=view.broker,
-        origin=view.origin,
+        remote_tier=tuple(remote_tier),
+        broker=broker,
+        origin=origin,
         written_at=utc_now(),
     ).restored(lineage.restores)
 

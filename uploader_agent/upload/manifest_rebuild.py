@@ -12,15 +12,16 @@ from collections.abc import Iterable
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
+from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.kafka_log import Lineage, SegmentScanner, SegmentSummary, UnfinishedTransaction
 from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.raw.objects import pieces
 from tidemark.store import ObjectInfo, Store
+from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.lineage import BatchLineage, KnownLineages, lineage_of
-from uploader_agent.stored.manifests import Facts
 from uploader_agent.stored.objects import PutDerived, Summed, create_derived
+from uploader_agent.upload.route import UploadRoute
 
 
 class NotRebuilt(FormatError):
@@ -28,6 +29,28 @@ class NotRebuilt(FormatError):
 
 
 def rebuild(
+    route: UploadRoute,
+    name: SegmentName,
+    log: ObjectInfo,
+    lineages: KnownLineages,
+    open_before: Iterable[UnfinishedTransaction],
+    offsets: Offsets,
+    cleanup: Cleanup,
+    *,
+    next_base: int | None = None,
+    put: PutDerived = create_derived,
+) -> SegmentManifest:
+    """The manifest of the stored ``.log`` of the segment ``name``; its indexes are made again, see :func:`reindex`.
+
+    ``offsets`` and ``cleanup`` are the broker's statements. With ``next_base`` the segment accounts for the offsets up
+    to there: the cleaner has removed the records in between.
+    """
+    summary, lineage, objects = reindex(route.store, route.keys, name, log, lineages, open_before, put)
+    end = max(summary.next_offset, next_base or 0)
+    return route.manifest(name, summary, lineage, objects, offsets, cleanup, next_offset=end)
+
+
+def reindex(
     store: Store,
     keys: PartitionKeys,
     name: SegmentName,
@@ -35,11 +58,11 @@ def rebuild(
     lineages: KnownLineages,
     open_before: Iterable[UnfinishedTransaction],
     put: PutDerived = create_derived,
-) -> Facts:
-    """Read the stored ``.log`` of the segment ``name``, store its indexes with ``put``, and return its facts.
+) -> tuple[SegmentSummary, Lineage, dict[str, ObjectSum]]:
+    """Read the stored ``.log`` of the segment ``name``, and store its indexes with ``put``.
 
-    ``open_before`` are the transactions open at its start. The lineage is that of the bytes, even where they leave the
-    known lineages.
+    Return the summary of its batches, its lineage, and the sums of all its objects. ``open_before`` are the
+    transactions open at its start. The lineage is that of the bytes, even where they leave the known lineages.
 
     Raises:
         NotRebuilt: the bytes are damaged, or there are none.
@@ -48,10 +71,8 @@ def rebuild(
         StoreError: the store failed.
     """
     opened = tuple(open_before)
-    scanner, indexes = (
-        SegmentScanner(log.key, name.base, open_before=opened),
-        DerivedIndexes(name.base, log.size, opened),
-    )
+    scanner = SegmentScanner(log.key, name.base, open_before=opened)
+    indexes = DerivedIndexes(name.base, log.size, opened)
     branch = BatchLineage(log.key, lineages)
     summary = _scan(store, log, scanner, indexes, branch)
     if not summary.batch_count:
@@ -61,15 +82,7 @@ def rebuild(
     for extension, data in indexes.files():
         content = Bytes(name.file(extension), data)
         objects[content.name] = put(store, keys.file(content.name), Summed(content, checksum(content)))
-    return Facts(
-        name=name,
-        next_offset=summary.next_offset,
-        summary=summary,
-        damage=None,
-        lineage=lineage,
-        rotated_at=None,
-        objects=objects,
-    )
+    return summary, lineage, objects
 
 
 def _scan(

@@ -10,18 +10,17 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import structlog
 
 from tidemark.errors import SegmentError, TidemarkError
-from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import (
     Bytes,
     OpenFile,
@@ -31,15 +30,14 @@ from uploader_agent.disk.segment_files import (
     checksum,
     file_name,
 )
-from uploader_agent.hold import Hold
 from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.manifests import Facts, Observed
 from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, missing_end, policy_of, scan
+from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, cleanup_of, missing_end, scan
 
 logger = structlog.get_logger(__name__)
 
@@ -47,62 +45,6 @@ _OFFSET_BYTES = 8
 
 _Placed = tuple[SegmentName, dict[str, ObjectSum]]
 """The name of a run in the store, and the sum of its ``.log`` or ``.corrupt``."""
-
-
-@dataclass(frozen=True, slots=True)
-class UploadRoute:
-    """The source and the destination of a partition's segments. ``restores`` are those of ``offset.wm``."""
-
-    tp: TopicPartition
-    topic_id: str | None
-    folder: Path
-    store: Store
-    keys: PartitionKeys
-    broker: int
-    hold: Hold | None = None
-    restores: tuple[int, ...] = ()
-
-    def files(self) -> SegmentFiles:
-        """The partition's files, including held ones. Raises SegmentChanged if there are none."""
-        if self.hold is None:
-            return PartitionFiles(self.folder, self.topic_id, self.restores)
-        return self.hold.files(self.tp, self.topic_id, self.folder, self.restores)
-
-    def manifest(self, facts: Facts, seen: Observed) -> SegmentManifest:
-        """The manifest of one of the partition's segments."""
-        return manifests.build(self.tp, self.keys, self.topic_id, self.broker, facts, seen)
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The differences between an upload by the leader, by a replica and as a repair.
-
-    ``judge`` compares the run's bytes with the log's lineage: it raises if the run must not be sealed, and otherwise
-    returns the lineage for the manifest. ``publish`` writes the manifest, ``put`` the indexes. ``adopted`` is called
-    before a segment is returned that another agent has stored: its batches were not compared with those of the disk.
-    """
-
-    judge: Callable[[ScannedSegment, Lineage], Lineage]
-    publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
-    put: PutDerived = create_derived
-    compare_packs: bool = True
-    """True if the run is refused where packs have other bytes."""
-    adopted: Callable[[], None] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBefore:
-    """The known state of the store around a run.
-
-    ``open_transactions`` are those open at the end of the stored segment before the run; None if they are unknown.
-    ``has_log`` states that the store probably has a ``.log`` under the run's base offset, so that it is looked for
-    before bytes are sent. ``packed`` are the ranges of packs that may lie in the run.
-    """
-
-    watermark: Watermark | None = None
-    open_transactions: tuple[UnfinishedTransaction, ...] | None = None
-    has_log: bool = False
-    packed: tuple[PackedPart, ...] = ()
 
 
 class PacksDiffer(TidemarkError):
@@ -113,100 +55,109 @@ class Diverged(TidemarkError):
     """The store has other bytes under the names of this run; they are left as they are."""
 
 
-def upload(
-    route: UploadRoute, work: SealRun, seen: Observed, rules: Rules, before: StoredBefore
-) -> StoredManifest | None:
-    """Seal ``work``, and return the manifest of the stored segment that begins there; None if there is no batch yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSealer:
+    """Seals runs of a partition. What differs between a leader, a replica and a repair are its fields.
 
-    That segment may end elsewhere, or leave the live log: then another agent has sealed it.
+    ``offsets`` and ``cleanup`` are the broker's statements. ``judge`` compares a run's bytes with the log's lineage: it
+    raises if the run must not be sealed, and otherwise returns the lineage for the manifest.
 
-    Raises:
-        SegmentChanged: the disk no longer has the run's bytes.
-        SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
-        PacksDiffer: nothing is sealed.
-        Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
-        StoreError: the store failed; it is safe to repeat the whole upload.
+    What is known of the store: ``watermark`` is ``offset.wm``. ``open_transactions`` are those open at the end of the
+    stored segment before the run; None if they are unknown. ``has_log`` states that the store probably has a ``.log``
+    under the run's base offset, so that it is looked for before bytes are sent. ``packed`` are the ranges of packs that
+    may lie in the run; if it has other bytes, it is refused, unless ``compare_packs`` is false.
+
+    ``publish`` writes the manifest, ``put`` the indexes. ``adopted`` is called before a segment is returned that
+    another agent has stored: its batches were not compared with those of the disk.
     """
-    with route.files() as files:
+
+    route: UploadRoute
+    offsets: Offsets
+    cleanup: Cleanup
+    judge: Callable[[ScannedSegment, Lineage], Lineage]
+    watermark: Watermark | None = None
+    open_transactions: tuple[UnfinishedTransaction, ...] | None = None
+    has_log: bool = False
+    packed: tuple[PackedPart, ...] = ()
+    compare_packs: bool = True
+    publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
+    put: PutDerived = create_derived
+    adopted: Callable[[], None] = lambda: None
+
+    def seal(self, files: SegmentFiles, work: SealRun) -> StoredManifest | None:
+        """Seal ``work`` of the partition's ``files``; return the manifest of the stored segment that begins there.
+
+        None if there is no batch yet. That segment may end elsewhere, or leave the live log: then another agent has
+        sealed it.
+
+        Raises:
+            SegmentChanged: the disk no longer has the run's bytes.
+            SegmentError: an active segment is damaged (a rotated one is kept as ``.corrupt``).
+            PacksDiffer: nothing is sealed.
+            Diverged: the store has other bytes under the run's names, which are damaged or were replaced.
+            StoreError: the store failed; it is safe to repeat all of it.
+        """
         run = open_run(files, work)
-        return upload_run(route, work, seen, rules, before, files, run) if run else None
+        return self.seal_run(files, work, run) if run else None
+
+    def seal_run(self, files: SegmentFiles, work: SealRun, run: LocalRun) -> StoredManifest:
+        """Seal the ``run`` of ``files`` that was opened for ``work``. Raises as :meth:`seal`."""
+        return _Seal(self, files, work, run).run()
 
 
-def upload_run(
-    route: UploadRoute,
-    work: SealRun,
-    seen: Observed,
-    rules: Rules,
-    before: StoredBefore,
-    files: SegmentFiles,
-    run: LocalRun,
-) -> StoredManifest:
-    """Seal the open ``run`` of ``files``, see :func:`upload`."""
-    return _SegmentUpload(route, work, seen, rules, before, files, run).run()
+class _Seal:
+    """The steps of sealing one run, and their common state."""
 
-
-class _SegmentUpload:
-    """The steps of :func:`upload`, and their common state."""
-
-    def __init__(
-        self,
-        route: UploadRoute,
-        work: SealRun,
-        seen: Observed,
-        rules: Rules,
-        before: StoredBefore,
-        files: SegmentFiles,
-        run: LocalRun,
-    ) -> None:
-        self._route = route
+    def __init__(self, sealer: SegmentSealer, files: SegmentFiles, work: SealRun, run: LocalRun) -> None:
+        self._sealer = sealer
+        self._route = route = sealer.route
+        self._cleanup = cleanup_of(route.folder.parent, route.tp, run.base_offset, sealer.cleanup)
         self._work = work
-        policy = policy_of(route.folder.parent, route.tp, run.base_offset, seen.cleanup_policy)
-        self._seen = dataclasses.replace(seen, cleanup_policy=policy)
-        self._rules = rules
-        self._before = before
         self._files = files
         self._run = run
         self._base = run.base_offset
         self._path = files.path(run.segment.name)
-        self._opened = open_before(files, run, work.segment, before.open_transactions)
+        self._opened = open_before(files, run, work.segment, sealer.open_transactions)
 
     def run(self) -> StoredManifest:
         """Carry out all steps, the manifest last."""
-        rotated_at, known = self._rotated_at(), self._files.lineage()
-        parts = PartsOfRun(self._before.packed, self._base)
+        rotated_at = self._rotated_at()
+        known = self._files.lineage() if self._work.is_tail else None
+        parts = PartsOfRun(self._sealer.packed, self._base)
         scanned = scan(self._run.log, self._path, self._base, self._opened, parts)
         lineage = self._files.lineage()
         scanned = self._examine(scanned, lineage)
         self._check_unchanged()
-        if self._work.is_tail and lineage != known:
+        if known is not None and lineage != known:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
-        lineage = self._rules.judge(scanned, lineage)
+        lineage = self._sealer.judge(scanned, lineage)
         next_offset = scanned.summary.next_offset if self._work.is_tail else self._work.end
-        if self._rules.compare_packs and not scanned.damage:
-            compacted, log = self._seen.may_compact, self._run.log
+        if self._sealer.compare_packs and not scanned.damage:
+            compacted, log = self._cleanup.may_compact, self._run.log
             for part in parts.differing(log, next_offset) if compacted else parts.contradicting(log):
                 raise PacksDiffer(f"{self._path}: a pack has other batches from {part.first} to {part.next}")
         placed = self._keep_damaged(scanned, lineage) if scanned.damage else self._place(scanned, lineage)
         if isinstance(placed, StoredManifest):
-            self._rules.adopted()
+            self._sealer.adopted()
             return placed
         name, sent = placed
-        facts = Facts(
-            name=name,
+        manifest = self._route.manifest(
+            name,
+            scanned.summary,
+            lineage.with_batches(scanned.summary.epochs),
+            dict(self._send_derived(scanned, name)) | sent,
+            self._sealer.offsets,
+            self._cleanup,
             next_offset=next_offset,
-            summary=scanned.summary,
             damage=scanned.damage,
-            lineage=lineage.with_batches(scanned.summary.epochs),
             rotated_at=rotated_at,
-            objects=dict(self._send_derived(scanned, name)) | sent,
             parts=parts.equal(self._run.log),
         )
         self._check_unchanged()
-        return self._publish(facts)
+        return self._publish(manifest)
 
-    def _publish(self, facts: Facts) -> StoredManifest:
-        route = self._route
-        return self._rules.publish(route.store, route.keys, route.manifest(facts, self._seen))
+    def _publish(self, manifest: SegmentManifest) -> StoredManifest:
+        return self._sealer.publish(self._route.store, self._route.keys, manifest)
 
     def _rotated_at(self) -> datetime | None:
         """The time at which the segment that ends with this run was rotated; None if the run ends before it.
@@ -228,7 +179,7 @@ class _SegmentUpload:
             raise SegmentError(self._path, log.start + damage.position, damage.offset, damage.rule)
         if scanned.damage or work.is_tail:
             return scanned
-        missing = missing_end(scanned.summary, work.end, self._seen.cleanup_policy)
+        missing = missing_end(scanned.summary, work.end, self._cleanup)
         return dataclasses.replace(scanned, damage=missing)
 
     def _check_unchanged(self) -> None:
@@ -243,7 +194,7 @@ class _SegmentUpload:
         key = ""
         for name in _names(self._base, scanned, lineage):
             key = self._route.keys.segment(name, "log")
-            created = create(store, key, ours, look_first=self._before.has_log)
+            created = create(store, key, ours, look_first=self._sealer.has_log)
             if isinstance(created, ObjectSum):
                 return name, {name.file("log"): created}
             adopted = self._adopt(name, created, lineage)
@@ -266,25 +217,25 @@ class _SegmentUpload:
             if stored.manifest.objects[name.file("log")].etag != log.etag:
                 raise Diverged(f"{log.key}: is not what its manifest describes, and differs from {self._path}")
             return stored
-        lineages = KnownLineages.of(self._before.watermark, lineage)
+        sealer, lineages = self._sealer, KnownLineages.of(self._sealer.watermark, lineage)
         try:
-            facts = rebuild(route.store, route.keys, name, log, lineages, self._opened, self._rules.put)
+            manifest = rebuild(route, name, log, lineages, self._opened, sealer.offsets, self._cleanup, put=sealer.put)
         except (NotRebuilt, OffLineage) as error:
             logger.warning("stored_segment_not_adopted", partition=str(route.tp), error=str(error))
             return None
-        if self._lacks_packed(log, facts.next_offset):
+        if self._lacks_packed(log, manifest.next_offset):
             logger.info("stored_segment_lacks_packed", partition=str(route.tp), key=log.key)
             return None
-        logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=facts.next_offset)
-        return self._publish(facts)
+        logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=manifest.next_offset)
+        return self._publish(manifest)
 
     def _lacks_packed(self, log: ObjectInfo, end: int) -> bool:
         """True if the stored ``log`` has other batches below ``end`` than this run, where packs reach into it.
 
         Its agent may not have known these packs when compaction had removed records from its log.
         """
-        packed = [part for part in self._before.packed if part.next > self._base and part.first < end]
-        if not packed or not self._seen.may_compact:
+        packed = [part for part in self._sealer.packed if part.next > self._base and part.first < end]
+        if not packed or not self._cleanup.may_compact:
             return False
         stored = {
             header.base_offset: header.crc
@@ -314,7 +265,7 @@ class _SegmentUpload:
         for extension, data in scanned.indexes.files():
             content = Bytes(name.file(extension), data)
             key = self._route.keys.file(content.name)
-            yield content.name, self._rules.put(self._route.store, key, Summed(content, checksum(content)))
+            yield content.name, self._sealer.put(self._route.store, key, Summed(content, checksum(content)))
 
 
 def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[SegmentName]:

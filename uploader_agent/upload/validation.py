@@ -14,7 +14,7 @@ import structlog
 
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.manifest import PackedPart, SegmentDamage, compacts
+from tidemark.formats.raw.manifest import PackedPart, SegmentDamage
 from tidemark.kafka_log import (
     BatchHeader,
     SegmentScanner,
@@ -25,7 +25,7 @@ from tidemark.kafka_log import (
     parse_producer_snapshot,
 )
 from tidemark.kafka_log.indexes import DerivedIndexes
-from uploader_agent.broker.admin import UNKNOWN_POLICY
+from uploader_agent.broker.admin import UNKNOWN_POLICY, Cleanup
 from uploader_agent.disk.log_dirs import read_text
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, checksum, file_name
 
@@ -68,37 +68,37 @@ def scan(
     return ScannedSegment(summary, summary.crc32c, None, indexes)
 
 
-def missing_end(summary: SegmentSummary, end: int, cleanup_policy: str) -> SegmentDamage | None:
+def missing_end(summary: SegmentSummary, end: int, cleanup: Cleanup) -> SegmentDamage | None:
     """The damage of a sound segment that has lost its last batches; None if it has not, or was compacted.
 
     Kafka rolls at the log's end, so a segment that was never compacted ends at the next one's base, ``end``.
     """
-    if summary.next_offset == end or cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
+    if summary.next_offset == end or cleanup.may_compact:
         return None
     rule = f"ends at offset {summary.next_offset}, and the next segment starts at {end}: its last batches are lost"
     return SegmentDamage(position=summary.size, offset=summary.next_offset, rule=rule)
 
 
-def policy_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup_policy: str) -> str:
-    """The clean-up policy that a segment was under: its topic's ``cleanup_policy``, and ``compact`` if it once was.
+def cleanup_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup: Cleanup) -> Cleanup:
+    """The clean-up that a segment was under: its topic's ``cleanup``, and ``compact`` if it once was.
 
     A topic's policy may change; a compacted segment stays compacted. The cleaner records its position in each log
     directory (Kafka's ``LogCleanerManager``), and keeps it when the policy changes.
     """
-    if cleanup_policy == UNKNOWN_POLICY or compacts(cleanup_policy):
-        return cleanup_policy
+    if cleanup.may_compact:
+        return cleanup
     path = log_dir / _CLEANED
     try:
         text = read_text(path)
         if f"\n{tp.topic} {tp.partition} " not in text:  # parsing takes long with thousands of compacted partitions
-            return cleanup_policy
+            return cleanup
         cleaned = parse_offset_checkpoint(text, str(path)).get((tp.topic, tp.partition), 0)
     except FileNotFoundError:
-        return cleanup_policy
+        return cleanup
     except (OSError, FormatError) as error:
         logger.warning("cleaner_checkpoint_unreadable", error=str(error))
-        return UNKNOWN_POLICY
-    return f"compact,{cleanup_policy}" if base_offset < cleaned else cleanup_policy
+        return cleanup._replace(policy=UNKNOWN_POLICY)
+    return cleanup._replace(policy=f"compact,{cleanup.policy}") if base_offset < cleaned else cleanup
 
 
 def transactions_at(files: SegmentFiles, offset: int) -> tuple[UnfinishedTransaction, ...] | None:

@@ -35,7 +35,7 @@ from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.tail import PackedSources, Tail
 from uploader_agent.stored.watermark import Fenced
-from uploader_agent.upload.segment_upload import UploadRoute
+from uploader_agent.upload.route import UploadRoute
 
 
 @pytest.fixture

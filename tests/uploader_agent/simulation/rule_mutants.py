@@ -45,8 +45,8 @@ from uploader_agent.upload.validation import PartsOfRun
 def _lineage_ends_at_the_next_offset() -> Patches:
     compute = watermark.compute
 
-    def short(view: watermark.WatermarkState, previous: Watermark | None) -> Watermark:
-        full = compute(view, previous)
+    def short(previous: Watermark | None, **state: Any) -> Watermark:
+        full = compute(previous, **state)
         return full.model_copy(update={"lineage": Lineage(full.lineage).truncated(full.next_offset).entries})
 
     yield patch.object(watermark, "compute", short)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.store import LocalStore
 from uploader_agent.repair.gap_search import Evidence, find_gaps
 from uploader_agent.stored import watermark
-from uploader_agent.stored.watermark import Fenced, WatermarkState
+from uploader_agent.stored.watermark import Fenced
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -26,14 +25,27 @@ def gap(start: int, end: int, reason: str = "unknown") -> Gap:
     return Gap.model_validate({"from": start, "to": end, "reason": reason, "detected_at": NOW})
 
 
-def view(
-    *present: tuple[int, int], start: int = 0, epoch: int = 3, acknowledged: tuple[Gap, ...] = ()
-) -> WatermarkState:
-    return WatermarkState(ID, epoch, 1, start, Intervals(present), Lineage(((3, 0),)), (), acknowledged)
+LINEAGE = Lineage(((3, 0),))
 
 
-def made(*present: tuple[int, int], **options: object) -> Watermark:
-    return watermark.compute(view(*present, **options), None)  # type: ignore[arg-type]
+def made(
+    *present: tuple[int, int],
+    start: int = 0,
+    epoch: int = 3,
+    lineage: Lineage = LINEAGE,
+    acknowledged: tuple[Gap, ...] = (),
+    previous: Watermark | None = None,
+) -> Watermark:
+    return watermark.compute(
+        previous,
+        topic_id=ID,
+        leader_epoch=epoch,
+        broker=1,
+        start=start,
+        present=Intervals(present),
+        lineage=lineage,
+        acknowledged_gaps=acknowledged,
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,8 +66,8 @@ def test_contiguous_end(
 
 
 def test_nothing_contiguous_yet() -> None:
-    assert watermark.compute(view((10, 20)), None).next_offset == 0
-    assert watermark.compute(view(), None).next_offset == 0
+    assert made((10, 20)).next_offset == 0
+    assert made().next_offset == 0
 
 
 def test_acknowledged_gaps_are_passed() -> None:
@@ -71,8 +83,8 @@ def test_line_1_is_the_last_segment_below_the_hole() -> None:
 def test_an_epoch_begins_where_it_first_did() -> None:
     """A manifest of a compacted run tells a later start, and retention has cut the log's own lineage."""
     before = made((0, 9)).model_copy(update={"lineage": ((2, 0), (3, 9), (5, 12))})
-    later = dataclasses.replace(view((0, 20)), lineage=Lineage(((2, 0), (3, 10), (6, 20))))
-    assert watermark.compute(later, before).lineage == ((2, 0), (3, 9), (6, 20)), "and nothing of another branch"
+    later = made((0, 20), lineage=Lineage(((2, 0), (3, 10), (6, 20))), previous=before)
+    assert later.lineage == ((2, 0), (3, 9), (6, 20)), "and nothing of another branch"
 
 
 def test_divergence_is_a_truncation() -> None:

@@ -18,11 +18,12 @@ from tests.uploader_agent.test_agent import no_errors
 from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import parse_txn_index, scan_batches
 from tidemark.remote import Storage
-from uploader_agent.broker.admin import Led, Offsets
-from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.stored.manifests import Observed
+from uploader_agent.broker.admin import Cleanup, Led, Offsets
+from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import EPOCHS, SegmentChanged
 from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.segment_upload import Diverged, Rules, StoredBefore, UploadRoute, upload
+from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment, scan
 
 
@@ -400,11 +401,31 @@ def test_what_is_not_the_bytes_of_its_manifest_is_not_adopted(world: World) -> N
     assert world.stored(0) == other
 
 
+def test_the_leader_epochs_are_read_before_and_after_a_scan_and_for_offset_wm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the three finds a race that the others do not. A survey and a claim read them, too."""
+    reads, text = list[str](), PartitionFiles.text
+    monkeypatch.setattr(PartitionFiles, "text", lambda files, name: (reads.append(name), text(files, name))[1])
+    partition, counts = world.disk.partition(), list[int]()
+    for base in (0, 50, 100):
+        partition.segment(base, records(base, base + 50)).roll(base + 50)
+        if base == 50:
+            continue
+        reads.clear()
+        no_errors(world.once(upload={"concurrency": 1}))
+        counts.append(reads.count(EPOCHS))
+    assert counts[1] - counts[0] == 3, "the second start has one segment more"
+
+
 def seal(world: World, partition: FakePartition, *, active: bool) -> None:
     """Seal [0, 50), which is all that the segment has, and is rotated unless it is ``active``."""
     route = UploadRoute(T, ID, partition.folder, world.store, world.keys(), 1)
-    work, seen = SealRun(0, 50, 0, None if active else 50), Observed(Offsets(50), "delete", 3)
-    upload(route, work, seen, Rules(lambda _scanned, lineage: lineage), StoredBefore())
+    sealer = SegmentSealer(
+        route=route, offsets=Offsets(50), cleanup=Cleanup("delete"), judge=lambda _scanned, lineage: lineage
+    )
+    with route.files() as files:
+        sealer.seal(files, SealRun(0, 50, 0, None if active else 50))
 
 
 def as_epoch(content: bytes, base: int, epoch: int) -> bytes:
