@@ -269,7 +269,7 @@ class _BatchVerdicts:
             self.epochs.append((header.leader_epoch, header.base_offset))
         if not header.is_transactional:
             return
-        if header.is_control and is_abort(data[header.position : header.end]):
+        if header.is_marker and is_abort(data[header.position : header.end]):
             self.aborts += self._aborted(header)
         self._tracker.observe(header)
 

@@ -95,7 +95,7 @@ def _scan(
             for header in scanner.batches(piece):
                 lineage.follow(header)
                 begin = header.position - window_start  # a marker is small: it begins in the former piece or this one
-                indexes.add(header, lambda: window[begin : begin + header.size])  # noqa: B023 - called at once
+                indexes.add(header, window[begin : begin + header.size] if header.is_marker else b"")
             before, start = piece, start + len(piece)
         return scanner.finish()
     except SegmentError as error:

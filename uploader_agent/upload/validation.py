@@ -60,7 +60,7 @@ def scan(
             for header in scanner.batches(chunk):
                 if parts is not None:
                     parts.add(header)
-                indexes.add(header, lambda: log.pread(header.position, header.size))  # noqa: B023 - called at once
+                indexes.add(header, log.pread(header.position, header.size) if header.is_marker else b"")
         summary = scanner.finish()
     except SegmentError as error:
         damage = SegmentDamage(position=error.position, offset=error.offset, rule=error.detail)

@@ -162,6 +162,11 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & CONTROL)
 
     @property
+    def is_marker(self) -> bool:
+        """True if the batch is the marker that commits or aborts a transaction."""
+        return self.is_transactional and self.is_control
+
+    @property
     def has_delete_horizon(self) -> bool:
         """True if compaction has set the time from which the batch's tombstones may be removed (KIP-534)."""
         return bool(self.attributes & DELETE_HORIZON)

@@ -9,7 +9,7 @@ Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -146,8 +146,8 @@ class DerivedIndexes:
         self._largest = (-1, 0)
         self._last_time = -1
 
-    def add(self, header: BatchHeader, read: Callable[[], bytes]) -> None:
-        """Add the next batch; ``read`` returns its bytes, and is called only for a transaction's marker."""
+    def add(self, header: BatchHeader, marker: bytes) -> None:
+        """Add the next batch; ``marker`` are its bytes if it is a transaction's marker, and do not matter otherwise."""
         if header.max_timestamp > self._largest[0]:
             self._largest = header.max_timestamp, header.last_offset
         if header.position - self._indexed > self._interval:
@@ -155,7 +155,7 @@ class DerivedIndexes:
             self._add_time()
             self._indexed = header.position
         if header.is_transactional:
-            if header.is_control and is_abort(read()):
+            if header.is_marker and is_abort(marker):
                 self._add_abort(header)
             self._tracker.observe(header)
 

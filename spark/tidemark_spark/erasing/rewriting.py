@@ -172,7 +172,7 @@ class _Rewriting:
         scanner, indexes = SegmentScanner(self.manifest.log_name, base), DerivedIndexes(base, size)
         for start in range(0, size, PIECE_BYTES):
             for header in scanner.batches(_bytes_of(after, start, start + PIECE_BYTES)):
-                indexes.add(header, lambda: _bytes_of(after, header.position, header.end))  # noqa: B023 - at once
+                indexes.add(header, _bytes_of(after, header.position, header.end) if header.is_marker else b"")
         now = scanner.finish()
         if _shape(now) != _shape(was):
             raise CannotRewrite("would have other batches: nothing was written")

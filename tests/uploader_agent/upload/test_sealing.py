@@ -406,7 +406,12 @@ def test_the_leader_epochs_are_read_before_and_after_a_scan_and_for_offset_wm(
 ) -> None:
     """Each of the three finds a race that the others do not. A survey and a claim read them, too."""
     reads, text = list[str](), PartitionFiles.text
-    monkeypatch.setattr(PartitionFiles, "text", lambda files, name: (reads.append(name), text(files, name))[1])
+
+    def counted(files: PartitionFiles, name: str) -> str | None:
+        reads.append(name)
+        return text(files, name)
+
+    monkeypatch.setattr(PartitionFiles, "text", counted)
     partition, counts = world.disk.partition(), list[int]()
     for base in (0, 50, 100):
         partition.segment(base, records(base, base + 50)).roll(base + 50)
