@@ -563,13 +563,16 @@ class PartitionUploader:
 
     def _write_watermark(self) -> None:
         store, keys = self.where
+        # The epochs come first. All below is worked out from this lineage, and a log that follows a later leader by now
+        # must not be stated under this epoch.
         lineage, attempts = self.lineage(), 0
         self._check_begun(lineage)
         if self.in_doubt:
             self.in_doubt = False
             self._reload(store, keys, lineage)
-        self._search_store(lineage)
+        self._search_store(lineage)  # a gap stops readers, so what lies in the store or in packs is found before
         while True:
+            # In each round anew: other workers add segments, and after a conflict another agent has written.
             before, foreign = self._remote.stored, self._remote.foreign
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
             new = self._new_watermark(lineage, before, previous)
@@ -596,6 +599,8 @@ class PartitionUploader:
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.watermark_stored(written)
+            # The source and the hold drop files that they are told of here, so they hear of them last. If the process
+            # ends before, they keep the files, and hear of them after the next start.
             self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
             self._tail_wanted = self._tail_wanted and self._own_pair not in new.tails
             named = Intervals.of((*new.gaps, *new.acknowledged_gaps))

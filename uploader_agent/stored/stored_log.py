@@ -196,12 +196,13 @@ class StoredLog:
 
     def add(self, stored: StoredManifest, lineage: Lineage) -> None:
         """Add a stored manifest."""
+        # Not with ``lineage`` alone: retention forgets epochs, and below its first one each branch would count.
         segment = StoredSegment.of(stored.manifest, self._with_past(lineage, stored.manifest))
         if all(segment.base_offset >= name.base for name in self.segments):
             self.bytes_per_offset = _bytes_per_offset(stored.manifest) or self.bytes_per_offset
         self.segments[segment.name] = segment
         self.read[segment.name] = stored.etag
-        if segment.state == "whole":
+        if segment.state == "whole":  # damaged bytes lie in a ``.corrupt`` object
             self.logs.add(segment.name)
 
     def _with_past(self, lineage: Lineage, manifest: SegmentManifest) -> Lineage:
