@@ -14,6 +14,7 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.raw.objects import StoredManifest
+from tidemark.storage import PartitionStore
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.manifests import Observed, transactions_open_at
@@ -47,7 +48,7 @@ def seal_packed(
         known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
         return transactions_open_at(route.store, route.keys, offset, lineage) if known is None else known
 
-    run = read_run(route.store, route.keys.control, ranges, lineage, start, end, open_at)
+    run = read_run(PartitionStore(route.store, route.keys).cluster, ranges, lineage, start, end, open_at)
     if run is None:
         return None
     if run.compacted:

@@ -20,8 +20,8 @@ from tidemark.formats.raw.manifest import (
     last_batch_of,
 )
 from tidemark.kafka_log import Lineage, SegmentSummary, UnfinishedTransaction, carry_forward, scan_batches
-from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
+from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
@@ -177,8 +177,10 @@ def transactions_open_at(
     """
     if offset == 0:
         return ()
-    for entry in reversed([*objects.manifests(store, keys, max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]):
-        stored = read_manifest(store, keys, entry.name)
+    for entry in reversed(
+        [*PartitionStore(store, keys).manifests(max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]
+    ):
+        stored = read_manifest(PartitionStore(store, keys), entry.name)
         segment = StoredSegment.of(stored.manifest, lineage) if stored else None
         if segment is None or segment.state != "whole" or segment.readable_end < offset:
             continue

@@ -20,6 +20,7 @@ from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, 
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
+from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import (
@@ -259,7 +260,7 @@ class _SegmentUpload:
         None if the run is of another branch; without a manifest also if it is damaged, or lacks packed records.
         """
         route = self._route
-        stored = read_manifest(route.store, route.keys, name)
+        stored = read_manifest(PartitionStore(route.store, route.keys), name)
         if stored is not None:
             if not manifests.begins_on(stored.manifest, lineage):
                 return None
@@ -298,7 +299,7 @@ class _SegmentUpload:
         store, keys = self._route.store, self._route.keys
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
         for sound in _names(self._base, scanned, lineage):
-            stored = read_manifest(store, keys, sound)
+            stored = read_manifest(PartitionStore(store, keys), sound)
             if stored is not None and manifests.begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)

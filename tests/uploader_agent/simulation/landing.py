@@ -16,13 +16,12 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER
-from tidemark import concurrency
+from tidemark import concurrency, storage
 from tidemark.errors import NotFound, StoreError
 from tidemark.formats.table import index_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import ingest, partition_plan
-from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.topic import RawTopic
 from tidemark.retry import Retry
@@ -272,7 +271,7 @@ def _in_memory(table: MemoryTable, store: Store) -> Iterator[None]:
             (ingest, "open_delta", lambda _table: None),
             (ingest, "ledger_of", lambda _table, _delta: table.ledger),
             (partition_plan, "EffectiveEvidence", Evidence),
-            (raw_topic, "open_store", lambda _url, _options: store),
+            (storage, "open_store", lambda _url, _options: store),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

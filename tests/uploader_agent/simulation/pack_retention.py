@@ -12,6 +12,7 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.landing import DEPLOYMENT, RUN_LIMIT
 from tests.uploader_agent.simulation.oracle import CLUSTER
+from tidemark import storage
 from tidemark.errors import StoreError
 from tidemark.planning.maintenance import pack_proof
 from tidemark.store import Store
@@ -54,7 +55,7 @@ class PackRetention:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The ages and the store of the simulation."""
-        with patch.object(packs, "open_store", lambda _url, _options: self._store), _ages(SETTLED, COMPARED):
+        with patch.object(storage, "open_store", lambda _url, _options: self._store), _ages(SETTLED, COMPARED):
             yield
 
 

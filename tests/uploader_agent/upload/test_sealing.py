@@ -17,7 +17,7 @@ from tests.uploader_agent.repair.test_gaps import die_before
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import parse_txn_index, scan_batches
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.stored.manifests import Observed
