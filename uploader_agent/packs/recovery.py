@@ -205,7 +205,7 @@ def _partition_of(range_: Range) -> PartitionOfId:
 
 
 def _pack_lines(cluster: ClusterStore, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
-    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.raw.pack.read_lines`."""
+    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.raw.packs.read_lines`."""
     name, lines = str(cluster.keys.pack_of(info.key)), read_lines(cluster.store, info.key, info.size)
     for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
         yield packed.range, RangePointer(pack=name, position=start, length=end - start)

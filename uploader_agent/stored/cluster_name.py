@@ -51,7 +51,7 @@ class NameInUse(TidemarkError):
 
 
 class ClusterName:
-    """The name of ``control``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
+    """The name of ``cluster``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ class UploadedOtherwise(ContinuityError):
 
 
 class OtherOrigin:
-    """The agents of another origin than ``origin``, by the indexes in ``store``. Any thread may ask."""
+    """The agents of another origin than ``origin``, by the indexes of ``cluster``. Any thread may ask."""
 
     def __init__(self, cluster: ClusterStore, origin: Origin, runtime: Runtime) -> None:
         self._origin, self._runtime = origin, runtime

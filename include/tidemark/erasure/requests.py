@@ -224,7 +224,7 @@ def has_integers(topic: TopicSettings, column: str, *, confluent: bool) -> bool:
 
 
 def read_request(cluster: ClusterStore, name: str) -> StoredRequest:
-    """The request with the id ``name``; ``store`` is the deployment's default store.
+    """The request with the id ``name``; ``cluster`` is that of the deployment's default store.
 
     Raises:
         NotFound: there is none.

@@ -39,7 +39,7 @@ def read_index(cluster: ClusterStore, place: str) -> Version[MaskIndex] | None:
 
 
 def mask_index_of(cluster: ClusterStore, place: str) -> MaskIndex:
-    """The masks of an incarnation that count now; raises errors of :func:`~tidemark.formats.raw.masks.read_index`."""
+    """The masks of an incarnation that count now; raises errors of :func:`read_index`."""
     version = read_index(cluster, place)
     return version.value if version else MaskIndex(cluster=cluster.keys.cluster, place=place)
 
@@ -59,7 +59,7 @@ def read_mask(store: Store, key: str) -> Mask:
 
 
 def mask_of(store: Store, key: str) -> Mask:
-    """The mask under ``key``; raises errors of :func:`~tidemark.formats.raw.masks.read_mask`."""
+    """The mask under ``key``; raises errors of :func:`read_mask`."""
     name = store.url, key
     if (mask := _known_masks.get(name)) is None:
         mask = read_mask(store, key)

@@ -151,7 +151,7 @@ def chain(
 
     One GET for each, the last one first. The first range begins at or below ``end_of_seals``, unless the chain begins
     above it, or a pack is missing: retention may have removed sealed packs, or a store may show a pack late. Then the
-    offsets below are found elsewhere. ``control`` is that of the head. ``read`` may take lines from a cache.
+    offsets below are found elsewhere. ``cluster`` is that of the head. ``read`` may take lines from a cache.
 
     Raises:
         FormatError: a line is damaged; a range is not of the entry's topic id, partition, leadership or broker, or does
