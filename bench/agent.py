@@ -21,8 +21,9 @@ from tests.support.s3 import S3Server
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw import watermark
-from tidemark.formats.raw.head import load
 from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.raw.heads import read_head
+from tidemark.storage import ClusterStore
 from tidemark.store import Store, open_store
 
 TOPICS = tuple(Topic(codec, 1000) for codec in ("zstd", "lz4", "none"))
@@ -110,7 +111,7 @@ def append_to_stored(cluster: KafkaCluster, s3: S3Server, *, seconds: float = 20
                     number += 1
             producer.poll(0)
             time.sleep(0.1)
-            ends, now = _packed_ends(store, control), time.monotonic()
+            ends, now = _packed_ends(ClusterStore(store, control)), time.monotonic()
             waited += [now - at for tp, offset, at in appended if offset < ends.get(tp, 0)]
             appended = [record for record in appended if record[1] >= ends.get(record[0], 0)]
     ordered = sorted(waited)
@@ -121,8 +122,8 @@ def append_to_stored(cluster: KafkaCluster, s3: S3Server, *, seconds: float = 20
     ]
 
 
-def _packed_ends(store: Store, control: ControlKeys) -> dict[TopicPartition, int]:
-    head = load(store, control, FIRST_SLOT)
+def _packed_ends(cluster: ClusterStore) -> dict[TopicPartition, int]:
+    head = read_head(cluster, FIRST_SLOT)
     entries = head.value.entries if head else ()
     return {TopicPartition(entry.topic, entry.partition): entry.tail_end for entry in entries}
 

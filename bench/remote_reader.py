@@ -26,8 +26,8 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_python
 from tests.support.s3 import S3Server
 from tidemark import TieredConsumer
-from tidemark.remote import Storage
 from tidemark.remote.reader.range_requests import RANGE_BYTES
+from tidemark.storage import Storage
 from tidemark.store import StoreOptions
 
 CLUSTER: Final = "bench"

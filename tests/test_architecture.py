@@ -32,7 +32,7 @@ FLOORS = {
         "brokersets catalogs decode endpoints",
         "parsers",
         "topics",
-        "schemas",
+        "schemas storage",
         "table",
         "backfill raw",
         "erasure",

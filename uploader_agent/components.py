@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
+from tidemark.storage import OpenStore, Storage
 from uploader_agent.broker.admin import Metadata
 from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
@@ -44,8 +44,8 @@ from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
-from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
 
@@ -98,23 +98,22 @@ class Components:
         self.stopping = runtime.event()
         self.drained = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
-        destinations = Destinations(
-            settings.cluster or broker.cluster_id, resolver_of(settings.raw), open_store, record=not read_only
-        )
+        self._storage = storage = Storage(settings.cluster or broker.cluster_id, settings.raw, opener=open_store)
+        incarnations = Incarnations(storage, record=not read_only)
+        cluster = storage.cluster_store()
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
         context = Context(
             broker.node_id,
-            destinations.resolve,
-            destinations.bucket,
-            destinations.control_store,
-            destinations.control,
+            incarnations.resolve,
+            self._bucket_of,
+            cluster,
             self.drained.wait,
             self.metrics.truncated.inc,
             self.hold,
             ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
-            lambda tp: self.packs.settled_head(destinations.bucket(tp)),
-            OtherOrigin(destinations.control_store, destinations.control, self.source.origin, runtime),
+            lambda tp: self.packs.settled_head(self._bucket_of(tp)),
+            OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
             search_interval=settings.scan_interval.total_seconds(),
             runtime=runtime,
@@ -137,7 +136,7 @@ class Components:
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
-            destinations,
+            storage,
             broker.node_id,
             settings.raw.digest_of(),
             settings.index,
@@ -149,7 +148,7 @@ class Components:
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
         self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
-            destinations,
+            incarnations,
             broker.node_id,
             self.log_dirs,
             self.accepts_topic,
@@ -158,7 +157,7 @@ class Components:
             self.hold,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
-        self._destinations = destinations
+        self._resolve = incarnations.resolve
         self._waits = Waits(self.leadership, runtime)
 
     def accepts_topic(self, topic: str) -> bool:
@@ -231,21 +230,24 @@ class Components:
 
     def open_buckets(self) -> None:
         """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
-        self.packs.open({self._destinations.default_bucket, *map(self._destinations.bucket, self.leadership.replicas)})
+        self.packs.open({self._storage.default().root, *map(self._bucket_of, self.leadership.replicas)})
 
-    def _bucket_packer(self, bucket: Bucket) -> BucketPacker:
+    def _bucket_of(self, tp: TopicPartition) -> Endpoint:
+        return self._storage.endpoint(*tp).root
 
-        broker, runtime, resolve = self.broker.node_id, self.runtime, self._destinations.resolve
+    def _bucket_packer(self, bucket: Endpoint) -> BucketPacker:
+
+        broker, runtime, resolve = self.broker.node_id, self.runtime, self._resolve
         tails = PackedTails(broker, resolve, runtime)
-        head = BrokerHead(bucket, self._destinations.store, broker, tails.entries, runtime)
+        head = BrokerHead(bucket, self._storage, broker, tails.entries, runtime)
         packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
         maintenance = HeadMaintenance(packer, abandoned, lambda: self._led_in(bucket), runtime)
-        name = "packs" if bucket == self._destinations.default_bucket else f"packs {bucket}"
+        name = "packs" if bucket == self._storage.default().root else f"packs {bucket.url}"
         thread = PackThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
         return BucketPacker(packer, maintenance, thread)
 
-    def _led_in(self, bucket: Bucket) -> dict[TopicPartition, LedPartition]:
+    def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
 
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 

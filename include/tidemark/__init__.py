@@ -5,7 +5,8 @@ and every format of those objects is defined in this package, which imports neit
 
 * ``formats`` is the contract: ``keys`` names the objects, ``manifest`` and ``watermark`` hold the agent's promises,
   ``ledger`` states the content of a table
-* ``kafka_log`` and ``decode`` read Kafka's files, ``store`` is the seam to storage
+* ``kafka_log`` and ``decode`` read Kafka's files, ``store`` is the seam to storage,
+  and ``storage`` locates the objects in it
 * ``raw`` reads what the agents stored, ``table`` one topic's Delta table; ``planning`` makes the plans of runs
 * ``topics`` is the topics file, ``parsers`` are the formats of records in it
 * ``remote``, ``consumer`` and ``restore`` are for applications that read history
@@ -25,14 +26,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidemark.consumer.consumer import TieredConsumer
     from tidemark.consumer.modes import Mode
-    from tidemark.remote import Storage
     from tidemark.remote.reader.read_range import read_range, read_time
+    from tidemark.storage import Storage
 
 __all__ = ["Mode", "Storage", "TieredConsumer", "read_range", "read_time"]
 
 _HOMES = {
     "Mode": "tidemark.consumer.modes",
-    "Storage": "tidemark.remote",
+    "Storage": "tidemark.storage",
     "TieredConsumer": "tidemark.consumer.consumer",
     "read_range": "tidemark.remote.reader.read_range",
     "read_time": "tidemark.remote.reader.read_range",

@@ -1,16 +1,18 @@
-"""Parallel requests to the store, a few at a time: they wait more than they work."""
+"""Parallel requests to the store, a few at a time: they wait more than they work; and objects that threads share."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final, Generic, TypeVar
 
 THREADS: Final = 8
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Key = TypeVar("Key", bound=Hashable)
 
 
 def in_parallel(function: Callable[[Item], Result], items: Sequence[Item], threads: int = THREADS) -> list[Result]:
@@ -49,3 +51,20 @@ def ahead(
                 yield waiting.popleft()[1].result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+class OnePerKey(Generic[Key, Result]):
+    """One object for each key, which all threads share. It is made when the key is first asked for, and then kept."""
+
+    def __init__(self, make: Callable[[Key], Result]) -> None:
+        """Start with no object. ``make`` sends no requests: other threads wait for it."""
+        self._make = make
+        self._made: dict[Key, Result] = {}
+        self._lock = Lock()
+
+    def of(self, key: Key) -> Result:
+        """The object of ``key``."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = self._make(key)
+            return self._made[key]

@@ -22,11 +22,11 @@ from tidemark.erasure.reports import (
     reports_of,
     write_report,
 )
-from tidemark.erasure.requests import ErasureFolder, ends_of
+from tidemark.erasure.requests import ErasureFolder, all_requests, ends_of
 from tidemark.erasure.secret import Secret
 from tidemark.errors import ConfigError, PublishError
-from tidemark.formats.raw.erasure import KEY_COLUMN, Approved, ErasureRequest, NotApproved, all_requests
-from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex, read_index
+from tidemark.formats.raw.erasure import KEY_COLUMN, Approved, ErasureRequest, NotApproved
+from tidemark.formats.raw.masks import MOST_OFFSETS, Mask, MaskIndex
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.kafka_log import Lineage
@@ -34,7 +34,7 @@ from tidemark.parsers.base import column_at, no_rows
 from tidemark.planning import write_plan
 from tidemark.planning.common import Key, following
 from tidemark.planning.maintenance.erasure import plan_erasure
-from tidemark.raw.objects import mask_of
+from tidemark.raw.masks import mask_of, read_index
 from tidemark.raw.topic import RawTopic
 from tidemark.store import put_once
 from tidemark.store.update import update
@@ -190,7 +190,7 @@ def _sorted(
     ends = {(incarnation, partition): end for incarnation, partition, end in ends_of(work.table)}
     waiting: list[RequestOutcome] = []
     ready: list[Approved | NotApproved] = []
-    for asked in all_requests(folder.store, folder.control):
+    for asked in all_requests(folder.cluster):
         request = asked.request
         if request.id in finished or asked.withdrawal or request.searched(topic) is None:
             continue
@@ -289,11 +289,11 @@ def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> i
             by_epoch: dict[int, list[int]] = {}
             for epoch, offset in left[start : start + MOST_OFFSETS]:
                 by_epoch.setdefault(epoch, []).append(offset)
-            mask = Mask.of(folder.control.cluster, place, key[1], by_epoch, approvals, restores)
+            mask = Mask.of(folder.cluster.keys.cluster, place, key[1], by_epoch, approvals, restores)
             fresh.setdefault(place, []).append(mask)
     for place, masks in fresh.items():
         for mask in masks:
-            put_once(folder.store, mask.key(folder.control), mask.to_bytes())
+            put_once(folder.cluster.store, mask.key(folder.cluster.keys), mask.to_bytes())
         _add(folder, place, masks)
     return sum(mask.count for masks in fresh.values() for mask in masks)
 
@@ -302,8 +302,8 @@ def _masked(
     folder: ErasureFolder, index: MaskIndex, partition: int, restores: tuple[int, ...], *, but: str | None = None
 ) -> set[tuple[int, int]]:
     """The (epoch, offset) pairs of a partition's log with ``restores`` masked already, ``but`` for an approval."""
-    keys = (index.key_of(folder.control, mask) for mask in index.masks if mask.partition == partition)
-    masks = (mask_of(folder.store, key) for key in keys)
+    keys = (index.key_of(folder.cluster.keys, mask) for mask in index.masks if mask.partition == partition)
+    masks = (mask_of(folder.cluster.store, key) for key in keys)
     return {
         (part.epoch, offset)
         for mask in masks
@@ -318,8 +318,8 @@ def _add(folder: ErasureFolder, place: str, masks: Sequence[Mask]) -> None:
     """Add ``masks`` to the index of ``place``, whoever else does so at the same time."""
 
     def read() -> tuple[MaskIndex, str | None]:
-        version = read_index(folder.store, folder.control, place)
-        return version or (MaskIndex(cluster=folder.control.cluster, place=place), None)
+        version = read_index(folder.cluster, place)
+        return version or (MaskIndex(cluster=folder.cluster.keys.cluster, place=place), None)
 
-    key = folder.control.mask_index(place)
-    update(folder.store, key, read, lambda index: index.also(masks), then="run it again")
+    key = folder.cluster.keys.mask_index(place)
+    update(folder.cluster.store, key, read, lambda index: index.also(masks), then="run it again")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tidemark import TieredConsumer
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 
 
 def main(bootstrap: str, url: str, cluster: str, topic: str, group: str, mode: str, out: str) -> None:

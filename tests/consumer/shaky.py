@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from tidemark.errors import Refused
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from tidemark.store import Body, Store
 
 Where = Callable[[str], bool]

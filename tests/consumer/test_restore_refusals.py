@@ -18,12 +18,12 @@ from tests.support.kafka import KafkaCluster
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record
 from tidemark.errors import ForeignRecords
-from tidemark.remote import Storage
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.restore import run
 from tidemark.restore.request import RestoreRequest
 from tidemark.restore.run import Restore
 from tidemark.restore.target import Target
+from tidemark.storage import Storage
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,10 +11,11 @@ from tests.consumer.kinds import transactions
 from tests.consumer.world import Place, World, origins, partitions, read_to
 from tests.support.raw_builder import RawBuilder
 from tidemark import Mode
-from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.keys import ControlKeys
 from tidemark.kafka_log import scan_batches
-from tidemark.raw.objects import aborts_of, incarnations, manifests, read_segment, read_watermark
+from tidemark.raw.objects import aborts_of, read_segment, read_watermark
 from tidemark.raw.segments import Segment
+from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store, open_store
 
 
@@ -23,15 +24,15 @@ def resealed(world: World, folder: Path, topic: str, parts: int, rng: random.Ran
     place = Place(f"file://{folder}/seals")
     source, target = open_store(world.place.url), open_store(place.url)
     raw = RawBuilder(target, cluster=world.cluster, topic=topic)
-    raw.lives = incarnations(source, ControlKeys("", world.cluster), topic)
+    raw.lives = ClusterStore(source, ControlKeys("", world.cluster)).incarnations(topic)
     raw.times = True
     for partition in range(parts):
         known, keys = raw.partition(partition), raw.keys(partition)
-        found = read_watermark(source, keys, raw.lives.incarnations[0].topic_id)
+        found = read_watermark(PartitionStore(source, keys), raw.lives.incarnations[0].topic_id)
         assert found is not None
         watermark = found.watermark
         known.lineage, known.leader_epoch = watermark.lineage, watermark.leader_epoch
-        segments = stored(source, keys)
+        segments = stored(PartitionStore(source, keys))
         batches = [one for segment in segments for one in batches_of(source, segment)]
         aborted = [one for segment in segments if segment.aborts for one in aborts_of(source, segment)]
         cuts = [0]
@@ -44,9 +45,9 @@ def resealed(world: World, folder: Path, topic: str, parts: int, rng: random.Ran
     return World(folder, world.kafka, place)
 
 
-def stored(store: Store, keys: PartitionKeys) -> list[Segment]:
+def stored(partition: PartitionStore) -> list[Segment]:
     """All segments, of which each begins where the one before ended."""
-    found = [read_segment(store, keys, entry.name) for entry in manifests(store, keys)]
+    found = [read_segment(partition, entry.name) for entry in partition.manifests()]
     segments = [one for one in found if one is not None]
     assert [one.base for one in segments] == [0, *(one.end for one in segments[:-1])]
     return segments

@@ -30,7 +30,7 @@ from tidemark.errors import GapError, StoreError, WakeupError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.incarnations import TopicIncarnations, topic_id_text
 from tidemark.formats.raw.watermark import parse, render
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from tidemark.store import open_store
 
 

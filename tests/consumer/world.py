@@ -22,7 +22,7 @@ from tests.support.waiting import HUNG
 from tests.uploader_agent.in_process import run_here
 from tidemark import Mode, TieredConsumer
 from tidemark.consumer.consumer import METRICS_GROUP
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from tidemark.store import StoreOptions
 
 SMALL: Mapping[KafkaVersion, Mapping[str, str]] = {

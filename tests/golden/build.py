@@ -58,8 +58,9 @@ from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning.maintenance.retention_report import Subject
-from tidemark.raw.objects import StoredWatermark, read_watermark
+from tidemark.raw.objects import read_watermark
 from tidemark.raw.topic import RawTopic
+from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import Store, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
@@ -220,7 +221,7 @@ class Builder:
         """The watermark of partition 0 of a topic's only incarnation."""
         table = self.table(topic)
         [known] = RawTopic(table).incarnations().incarnations
-        stored = read_watermark(self.raw, self.keys(topic), known.topic_id)
+        stored = read_watermark(PartitionStore(self.raw, self.keys(topic)), known.topic_id)
         assert stored is not None
         return stored
 

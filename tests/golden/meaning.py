@@ -23,19 +23,21 @@ from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import ErasureReport
+from tidemark.erasure.requests import all_requests
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.raw import buried, gaps, head, masks, tombstones
-from tidemark.formats.raw.erasure import Approved, all_requests
+from tidemark.formats.raw.erasure import Approved
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.raw.pack import read_footer, read_range_bytes
 from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.planning.maintenance.retention_report import RetentionReport
-from tidemark.raw.packs import chain
+from tidemark.raw import masks, tombstones
+from tidemark.raw.heads import read_head
+from tidemark.raw.packs import chain, read_footer, read_range_bytes
 from tidemark.raw.topic import RawTopic
 from tidemark.schemas.adopted import read_state
+from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -93,7 +95,7 @@ def of_raw(table: TopicTable, topics: Path) -> Plain:
             "end": entry.least_stored_end,
             "gaps": [[gap.start, gap.end, gap.reason] for gap in entry.gaps],
             "files": sorted(info.key.removeprefix(keys.folder) for info in stored),
-            "removed": [[stone.start, stone.end] for stone in tombstones.listed(store, keys)],
+            "removed": [[stone.start, stone.end] for stone in tombstones.listed(PartitionStore(store, keys))],
             "records": of_records(table, number, topics),
         }
     return told
@@ -263,7 +265,7 @@ def of_packs(raw: Store, control: ControlKeys) -> Plain:
     """The packs: each range's bytes are proved; and the chains that the head leads to."""
     packs = [info for info in raw.list(control.tails) if control.pack_of(info.key)]
     ranges = [packed for info in packs for packed in read_footer(raw, info.key, info.size)]
-    stored = head.load(raw, control, 1)
+    stored = read_head(ClusterStore(raw, control), 1)
     assert stored is not None
     return {
         "ranges": sorted(
@@ -280,7 +282,7 @@ def of_packs(raw: Store, control: ControlKeys) -> Plain:
             [
                 entry.topic,
                 entry.partition,
-                [[part.range.first, part.range.next] for part in chain(raw, control, entry, 0)],
+                [[part.range.first, part.range.next] for part in chain(ClusterStore(raw, control), entry, 0)],
             ]
             for entry in stored.value.entries
         ),
@@ -289,17 +291,16 @@ def of_packs(raw: Store, control: ControlKeys) -> Plain:
 
 def of_people(raw: Store, control: ControlKeys, deployment: Deployment) -> Plain:
     """What people have said: acknowledgements, requests for erasure, words that give up packs; and what came of it."""
-    endpoint = resolver_of(deployment.raw).resolve(CLUSTER, "clicks", 0)
-    clicks = PartitionKeys(endpoint, CLUSTER, "clicks", 0)
-    words = gaps.read_acknowledgements(raw, control, clicks)
-    index = masks.read_index(raw, control, "orders")
+    cluster = ClusterStore(raw, control)
+    words = cluster.acknowledgements("clicks", 0)
+    index = masks.read_index(cluster, "orders")
     assert index is not None
     stones = [PackTombstone.load(raw, info.key) for info in raw.list(control.pack_tombstones)]
     return {
         "acknowledged": [[word.start, word.end, word.by, word.reason] for word in words],
         "requests": sorted(
             [isinstance(found, Approved), found.withdrawal is not None, len(found.request.values), found.request.reason]
-            for found in all_requests(raw, control)
+            for found in all_requests(cluster)
         ),
         "masked": [
             [mask.number, mask.partition, sorted(offset for part in read.epochs for offset in part.offsets)]
@@ -311,7 +312,7 @@ def of_people(raw: Store, control: ControlKeys, deployment: Deployment) -> Plain
                 number,
                 sorted(
                     segment.base_offset
-                    for record in buried.read_buried(raw, control, "orders", number)
+                    for record in tombstones.read_buried(cluster, "orders", number)
                     for segment in record.segments
                 ),
             ]

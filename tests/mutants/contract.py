@@ -348,7 +348,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "an approval is of the bytes that were shown",
-        "include/tidemark/formats/raw/erasure.py",
+        "include/tidemark/erasure/requests.py",
         "if approval.request_sha256 != stored.sha256:",
         "if False:",
         (f"{_ERASURE}::test_a_request_that_changes_after_its_approval_does_not_count",),
@@ -380,14 +380,14 @@ CONTRACT: Final = (
     Mutant(
         "what a lock keeps is in the report until it is gone",
         "spark/tidemark_spark/erasing/seals.py",
-        "if held.isdisjoint(key for key, _ in record.versions(self.keys)):",
+        "if held.isdisjoint(key for key, _ in record.versions(self.stored.keys)):",
         "if record:",
         (f"{_ERASING}::test_every_kind_of_lock_is_named_each_time",),
     ),
     Mutant(
         "a withdrawn request is not approved",
         "include/tidemark/erasure/requests.py",
-        "if (withdrawal := withdrawal_of(self.store, self.control, stored.request.id)) is not None:",
+        "if (withdrawal := withdrawal_of(self.cluster, stored.request.id)) is not None:",
         "if withdrawal := None:",
         ("tests.tidemark.cli.test_erase::test_a_withdrawn_request_is_closed",),
     ),

@@ -26,7 +26,7 @@ from tidemark.errors import GapError, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from tidemark.timestamps import utc_now
 from tidemark_spark.run.driver import run
 

@@ -8,10 +8,10 @@ from tests.spark.run.test_runs import rebuild
 from tests.spark.world import World
 from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import simple
-from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
+from tidemark.storage import Storage
 from uploader_agent.repair.from_packs import FromPacks
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 
 
 def test_a_segment_that_was_made_whole_proves_the_rows_and_lets_the_pack_go(world: World) -> None:
@@ -26,9 +26,8 @@ def test_a_segment_that_was_made_whole_proves_the_rows_and_lets_the_pack_go(worl
     age(world, WEEK)
     assert [one.kind for one in audited(world).findings] == ["raw_lacks"]
     assert (reported(world).removed, left(world)) == (0, {packed.key})
-    resolver = resolver_of(world.table.deployment.raw)
-    destinations = Destinations("east", resolver, lambda _url: world.raw.store, record=False)
-    [row] = FromPacks(destinations, TopicPartition("orders", 0)).run()
+    storage = Storage("east", world.table.deployment.raw, opener=lambda _url: world.raw.store)
+    [row] = FromPacks(Incarnations(storage, record=False), TopicPartition("orders", 0)).run()
     assert (row.outcome, row.base_offset, row.next_offset) == ("brought", 0, 9)
     assert audited(world).passed
     age(world, WEEK)

@@ -19,15 +19,15 @@ from tests.support.erased import erase, index_key
 from tests.support.s3 import OwnBuckets
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, refused, statements
-from tidemark.erasure.requests import ErasureFolder, ends_of
+from tidemark.erasure.requests import ErasureFolder, approved, ends_of, read_request
 from tidemark.erasure.secret import Secret
 from tidemark.errors import AccessDenied
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.erasure import Approved, SearchedTopic, approved, read_request
+from tidemark.formats.raw.erasure import Approved, SearchedTopic
 from tidemark.formats.raw.gaps import Gap
 from tidemark.inspection.gap_acknowledgement import gaps_of
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.topics import RemoteTopics
+from tidemark.storage import Storage
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.erasing.seals import erase_seals
@@ -158,17 +158,17 @@ def test_erasure_takes_two_roles(act: Act) -> None:
     ends = {"orders": ends_of(asker.table)}
     assert ends["orders"][0].end == asker.next_offset()
     made = asking.request(searched, ends, [b"ada"], secret, "ada", "DSR-1182")
-    stored = read_request(asking.store, asking.control, made.id)
+    stored = read_request(asking.cluster, made.id)
     body = stored.request.model_copy(update={"reason": "another"}).to_bytes()
     with pytest.raises(AccessDenied):
-        asking.store.put(asking.control.erasure(made.id, "approval"), b"{}")
+        asking.cluster.store.put(asking.cluster.keys.erasure(made.id, "approval"), b"{}")
 
     approving = ErasureFolder.of(act("erasure-approval").table.deployment, "east")
     approval, new = approving.approve(stored, "grace", None)
     assert (new, approval.written_as.startswith("key ")) == (True, True)
     assert approval.written_as.partition(" by ")[0] != made.written_as.partition(" by ")[0]
     with pytest.raises(AccessDenied):
-        approving.store.put(approving.control.erasure(made.id, "request"), body)
+        approving.cluster.store.put(approving.cluster.keys.erasure(made.id, "request"), body)
 
     reading = ErasureFolder.of(act("reader").table.deployment, "east")
-    assert isinstance(approved(reading.store, reading.control, made.id), Approved)
+    assert isinstance(approved(reading.cluster, made.id), Approved)

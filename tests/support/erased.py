@@ -9,7 +9,9 @@ from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import StoredMasks
-from tidemark.raw.objects import mask_index_of, read_manifest, remove_segment
+from tidemark.raw.masks import mask_index_of
+from tidemark.raw.objects import read_manifest, remove_segment
+from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 
@@ -23,7 +25,7 @@ def erase(
     mask = Mask.of(raw.cluster, keys.place, partition, {epoch: sorted(offsets)}, [approval])
     key = mask.key(control)
     raw.store.put(key, mask.to_bytes())
-    index = mask_index_of(raw.store, control, keys.place).also([mask])
+    index = mask_index_of(ClusterStore(raw.store, control), keys.place).also([mask])
     raw.store.put(control.mask_index(keys.place), index.to_bytes())
     return key
 
@@ -41,15 +43,18 @@ def rewrite_seal(raw: RawBuilder, key: str, number: int = 1) -> SegmentManifest:
     assert parsed is not None
     partition = int(folder.rpartition("-")[2])
     keys = raw.keys(partition)
-    old = read_manifest(raw.store, keys, parsed[0])
+    old = read_manifest(PartitionStore(raw.store, keys), parsed[0])
     assert old is not None
     control = ControlKeys(keys.endpoint.prefix, raw.cluster)
-    index = mask_index_of(raw.store, control, keys.place)
+    index = mask_index_of(ClusterStore(raw.store, control), keys.place)
     names = index.within(partition, old.manifest.base_offset, old.manifest.next_offset)
     masks = StoredMasks(store=raw.store.url, keys=tuple(index.key_of(control, mask) for mask in names))
     done = rewrite(StoreOptions(), SealTask(keys, old, masks, number))
     assert done.new is not None, done
     remove_segment(
-        raw.store, keys, parsed[0], old.etag, {name: stored.etag for name, stored in old.manifest.objects.items()}
+        PartitionStore(raw.store, keys),
+        parsed[0],
+        old.etag,
+        {name: stored.etag for name, stored in old.manifest.objects.items()},
     )
     return done.new

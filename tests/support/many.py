@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import tidemark.planning.ingest
-import tidemark.raw.topic
+import tidemark.storage
 from tests.support.memory import own_peak
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import simple
@@ -111,7 +111,7 @@ def main() -> None:
     """The command line."""
     count, size, root = int(sys.argv[1]) // PARTITIONS, int(sys.argv[2]), Path(sys.argv[3])
     raw = ManySegments(root / "raw", count, size)
-    setattr(tidemark.raw.topic, "open_store", lambda *_: raw)  # noqa: B010 - it is no name of that module's own
+    setattr(tidemark.storage, "open_store", lambda *_: raw)  # noqa: B010 - it is no name of that module's own
     topics = root / "topics.yaml"
     topics.write_text(
         f"raw: {{url: '{raw.url}'}}\nlake: 'file://{root}/lake'\ncluster: east\ntopics: [{{topic: orders}}]"

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.waiting import HUNG
-from tidemark.concurrency import THREADS, ahead
+from tidemark.concurrency import THREADS, OnePerKey, ahead, in_parallel
 
 
 class Work:
@@ -58,3 +58,17 @@ def test_an_error_comes_at_its_turn() -> None:
 
 def test_a_single_item_takes_no_thread() -> None:
     assert list(ahead(lambda _: threading.current_thread(), [1], lambda _: 0, 0)) == [threading.current_thread()]
+
+
+def test_threads_share_one_object_for_each_key() -> None:
+    made: list[str] = []
+
+    def make(key: str) -> list[str]:
+        made.append(key)
+        return [key]
+
+    shared = OnePerKey[str, list[str]](make)
+    found = in_parallel(lambda number: shared.of(f"{number % 2}"), range(40))
+    assert sorted(made) == ["0", "1"]
+    assert found[2] is found[0]
+    assert found[3] is found[1]

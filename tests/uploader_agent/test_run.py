@@ -23,7 +23,8 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, T, World, records
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.head import load
+from tidemark.raw.heads import read_head
+from tidemark.storage import ClusterStore
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher, Watcher
@@ -49,7 +50,7 @@ def stored_is(world: World, end: int, at: TopicPartition = T) -> bool:
     if world.keys(at).watermark not in world.store.puts:
         return False
     written = world.watermark(at)[1]
-    head = load(world.store.inner, world.control, world.broker.node_id)
+    head = read_head(ClusterStore(world.store.inner, world.control), world.broker.node_id)
     tails = [one for one in head.value.entries if (one.topic, one.partition) == at] if head else []
     ends = [one.tail_end for one in tails if (one.epoch, world.broker.node_id) in written.tails]
     return max([written.next_offset, *ends]) == end

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.storage import OpenStore, Storage
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
@@ -41,7 +40,7 @@ from uploader_agent.repair.adoption import partitions_here
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
 from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity, GuardedStore
-from uploader_agent.stored.destinations import Destinations, OpenStore
+from uploader_agent.stored.incarnations import Incarnations
 
 ConfigOption = Annotated[
     Path,
@@ -89,21 +88,24 @@ def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
 
 
 @contextmanager
-def open_destinations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Destinations]:
-    """The destinations of this broker's cluster, for a repair; a dry run writes nothing there.
+def open_incarnations(settings: AgentSettings, broker: Broker, *, dry_run: bool) -> Iterator[Incarnations]:
+    """The incarnations of this broker's cluster, for a repair; a dry run writes nothing to the store.
 
     Raises:
         ConfigError: another cluster owns the cluster's name in the store.
     """
-    name = settings.cluster or broker.cluster_id
     with opened(settings) as (open_metered, _), cluster_name(settings, broker, open_metered) as owned:
         if dry_run:
-            yield Destinations(name, resolver_of(settings.raw), open_metered, record=False)
+            yield Incarnations(storage_of(settings, broker, open_metered), record=False)
         else:
             owned.check()
-            yield Destinations(
-                name, resolver_of(settings.raw), partial(_guarded, open_metered, owned.check), record=True
-            )
+            guarded = partial(_guarded, open_metered, owned.check)
+            yield Incarnations(storage_of(settings, broker, guarded), record=True)
+
+
+def storage_of(settings: AgentSettings, broker: Broker, opener: OpenStore) -> Storage:
+    """The storage of the broker's cluster, with the stores that ``opener`` opens."""
+    return Storage(settings.cluster or broker.cluster_id, settings.raw, opener=opener)
 
 
 @contextmanager
@@ -114,13 +116,12 @@ def cluster_name(
     answered: Callable[[], str | None] = lambda: None,
 ) -> Iterator[ClusterName]:
     """The right to write under the cluster's name. ``answered`` is the cluster that has answered a slot last."""
-    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
-    store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
+    stored = storage_of(settings, broker, open_any).cluster_store()
     if settings.fetch is None:
-        yield ClusterName(store, control, DiskIdentity(broker.log_dirs, broker.identity))
+        yield ClusterName(stored, DiskIdentity(broker.log_dirs, broker.identity))
         return
     with closing(AdminMetadata(-1, _fetch_connector(settings.fetch))) as cluster:
-        yield ClusterName(store, control, lambda: answered() or cluster.cluster_id())
+        yield ClusterName(stored, lambda: answered() or cluster.cluster_id())
 
 
 def metadata_of(
@@ -208,13 +209,12 @@ def _source(settings: AgentSettings, broker: Broker, open_store: OpenStore, metr
         return
     from uploader_agent.intake.brokers import BrokerConnections  # kafka-python is slow to import
 
-    name = settings.cluster or broker.cluster_id
-    destinations = Destinations(name, resolver_of(settings.raw), open_store, record=False)
+    incarnations = Incarnations(storage_of(settings, broker, open_store), record=False)
     limits = FetchLimits(largest_message=fetch.largest_message)
     client = {**fetch.client, "bootstrap_servers": fetch.bootstrap.split(",")}
     with (
         closing(BrokerConnections(client, limits, fetch.rack)) as cluster,
-        closing(SlotReplica(fetch, cluster, destinations, metrics)) as replica,
+        closing(SlotReplica(fetch, cluster, incarnations.resolve, metrics)) as replica,
     ):
         yield replica
 
@@ -286,14 +286,13 @@ def _leased_slot(settings: AgentSettings, broker: Broker) -> Iterator[SlotLease 
     if settings.fetch is None:
         yield None
         return
-    endpoint, name = resolver_of(settings.raw).default(), settings.cluster or broker.cluster_id
     with opened(settings) as (open_any, _):
-        store, control = open_any(endpoint.store), ControlKeys(endpoint.prefix, name)
-        check_count(store, control, settings.fetch.slots)
+        stored = storage_of(settings, broker, open_any).cluster_store()
+        check_count(stored, settings.fetch.slots)
         if settings.fetch.lease is None:
             yield None
             return
-        lease = SlotLease(settings.fetch, store, control)
+        lease = SlotLease(settings.fetch, stored)
         lease.take()
         with lease.renewed(lambda: signal.raise_signal(signal.SIGTERM)):
             yield lease

@@ -29,7 +29,7 @@ from uploader_agent.cli.common import (
     broker_of,
     cluster_name,
     metadata_of,
-    open_destinations,
+    open_incarnations,
     opened,
     surveyed,
 )
@@ -64,11 +64,11 @@ def reupload(
     configure(settings)
     broker = broker_of(settings)
     tp, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
-    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+    with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
         if from_packs:
-            lines = FromPacks(destinations, tp).run(start, end, dry_run=dry_run)
+            lines = FromPacks(incarnations, tp).run(start, end, dry_run=dry_run)
         else:
-            replica = Reupload(destinations, broker.node_id, broker.log_dirs, tp, time.sleep)
+            replica = Reupload(incarnations, broker.node_id, broker.log_dirs, tp, time.sleep)
             lines = replica.run(start, end, dry_run=dry_run)
         for done, line in enumerate(lines, 1):
             answer.add(line)
@@ -104,9 +104,9 @@ def adopt(
     with closing(metadata_of(settings, broker)) as metadata:
         policy = metadata.cleanup([topic]).get(topic, Cleanup()).policy
     answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
-    with open_destinations(settings, broker, dry_run=dry_run) as destinations:
+    with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
         for tp in wanted:
-            for row in Adoption(destinations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
+            for row in Adoption(incarnations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
                 answer.add(row)
                 done += 1
                 left |= row.outcome == "left"
@@ -143,19 +143,19 @@ def branch(
     broker = broker_of(settings)
     with (
         surveyed(settings, [topic]) as components,
-        open_destinations(settings, broker, dry_run=not execute) as destinations,
+        open_incarnations(settings, broker, dry_run=not execute) as incarnations,
     ):
         led = components.leadership.partitions.get(tp)
         if led is None:
             rule = "is not led by this broker, as far as it has answered: run this on its leader's"
             raise FormatError(str(tp), rule)
-        _, store, keys = destinations.resolve(tp, led.led.topic_id)
+        _, stored = incarnations.resolve(tp, led.led.topic_id)
         replicas = led.uploader.local.replicas
-        branching = Branching(tp, led.led, led.folder, store, keys, broker.node_id, replicas)
+        branching = Branching(tp, led.led, led.folder, stored, broker.node_id, replicas)
         if execute:
             authority = authority_of(settings, broker, lambda: broker)
             confirm = partial(confirmed, authority, tp, broker.node_id, led.led, time.sleep)
-            said = Statement(by, identity(settings.store, store.url), reason)
+            said = Statement(by, identity(settings.store, stored.store.url), reason)
             row = branching.go_on(said, confirm, unproved=unproved)
         else:
             row = branching.look()

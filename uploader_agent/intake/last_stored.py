@@ -5,12 +5,11 @@ from __future__ import annotations
 from itertools import chain
 from typing import NamedTuple
 
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.raw import objects
-from tidemark.raw.objects import StoredWatermark, find_watermark
 from tidemark.raw.segments import segment_of
-from tidemark.store import Store
+from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.stored.histories import last_batch
 from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.stored_log import StoredSegment
@@ -27,23 +26,25 @@ class StoredEnd(NamedTuple):
     opened: tuple[UnfinishedTransaction, ...] = ()
 
 
-def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineage) -> StoredEnd:
+def stored_end(partition: PartitionStore, topic_id: str, lineage: Lineage) -> StoredEnd:
     """The stored end of a partition of this topic id, on this lineage. Raises StoreError and FormatError."""
-    found = find_watermark(store, keys)
+    found = partition.watermark()
     if not isinstance(found, StoredWatermark) or found.watermark.topic_id != topic_id:
         return StoredEnd(0)
     end, lineage = found.watermark.next_offset, lineage.restored(found.watermark.restores)
     cut = found.lineage.divergence(lineage, end)
     if cut is not None:
-        return StoredEnd(cut, opened=transactions_open_at(store, keys, cut, lineage) or ())
+        return StoredEnd(cut, opened=transactions_open_at(partition, cut, lineage) or ())
     base = found.base_offset
     # Then those of other branches, and what was rewritten.
-    others = (listed.name for listed in objects.manifests(store, keys, base, base + 1))
+    others = (listed.name for listed in partition.manifests(base, base + 1))
     for name in chain([SegmentName(base)], others):
-        stored = objects.read_manifest(store, keys, name)
+        stored = objects.read_manifest(partition, name)
         known = StoredSegment.of(stored.manifest, lineage) if stored else None
         if stored and known and known.state == "whole" and known.readable_end == known.next_offset == end:
-            last = last_batch(store, segment_of(stored.manifest, keys.manifest(name), store.url), end)
+            last = last_batch(
+                partition.store, segment_of(stored.manifest, partition.keys.manifest(name), partition.store.url), end
+            )
             whole = last is not None and last.base_offset not in stored.manifest.gone
             return StoredEnd(end, last if whole else None, known.open_transactions)
-    return StoredEnd(end, opened=transactions_open_at(store, keys, end, lineage) or ())
+    return StoredEnd(end, opened=transactions_open_at(partition, end, lineage) or ())

@@ -18,9 +18,8 @@ import structlog
 
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed, StoreError, TidemarkError
 from tidemark.formats.base import Version
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import LeaseOfSlot, SlotCount
-from tidemark.store import Store
+from tidemark.storage import ClusterStore
 from uploader_agent.settings import FetchSettings
 
 logger = structlog.get_logger(__name__)
@@ -30,21 +29,21 @@ class LeaseLost(TidemarkError):
     """The lease has ended, so another process may be this slot."""
 
 
-def check_count(store: Store, control: ControlKeys, slots: int) -> None:
+def check_count(cluster: ClusterStore, slots: int) -> None:
     """Have the store state the number of slots, or compare it.
 
     Raises:
         ConfigError: agents of this cluster share the partitions among another number of slots.
         StoreError, FormatError: the number cannot be read or written.
     """
-    key = control.slot_count
+    key = cluster.keys.slot_count
     try:
-        store.put(key, SlotCount(slots=slots).to_bytes(), if_none_match=True)
+        cluster.store.put(key, SlotCount(slots=slots).to_bytes(), if_none_match=True)
     except PreconditionFailed:
-        stated = SlotCount.load(store, key).slots
+        stated = SlotCount.load(cluster.store, key).slots
         if stated != slots:
             rule = f"is {slots}, and the agents of this cluster share its partitions among {stated}"
-            remedy = f"stop them all, remove {store.url}/{key}, and start them with the same number"
+            remedy = f"stop them all, remove {cluster.store.url}/{key}, and start them with the same number"
             raise ConfigError("fetch", [("slots", f"{rule}: {remedy}")]) from None
 
 
@@ -54,15 +53,14 @@ class SlotLease:
     def __init__(
         self,
         settings: FetchSettings,
-        store: Store,
-        control: ControlKeys,
+        cluster: ClusterStore,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         assert settings.lease is not None
         self._seconds = settings.lease.total_seconds()
-        self._slot, self._store, self._key = settings.slot, store, control.slot_lease(settings.slot)
+        self._slot, self._store, self._key = settings.slot, cluster.store, cluster.keys.slot_lease(settings.slot)
         self._holder = uuid.uuid4().hex
         self._renewals = 0
         self._etag = ""

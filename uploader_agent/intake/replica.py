@@ -34,7 +34,7 @@ from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime, Thread
 from uploader_agent.settings import FetchSettings
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Resolve
 
 logger = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ def owns(settings: FetchSettings, topic_id: str, partition: int) -> bool:
 
 
 class SlotReplica(LogSource):
-    """The replica of ``settings.slot``; ``destinations`` have the stored data."""
+    """The replica of ``settings.slot``; ``resolve`` finds what is stored."""
 
     origin = "fetch"
     marks_gaps = True
@@ -84,14 +84,14 @@ class SlotReplica(LogSource):
         self,
         settings: FetchSettings,
         cluster: Cluster,
-        destinations: Destinations,
+        resolve: Resolve,
         metrics: Metrics,
         runtime: Runtime = MACHINE,
     ) -> None:
         self._runtime = runtime
         self._settings, self._cluster = settings, cluster
         self._accepts_topic: Callable[[str], bool] = lambda _: True
-        self._destinations, self._metrics, self._clock = destinations, metrics, runtime.monotonic
+        self._resolve, self._metrics, self._clock = resolve, metrics, runtime.monotonic
         self._fetcher = Fetcher(cluster, self._clock)
         self._goals = FirstHighWatermarks()
         self._opened = self._listed = False
@@ -369,5 +369,5 @@ class SlotReplica(LogSource):
             logger.warning("retention_unknown", error=str(error))
 
     def _stored_end(self, tp: TopicPartition, topic_id: str, lineage: Lineage) -> StoredEnd:
-        _, store, keys = self._destinations.resolve(tp, topic_id)
-        return stored_end(store, keys, topic_id, lineage)
+        _, partition = self._resolve(tp, topic_id)
+        return stored_end(partition, topic_id, lineage)

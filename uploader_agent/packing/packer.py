@@ -176,13 +176,13 @@ class Packer:
         """The last batch that a former process or leader has packed below the end of the tail; None without one."""
         head, pointer, cut = self.head, partition.packed.last_pointer, partition.packed.cut
         if pointer is not None:
-            return last_batch(head.store, lines.read(head.store, head.control, pointer))
+            return last_batch(head.cluster.store, lines.read(head.cluster, pointer))
         if cut is None or cut[0] <= partition.remote.sealed_end:
             return None
         end, entry = cut
         with suppress(FormatError):  # damage proves nothing
-            ranges = chain(head.store, head.control, entry, end - 1, lines.read)
-            return last_batch_below(head.store, ranges, end)
+            ranges = chain(head.cluster, entry, end - 1, lines.read)
+            return last_batch_below(head.cluster.store, ranges, end)
         return None
 
     def _announce_tail(self, partition: LedPartition) -> None:
@@ -257,7 +257,7 @@ class Packer:
     def _write_packs(self, ticks: list[PartitionTick]) -> None:
         """Store packs with the next ranges of all ``ticks``, until no more are left. A pack has one per partition."""
         while ticks:
-            packs: Packs[RangeAdded] = Packs(self.head.store, self.head.control, self._broker, self._metrics)
+            packs: Packs[RangeAdded] = Packs(self.head.cluster, self._broker, self._metrics)
             more: list[PartitionTick] = []
             for tick in ticks:
                 read = self._next(tick)

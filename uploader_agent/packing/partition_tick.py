@@ -10,11 +10,11 @@ from functools import partial
 import structlog
 
 from tidemark.errors import FormatError, LaterFormat
-from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.manifest import PackedPart, compacts
 from tidemark.formats.raw.pack import RangeContent, WrittenRange
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.raw.heads import read_head
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.broker_head import BrokerHead, Unsealed, run_all
 from uploader_agent.packs.packed_run import open_at_end
@@ -154,7 +154,7 @@ class PartitionTick:
         if opened is None:
             opened = self.partition.remote.open_before(next_range.start)
         if opened is None and next_range.last is not None:
-            opened = open_at_end(head.store, head.control, next_range.last)
+            opened = open_at_end(head.cluster, next_range.last)
         return opened
 
     def _before(self, next_range: NextRange) -> BatchHeader | None:
@@ -199,7 +199,7 @@ def join_heads(partition: LedPartition, head: BrokerHead, broker: int, theirs: T
 def _read_head(head: BrokerHead, broker: int, heads: dict[int, Head | Exception | None]) -> None:
     """Add another broker's head to ``heads``; a damaged head counts as none, which only costs bytes."""
     try:
-        version = head_format.load(head.store, head.control, broker)
+        version = read_head(head.cluster, broker)
         heads[broker] = version.value if version else None
     except LaterFormat as error:
         heads[broker] = error

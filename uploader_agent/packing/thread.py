@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
 from uploader_agent.observability.health import Stalled
 from uploader_agent.packing.head_maintenance import HeadMaintenance
@@ -23,7 +23,6 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller
 from uploader_agent.runtime import Runtime, Thread
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.stored.destinations import Bucket
 
 logger = structlog.get_logger(__name__)
 
@@ -49,22 +48,22 @@ class PackBuckets:
     """The packers of all buckets. Thread-safe. A bucket's packer is made when the bucket is first used."""
 
     def __init__(
-        self, make: Callable[[Bucket], BucketPacker], watch: Callable[[str, Thread], None], runtime: Runtime
+        self, make: Callable[[Endpoint], BucketPacker], watch: Callable[[str, Thread], None], runtime: Runtime
     ) -> None:
         """Begin without buckets. ``watch`` is called with each thread before it is started."""
         self._make = make
         self._watch = watch
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._buckets: dict[Bucket, BucketPacker] = {}
+        self._buckets: dict[Endpoint, BucketPacker] = {}
         self._started = self._stopped = False
 
-    def open(self, buckets: Iterable[Bucket]) -> None:
+    def open(self, buckets: Iterable[Endpoint]) -> None:
         """Maintain this broker's heads in ``buckets``."""
         for bucket in buckets:
             self.of(bucket)
 
-    def of(self, bucket: Bucket) -> BucketPacker:
+    def of(self, bucket: Endpoint) -> BucketPacker:
         """The packer of ``bucket``."""
         with self._lock:
             if bucket not in self._buckets:
@@ -96,7 +95,7 @@ class PackBuckets:
         for bucket, members in _by_bucket(partitions):
             self.of(bucket).packer.look(members)
 
-    def settled_head(self, bucket: Bucket) -> int | None:
+    def settled_head(self, bucket: Endpoint) -> int | None:
         """The version of the settled head of ``bucket``; None if it is not settled, and it is then settled soon.
 
         Raises the error of the last try to settle it.
@@ -151,8 +150,8 @@ class PackBuckets:
         thread.start()
 
 
-def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Bucket, list[LedPartition]]]:
-    members: dict[Bucket, list[LedPartition]] = defaultdict(list)
+def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint, list[LedPartition]]]:
+    members: dict[Endpoint, list[LedPartition]] = defaultdict(list)
     for partition in partitions:
         members[partition.bucket].append(partition)
     return members.items()

@@ -26,15 +26,15 @@ from crc32c import crc32c
 from typing_extensions import override
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, TidemarkError, UnknownOutcome
-from tidemark.formats.keys import ControlKeys
+from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw import head as head_format
-from tidemark.formats.raw.head import DamagedVersion, EntryKey, Head, HeadEntry, entry_json
+from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, entry_json
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.watermark_index import DamagedHead
-from tidemark.store import Store
+from tidemark.raw.heads import DamagedVersion, find_head, read_head
+from tidemark.storage import ClusterStore, Storage
 from uploader_agent import __version__
 from uploader_agent.runtime import Runtime
-from uploader_agent.stored.destinations import Bucket, OpenStore
 
 logger = structlog.get_logger(__name__)
 
@@ -107,7 +107,7 @@ class _EntryLine(NamedTuple):
     json: bytes
 
 
-Recover = Callable[[Store, ControlKeys, bool], HeadEntries]
+Recover = Callable[[ClusterStore, bool], HeadEntries]
 """Make the entries of an unknown head from packs; the flag says that there was a head."""
 
 
@@ -117,10 +117,9 @@ class BrokerHead:
     ``version`` increases with each reading or recovery of the head.
     """
 
-    def __init__(self, bucket: Bucket, open_store: OpenStore, broker: int, recover: Recover, runtime: Runtime) -> None:
-        self.control = bucket.control
-        self.key = self.control.head(broker)
-        self.name = f"{bucket.url}/{self.key}"
+    def __init__(self, bucket: Endpoint, storage: Storage, broker: int, recover: Recover, runtime: Runtime) -> None:
+        self.key = storage.cluster_keys(bucket).head(broker)
+        self.name = f"{bucket.store}/{self.key}"
         self.version = 0
         self.damage: DamagedHead | None = None
         """The last damage that was found; for any thread."""
@@ -133,8 +132,8 @@ class BrokerHead:
 
         False while the head is being put. For any thread.
         """
-        self._url = bucket.url
-        self._open_store = open_store
+        self._bucket = bucket
+        self._storage = storage
         self._broker = broker
         self._recover = recover
         self._runtime = runtime
@@ -145,9 +144,9 @@ class BrokerHead:
         self._entries = HeadEntries()
 
     @cached_property
-    def store(self) -> Store:
-        """The store of the bucket. Raises the errors of opening it."""
-        return self._open_store(self._url)
+    def cluster(self) -> ClusterStore:
+        """The cluster's objects in the bucket. Raises the errors of opening its store."""
+        return self._storage.cluster_store(self._bucket)
 
     @property
     def entries(self) -> HeadEntries:
@@ -155,9 +154,9 @@ class BrokerHead:
         return self._entries
 
     def read(self) -> None:
-        """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.formats.raw.head.load`."""
+        """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.raw.heads.read_head`."""
         if not self._known:
-            stored = head_format.load(self.store, self.control, self._broker)
+            stored = read_head(self.cluster, self._broker)
             self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)
 
     def make_whole(self) -> None:
@@ -171,7 +170,7 @@ class BrokerHead:
         """
         if self._known:
             return
-        stored = head_format.find(self.store, self.control, self._broker)
+        stored = find_head(self.cluster, self._broker)
         if isinstance(stored, DamagedVersion):
             self._make_again(stored, stored.error)
         elif stored is not None:
@@ -201,7 +200,7 @@ class BrokerHead:
         if confirmed or not self._known:
             return
         try:
-            self._known = self.store.head(self.key).etag == self._etag
+            self._known = self.cluster.store.head(self.key).etag == self._etag
         except NotFound:
             self._known = self._etag is None
         self.settled = self.settled and self._known
@@ -215,12 +214,16 @@ class BrokerHead:
             StoreError: the store failed, and nothing was written.
         """
         head = Head(
-            cluster=self.control.cluster, broker=self._broker, agent=__version__, written_at=self._runtime.utc_now()
+            cluster=self.cluster.keys.cluster,
+            broker=self._broker,
+            agent=__version__,
+            written_at=self._runtime.utc_now(),
         )
-        key, body = head_format.render(head, self.control, entries.lines)
+        store = self.cluster.store
+        key, body = head_format.render(head, self.cluster.keys, entries.lines)
         self.settled = False
         try:
-            etag = self.store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)
+            etag = store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)
         except PreconditionFailed:
             self._known = False
             raise
@@ -243,7 +246,7 @@ class BrokerHead:
 
     def _begin(self) -> None:
         """Continue without a head. If there are packs, it was removed, or a process was killed before its first."""
-        entries = self._recover(self.store, self.control, False)
+        entries = self._recover(self.cluster, False)
         if entries:
             self.put(entries)
             logger.warning("head_made_from_packs", key=self.key, entries=len(entries))
@@ -257,11 +260,11 @@ class BrokerHead:
             damage = self.damage = DamagedHead(key=self.name, rule=rule, found_at=self._runtime.utc_now())
             logger.error("head_damaged", key=self.name, error=rule)
         if damaged is not None:
-            kept = self.control.damaged_head(self._broker, damaged.etag)
-            self.store.copy(self.key, kept, source_etag=damaged.etag)
+            kept = self.cluster.keys.damaged_head(self._broker, damaged.etag)
+            self.cluster.store.copy(self.key, kept, source_etag=damaged.etag)
             damage = self.damage = damage.model_copy(update={"kept": kept})
         known = self.version > 0
-        entries = self._entries if known else self._recover(self.store, self.control, True)
+        entries = self._entries if known else self._recover(self.cluster, True)
         self._etag = damaged.etag if damaged is not None else None
         self.put(entries)
         if not known:
@@ -272,7 +275,7 @@ class BrokerHead:
     def _read_back(self, key: str, body: bytes, error: UnknownOutcome) -> str:
         """The ETag, if the store has ``body``; raises ``error`` if it does not."""
         try:
-            stored = self.store.get(key, limit=Head.most_bytes)
+            stored = self.cluster.store.get(key, limit=Head.most_bytes)
         except (NotFound, FormatError):
             raise error from None
         if stored.body != body:

@@ -12,21 +12,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark.errors import NotFound
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import batch_of
-from tidemark.formats.raw.pack import (
-    MOST_UNSEALED_BYTES,
-    PackedRange,
-    Range,
-    RangePointer,
-    read_range_bytes,
-    read_range_line,
-)
+from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, Range, RangePointer
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.packs import chain, live_end, live_part
+from tidemark.raw.packs import chain, live_end, live_part, read_range_bytes, read_range_line
+from tidemark.storage import ClusterStore
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, batch_headers
 
@@ -49,13 +42,13 @@ class PackedRun:
 
 
 def known_ranges(
-    store: Store, control: ControlKeys, entries: Iterable[HeadEntry], lineage: Lineage, start: int
+    cluster: ClusterStore, entries: Iterable[HeadEntry], lineage: Lineage, start: int
 ) -> list[PackedRange]:
     """The ranges of the chains of ``entries`` that reach beyond ``start`` on ``lineage``; raises as ``chain``."""
     ranges: list[PackedRange] = []
     for entry in entries:
         if live_end(entry, lineage) > start:
-            ranges += chain(store, control, entry, start)
+            ranges += chain(cluster, entry, start)
     return ranges
 
 
@@ -108,8 +101,7 @@ class FullerRun(NamedTuple):
 
 
 def read_run(
-    store: Store,
-    control: ControlKeys,
+    cluster: ClusterStore,
     ranges: Sequence[PackedRange],
     lineage: Lineage,
     start: int,
@@ -127,14 +119,14 @@ def read_run(
     for packed in ranges:
         live |= live_part(packed.range, lineage)
     reach = live.contiguous_from(start)
-    batches, below = fullest(store, ranges, lineage, start, min(end, reach))
+    batches, below = fullest(cluster.store, ranges, lineage, start, min(end, reach))
     compacted = any(packed.range.compacted for packed in ranges)
     if not batches and not (compacted and below == end > start):
         return None
     kept = [batches[offset] for offset in sorted(batches)]
     stop = end if compacted and below == end else kept[-1].header.next_offset
     data = b"".join(batch.data for batch in kept)
-    return PackedRun(start, stop, data, _opened(store, control, ranges, start, open_at), compacted)
+    return PackedRun(start, stop, data, _opened(cluster, ranges, start, open_at), compacted)
 
 
 def read_fuller_run(
@@ -215,10 +207,10 @@ def fullest(
     return {offset: batch for offset, batch in batches.items() if batch.header.next_offset <= end}, end
 
 
-def open_at_end(store: Store, control: ControlKeys, last: RangePointer) -> tuple[UnfinishedTransaction, ...] | None:
+def open_at_end(cluster: ClusterStore, last: RangePointer) -> tuple[UnfinishedTransaction, ...] | None:
     """The transactions open at the end of the range ``last``; None if its pack is gone. Raises as ``chain``."""
     try:
-        return tuple(opened.unfinished for opened in read_range_line(store, control, last).range.open)
+        return tuple(opened.unfinished for opened in read_range_line(cluster, last).range.open)
     except NotFound:
         return None
 
@@ -243,23 +235,23 @@ def last_batch_below(store: Store, ranges: Sequence[PackedRange], end: int) -> B
 
 
 def _opened(
-    store: Store, control: ControlKeys, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
+    cluster: ClusterStore, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it."""
-    known = _known(store, control, ranges, start, open_at)
+    known = _known(cluster, ranges, start, open_at)
     if known is not None:
         return known
     for packed in ranges:
         if packed.range.first < start < packed.range.next:
-            before = _known(store, control, ranges, packed.range.first, open_at)
+            before = _known(cluster, ranges, packed.range.first, open_at)
             if before is not None:
-                batches = scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first)
+                batches = scan_batches([read_range_bytes(cluster.store, packed)], packed.key, packed.range.first)
                 return carry_forward(before, (header for header in batches if header.next_offset <= start))
     raise SegmentChanged(f"packs have offset {start}, but the transactions open there are unknown")
 
 
 def _known(
-    store: Store, control: ControlKeys, ranges: Iterable[PackedRange], at: int, open_at: OpenAt
+    cluster: ClusterStore, ranges: Iterable[PackedRange], at: int, open_at: OpenAt
 ) -> tuple[UnfinishedTransaction, ...] | None:
     if at == 0:
         return ()
@@ -271,4 +263,4 @@ def _known(
         if opened is not None:
             return tuple(transaction.unfinished for transaction in opened)
     before = (packed.range.previous for packed in ranges if packed.range.first == at)
-    return next((open_at_end(store, control, last) for last in before if last is not None), None)
+    return next((open_at_end(cluster, last) for last in before if last is not None), None)

@@ -15,7 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from crc32c import crc32c
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.keys import ControlKeys, PackName, TopicPartition
+from tidemark.formats.keys import PackName, TopicPartition
 from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, last_batch_of
 from tidemark.formats.raw.pack import (
     MOST_BYTES,
@@ -30,7 +30,7 @@ from tidemark.formats.raw.pack import (
 from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
 from tidemark.kafka_log.indexes import is_abort
-from tidemark.store import Store
+from tidemark.storage import ClusterStore
 from uploader_agent.disk.segment_files import Bytes, OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.stored.histories import HistoryDiffers, local_difference
@@ -286,9 +286,8 @@ class Packs(Generic[Tag]):
     Each range is added with a tag, which is returned once the range is stored.
     """
 
-    def __init__(self, store: Store, control: ControlKeys, broker: int, metrics: Metrics) -> None:
-        self._store = store
-        self._control = control
+    def __init__(self, cluster: ClusterStore, broker: int, metrics: Metrics) -> None:
+        self._cluster = cluster
         self._broker = broker
         self._metrics = metrics
         self._tags: list[Tag] = []
@@ -321,6 +320,6 @@ class Packs(Generic[Tag]):
         name, body, ranges = self._writer.finish()
         tags, self._tags = self._tags, []
         self._writer, self._size = None, 0
-        create(self._store, self._control.pack(name), Summed(Bytes(str(name), body), crc32c(body)))
+        create(self._cluster.store, self._cluster.keys.pack(name), Summed(Bytes(str(name), body), crc32c(body)))
         self._metrics.packs.inc()
         return [*zip(tags, ranges, strict=True)]

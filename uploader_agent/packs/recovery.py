@@ -16,15 +16,15 @@ from pydantic import ValidationError
 
 from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed
 from tidemark.formats.base import describe
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
-from tidemark.formats.raw import head as head_format
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, HeadEntry, PartitionOfId
-from tidemark.formats.raw.pack import TRAILER_SIZE, PackedRange, Range, RangePointer, read_lines
+from tidemark.formats.raw.pack import TRAILER_SIZE, PackedRange, Range, RangePointer
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import StoredWatermark
-from tidemark.raw.packs import live_end
-from tidemark.store import ObjectInfo, Store
+from tidemark.raw.heads import read_head
+from tidemark.raw.packs import live_end, read_lines
+from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
+from tidemark.store import ObjectInfo
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import NEVER
 from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, Unsealed, run_all
@@ -32,13 +32,11 @@ from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
-from uploader_agent.stored.destinations import TopicIncarnation
+from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
-
-Resolve = Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
 
 
 class PackedTails:
@@ -57,14 +55,18 @@ class PackedTails:
         self._resolve = resolve
         self._runtime = runtime
 
-    def entries(self, store: Store, control: ControlKeys, named: bool) -> HeadEntries:
+    def entries(self, cluster: ClusterStore, named: bool) -> HeadEntries:
         """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
 
         Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
         packs are left out: their ranges are packed again from the disk, or sealed from there.
         """
-        packs = [info for info in store.list(control.packs(self._broker)) if control.pack_of(info.key) is not None]
-        packed = _FoundChains(store, control, self._resolve, self._runtime)
+        packs = [
+            info
+            for info in cluster.store.list(cluster.keys.packs(self._broker))
+            if cluster.keys.pack_of(info.key) is not None
+        ]
+        packed = _FoundChains(cluster, self._resolve, self._runtime)
         run_all([partial(packed.read, info) for info in packs], self._runtime)
         if packed.failure is not None:
             raise packed.failure
@@ -85,11 +87,10 @@ class PackedTails:
 class _FoundChains:
     """The chains in the packs that a few threads read."""
 
-    def __init__(self, store: Store, control: ControlKeys, resolve: Resolve, runtime: Runtime) -> None:
+    def __init__(self, cluster: ClusterStore, resolve: Resolve, runtime: Runtime) -> None:
         self.chains: dict[EntryKey, _Chain] = {}
         self.failure: Exception | None = None
-        self._store = store
-        self._control = control
+        self._cluster = cluster
         self._resolve = resolve
         self._lock = runtime.lock()
         self._sealed: dict[PartitionOfId, _SealedEnd] = {}
@@ -99,7 +100,7 @@ class _FoundChains:
         if self.failure is not None:
             return
         try:
-            ranges = [*_pack_lines(self._store, self._control, info)]
+            ranges = [*_pack_lines(self._cluster, info)]
             names = {_partition_of(range_): range_ for range_, _ in ranges}
             sealed = {name: self._sealed_of(range_) for name, range_ in names.items() if name not in self._sealed}
         except LaterFormat as error:
@@ -122,8 +123,8 @@ class _FoundChains:
     def _sealed_of(self, range_: Range) -> _SealedEnd:
         tp = TopicPartition(range_.topic, range_.partition)
         try:
-            _, store, keys = self._resolve(tp, range_.topic_id)
-            stored = watermark.read(store, keys)
+            _, partition = self._resolve(tp, range_.topic_id)
+            stored = watermark.read(partition)
         except LaterFormat:
             raise
         except FormatError as error:
@@ -202,9 +203,9 @@ def _partition_of(range_: Range) -> PartitionOfId:
     return PartitionOfId(range_.topic_id, range_.partition)
 
 
-def _pack_lines(store: Store, control: ControlKeys, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
-    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.formats.raw.pack.read_lines`."""
-    name, lines = str(control.pack_of(info.key)), read_lines(store, info.key, info.size)
+def _pack_lines(cluster: ClusterStore, info: ObjectInfo) -> Iterator[tuple[Range, RangePointer]]:
+    """The ranges of a pack, and pointers to their lines. Raises as :func:`tidemark.raw.packs.read_lines`."""
+    name, lines = str(cluster.keys.pack_of(info.key)), read_lines(cluster.store, info.key, info.size)
     for (start, packed), end in zip(lines.items(), [*lines, info.size - TRAILER_SIZE][1:], strict=True):
         yield packed.range, RangePointer(pack=name, position=start, length=end - start)
 
@@ -229,11 +230,11 @@ class Abandoned:
         Raises StoreError, FormatError and ContinuityError: the entry stays, and is looked at again.
         """
         tp = TopicPartition(entry.topic, entry.partition)
-        _, store, keys = self._resolve(tp, entry.topic_id)
-        stored = watermark.read(store, keys)
+        _, partition = self._resolve(tp, entry.topic_id)
+        stored = watermark.read(partition)
         if stored is None:
             return True  # somebody has removed the partition's objects
-        tail = _AbandonedTail(self._broker, tp, entry, head, store, keys, stored)
+        tail = _AbandonedTail(self._broker, tp, entry, head, partition, stored)
         replaced = len(entry.restores) < len(stored.watermark.restores)
         if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:
             tail.seal(entry.history, [entry])
@@ -252,8 +253,7 @@ class _AbandonedTail:
         tp: TopicPartition,
         entry: HeadEntry,
         head: BrokerHead,
-        store: Store,
-        keys: PartitionKeys,
+        partition: PartitionStore,
         stored: StoredWatermark,
     ) -> None:
         self._broker = broker
@@ -261,9 +261,9 @@ class _AbandonedTail:
         self._entry = entry
         self._head = head
         self._stored = stored
-        self._store, self._keys = store, keys
+        self._partition = partition
         folder = Path(str(tp))
-        self._route = UploadRoute(tp, entry.topic_id, folder, store, keys, broker)
+        self._route = UploadRoute(tp, entry.topic_id, folder, partition, broker)
 
     def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> RemoteState:
         """Seal the offsets that only the packs of ``entries`` have on ``lineage``; return the state of the store."""
@@ -303,7 +303,7 @@ class _AbandonedTail:
             return
         base = watermark.last_base(remote.readable_bases, new.next_offset, self._stored.base_offset)
         try:
-            watermark.write(self._store, self._keys, base, new, self._stored)
+            watermark.write(self._partition, base, new, self._stored)
         except PreconditionFailed:
             return  # another broker does the same; the next look sees the rest
         logger.info("deleted_topic_sealed", partition=str(self._tp), next_offset=new.next_offset)
@@ -316,7 +316,7 @@ class _AbandonedTail:
             if broker == self._broker:
                 known: Mapping[EntryKey, HeadEntry] = self._head.entries
             else:
-                theirs = head_format.load(self._head.store, self._head.control, broker)
+                theirs = read_head(self._head.cluster, broker)
                 known = theirs.value.by_key if theirs else {}
             if key in known:
                 entries[epoch, broker] = known[key]
@@ -325,8 +325,7 @@ class _AbandonedTail:
     def _survey(self, lineage: Lineage) -> RemoteState:
         epoch = self._stored.watermark.leader_epoch + 1  # as the next leader, with a log on this lineage, would see it
         log = stored_log.load(
-            self._store,
-            self._keys,
+            self._partition,
             lineage,
             epoch,
             self._entry.topic_id,
@@ -339,7 +338,7 @@ class _AbandonedTail:
         return remote
 
     def _ranges(self, entries: list[HeadEntry], lineage: Lineage, start: int) -> list[PackedRange]:
-        return known_ranges(self._head.store, self._head.control, entries, lineage, start)
+        return known_ranges(self._head.cluster, entries, lineage, start)
 
 
 def _is_sealed(

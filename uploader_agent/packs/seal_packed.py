@@ -48,9 +48,9 @@ def seal_packed(
 
     def open_at(offset: int) -> tuple[UnfinishedTransaction, ...] | None:
         known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
-        return transactions_open_at(route.store, route.keys, offset, lineage) if known is None else known
+        return transactions_open_at(route.partition, offset, lineage) if known is None else known
 
-    run = read_run(route.store, route.keys.control, ranges, lineage, start, end, open_at)
+    run = read_run(route.partition.cluster, ranges, lineage, start, end, open_at)
     if run is None:
         return None
     sealer = SegmentSealer(
@@ -94,7 +94,7 @@ def seal_fuller(
             return None
         known = files.lineage()  # held files extend it once they are open
         lineage = known_lineage(known.with_history(lineage), entries, ranges)
-        fuller = read_fuller_run(sealer.route.store, ranges, lineage, run.log, run.base_offset, work.end)
+        fuller = read_fuller_run(sealer.route.partition.store, ranges, lineage, run.log, run.base_offset, work.end)
         if fuller is None:
             return sealer.seal_run(files, work, run)
         if not fuller.data:

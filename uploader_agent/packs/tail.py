@@ -13,12 +13,12 @@ from typing import NamedTuple
 import structlog
 
 from tidemark.errors import FormatError, LaterFormat
-from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
 from tidemark.kafka_log.batch import header_bytes, read_header
+from tidemark.raw.heads import read_head
 from tidemark.raw.packs import packed_end
 from uploader_agent.packs.broker_head import KnownRanges, Unsealed
 from uploader_agent.packs.packed_run import known_ranges
@@ -391,7 +391,7 @@ class PackedSources:
         entries: list[HeadEntry] = []
         for broker in sorted(brokers):
             try:
-                head = head_format.load(route.store, route.keys.control, broker)
+                head = read_head(route.partition.cluster, broker)
             except FormatError as error:
                 if broker == route.broker or isinstance(error, LaterFormat):
                     raise
@@ -406,7 +406,7 @@ class PackedSources:
     def _chain(route: UploadRoute, entry: HeadEntry, lineage: Lineage, start: int) -> list[PackedRange]:
         """The ranges of a chain; none of a damaged chain: its packs then prove nothing, and stay."""
         try:
-            return known_ranges(route.store, route.keys.control, [entry], lineage, start)
+            return known_ranges(route.partition.cluster, [entry], lineage, start)
         except LaterFormat:
             raise
         except FormatError as error:

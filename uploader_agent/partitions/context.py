@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.intervals import Intervals
-from tidemark.raw.objects import StoredWatermark
-from tidemark.store import Store
+from tidemark.storage import ClusterStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Led, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.stored.destinations import Bucket, TopicIncarnation
+from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.other_origin import OtherOrigin
 
 
@@ -22,8 +21,9 @@ from uploader_agent.stored.other_origin import OtherOrigin
 class Context:
     """The context that all partitions of an agent share.
 
-    ``resolve`` returns a topic's incarnation and its place in the store, ``bucket`` the bucket of packs. ``sleep``
-    waits some seconds, or fewer when the agent stops. ``on_truncated`` counts logs that elections cut off.
+    ``resolve`` returns a topic's incarnation and a partition's objects, ``bucket`` where its packs are. ``cluster`` has
+    the objects in the deployment's default store. ``sleep`` waits some seconds, or fewer when the agent stops.
+    ``on_truncated`` counts logs that elections cut off.
     ``is_foreign`` returns True if an ``offset.wm`` that fences a leadership has an epoch that the cluster never gave.
     ``settled_head`` returns the version of this broker's head if no earlier PUT of it can take effect any more;
     otherwise None, and the head is settled soon. ``other_origin`` knows agents that get logs otherwise. ``source`` is
@@ -32,10 +32,9 @@ class Context:
     """
 
     broker: int
-    resolve: Callable[[TopicPartition, str | None], tuple[TopicIncarnation, Store, PartitionKeys]]
-    bucket: Callable[[TopicPartition], Bucket]
-    control_store: Store
-    control: ControlKeys
+    resolve: Resolve
+    bucket: Callable[[TopicPartition], Endpoint]
+    cluster: ClusterStore
     sleep: Callable[[float], object]
     on_truncated: Callable[[], object]
     hold: Hold

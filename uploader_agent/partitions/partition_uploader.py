@@ -17,15 +17,15 @@ from typing import Literal
 import structlog
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.keys import PartitionKeys, TopicPartition
-from tidemark.formats.raw.gaps import acknowledged, split_acknowledged
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.gaps import split_acknowledged
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.objects import StoredManifest, StoredWatermark
-from tidemark.store import Store
+from tidemark.raw.objects import StoredManifest
+from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
@@ -80,7 +80,7 @@ class PartitionUploader:
         self._sources = PackedSources()
         self._surveying = context.runtime.lock()  # held by the thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
-        self._search = Search(context.control_store, context.control, context.search_interval, context.runtime)
+        self._search = Search(context.cluster, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
         self.in_doubt = False
@@ -104,9 +104,9 @@ class PartitionUploader:
         return self._route
 
     @property
-    def where(self) -> tuple[Store, PartitionKeys]:
-        """The store and the keys of a surveyed partition."""
-        return self.route.store, self.route.keys
+    def where(self) -> PartitionStore:
+        """The objects of a surveyed partition."""
+        return self.route.partition
 
     @property
     def claimed(self) -> bool:
@@ -191,7 +191,8 @@ class PartitionUploader:
 
     def acknowledged(self) -> Intervals:
         """The offsets of a surveyed partition that people have acknowledged as lost, read from the store."""
-        return acknowledged(self._context.control_store, self._context.control, self.where[1])
+        keys = self.where.keys
+        return self._context.cluster.acknowledged(keys.place, keys.partition)
 
     def lineage(self) -> Lineage:
         """The log's lineage, from its directory. Raises SegmentChanged if the directory is gone."""
@@ -267,9 +268,7 @@ class PartitionUploader:
         short = self._context.source.has_whole_log and bounds[1] < end
         return short or any(last is not None and local_difference(files, last) is not None for last in lasts)
 
-    def _judge_history(
-        self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, *, differs: bool
-    ) -> None:
+    def _judge_history(self, partition: PartitionStore, log: StoredLog, lineage: Lineage, *, differs: bool) -> None:
         """Find out whether the directory has the log that is stored, up to where ``lineage`` leaves it.
 
         Objects are read only if it ``differs`` from what was known before, or now.
@@ -277,7 +276,7 @@ class PartitionUploader:
         with self._files() as files:
             lasts = log.last_batch(), self._packed.last_batch
             differs = differs or self.parting is not None or log.is_split or self._differs(files, log.end, lasts)
-            parting = self._find_parting(store, keys, log, lineage, files) if differs else None
+            parting = self._find_parting(partition, log, lineage, files) if differs else None
             if parting is None and log.foreign is not None:
                 parting = self._later_history(log, files)
             if parting is None and self.parting is not None:
@@ -293,13 +292,12 @@ class PartitionUploader:
 
     def _check_packs(self, lineage: Lineage, base_offset: int) -> None:
         """Raise HistoriesPart if the log is not the one of which packs have the offsets from ``base_offset`` on."""
-        store, keys = self.where
         lineage, entries = self._known_lineage(lineage), self._packed_entries()
         ranges = self._sources.ranges(self.route, entries, lineage, base_offset)
         tails = shared_tails(entries, lineage)
         end = max((tail.end for tail in tails), default=0)
         with self._files() as files:
-            parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=tails)
+            parting = find_parting(self.where, files, lineage, ranges, end=end, shared=tails)
         if parting is not None and parting.local is not None:
             self._part(parting)
             raise self._parted(parting)
@@ -334,12 +332,12 @@ class PartitionUploader:
         return Parting(max(bounds[0], end), end, *bounds, None, first.header)
 
     def _find_parting(
-        self, store: Store, keys: PartitionKeys, log: StoredLog, lineage: Lineage, files: SegmentFiles
+        self, partition: PartitionStore, log: StoredLog, lineage: Lineage, files: SegmentFiles
     ) -> Parting | None:
         """The parting of the log from what is sealed, or else from what is packed, as the store has it now."""
         lineage, whole = log.history(lineage), self._context.source.has_whole_log
         since = self.parting.at if self.parting is not None else MAX_OFFSET
-        parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared, since=since)
+        parting = find_parting(partition, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
             entries = self._sources.entries(self.route, {self._context.broker, *brokers})
@@ -347,15 +345,15 @@ class PartitionUploader:
             tails = shared_tails(entries, lineage)
             end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
             if ranges:
-                parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared, since=since)
+                parting = find_parting(partition, files, lineage, ranges, end=end, shared=shared, since=since)
         if parting is None or (parting.local is None and not whole):
             return None
         return parting._replace(stored_end=max(parting.stored_end, self._packed.end))
 
     def _survey(self, *, differs: bool = False) -> None:
-        incarnation, store, keys = self._context.resolve(self._tp, self._led.topic_id)
+        incarnation, partition = self._context.resolve(self._tp, self._led.topic_id)
         lineage = self.lineage()
-        log = self._load(store, keys, lineage)
+        log = self._load(partition, lineage)
         self._check_begun(lineage, has_epochs=log.has_epochs)
         hold = self._context.hold
         evicted = [part.start for part in hold.evicted(self._tp, self._led.topic_id)]
@@ -370,10 +368,8 @@ class PartitionUploader:
         if restores != (self._route.restores if self._route else ()):
             self._packed.begin_again()
         origin = self._context.source.origin
-        self._route = UploadRoute(
-            self._tp, self._led.topic_id, self._folder, store, keys, broker, hold, origin, restores
-        )
-        self._judge_history(store, keys, log, lineage.restored(restores), differs=differs)
+        self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, partition, broker, hold, origin, restores)
+        self._judge_history(partition, log, lineage.restored(restores), differs=differs)
         self._remote.survey(log, incarnation.number, min(bases, default=0))
         if self.parting is not None:
             raise self._parted(self.parting)
@@ -399,16 +395,18 @@ class PartitionUploader:
             finally:
                 self._writing.release()
 
-    def _load(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> StoredLog:
+    def _load(self, partition: PartitionStore, lineage: Lineage) -> StoredLog:
         epoch, topic_id = self._led.leader_epoch, self._led.topic_id
-        return stored_log.load(store, keys, lineage, epoch, topic_id, self._context.broker, self._is_foreign)
+        return stored_log.load(partition, lineage, epoch, topic_id, self._context.broker, self._is_foreign)
 
-    def _reload(self, store: Store, keys: PartitionKeys, lineage: Lineage) -> None:
+    def _reload(self, partition: PartitionStore, lineage: Lineage) -> None:
         """Read the store again. Raises SegmentChanged if its history is another one now: a survey must come first."""
-        log = self._load(store, keys, lineage)
+        log = self._load(partition, lineage)
         if log.stored is not None and log.stored.watermark.restores != self.route.restores:
             self._remote.forget()
-            raise SegmentChanged(f"{keys.watermark}: a person has gone on with another history: it is surveyed first")
+            raise SegmentChanged(
+                f"{partition.keys.watermark}: a person has gone on with another history: it is surveyed first"
+            )
         self._remote.reload(log)
 
     def _is_foreign(self, stored: StoredWatermark) -> bool:
@@ -562,14 +560,14 @@ class PartitionUploader:
         return lost
 
     def _write_watermark(self) -> None:
-        store, keys = self.where
+        partition = self.where
         # The epochs come first. All below is worked out from this lineage, and a log that follows a later leader by now
         # must not be stated under this epoch.
         lineage, attempts = self.lineage(), 0
         self._check_begun(lineage)
         if self.in_doubt:
             self.in_doubt = False
-            self._reload(store, keys, lineage)
+            self._reload(partition, lineage)
         self._search_store(lineage)  # a gap stops readers, so what lies in the store or in packs is found before
         while True:
             # In each round anew: other workers add segments, and after a conflict another agent has written.
@@ -587,9 +585,9 @@ class PartitionUploader:
             lowest = known if known < new.next_offset else new.start_offset
             base = watermark.last_base(self._remote.readable_bases, new.next_offset, lowest)
             try:
-                written = watermark.write(store, keys, base, new, foreign or before)
+                written = watermark.write(partition, base, new, foreign or before)
             except PreconditionFailed:
-                self._reload(store, keys, lineage)
+                self._reload(partition, lineage)
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise  # the store reports conflicts without a change: leave it to the back-off

@@ -21,11 +21,12 @@ from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest, compacts
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import ListedObject, OtherWatermark, StoredWatermark, find_watermark, read_manifest
+from tidemark.raw.objects import read_manifest
+from tidemark.storage import ListedObject, OtherWatermark, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.stored import manifests, stored_log, watermark
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
@@ -51,7 +52,7 @@ class Adoption:
 
     def __init__(
         self,
-        destinations: Destinations,
+        incarnations: Incarnations,
         broker: int,
         log_dirs: tuple[Path, ...],
         tp: TopicPartition,
@@ -69,13 +70,12 @@ class Adoption:
             raise FormatError(str(tp), f"has no directory in {where}: run this on a broker that has a replica")
         self._tp, self._broker, self._cleanup = tp, broker, Cleanup(cleanup_policy)
         self._topic_id = topic_id_of(folder)
-        incarnation, self._store, self._keys = destinations.resolve(tp, self._topic_id)
+        incarnation, self._partition = incarnations.resolve(tp, self._topic_id)
         if incarnation.number:
-            rule = (
-                f"is incarnation {incarnation.number} of its topic, which has a prefix of its own: {self._keys.folder}"
-            )
-            raise FormatError(str(tp), f"{rule}; another uploader's segments are of the first one")
-        self._route = UploadRoute(tp, self._topic_id, folder, self._store, self._keys, broker)
+            rule = f"is incarnation {incarnation.number} of its topic, which has a prefix of its own"
+            own = self._partition.keys.folder
+            raise FormatError(str(tp), f"{rule}: {own}; another uploader's segments are of the first one")
+        self._route = UploadRoute(tp, self._topic_id, folder, self._partition, broker)
         with self._route.files() as files:
             self._lineage = files.lineage()
         self._offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
@@ -88,10 +88,10 @@ class Adoption:
             PreconditionFailed: another program writes there now: stop the other uploader.
             StoreError: the store failed; earlier segments are done.
         """
-        other = find_watermark(self._store, self._keys)
+        other = self._partition.watermark()
         if isinstance(other, StoredWatermark):
             return
-        listed = stored_log.list_segments(self._store, self._keys, 0)
+        listed = stored_log.list_segments(self._partition, 0)
         with_manifest = {entry.name for entry in listed.manifests}
         ends = [entry.name.base for entry in listed.logs[1:]]
         for log, after in zip(listed.logs, [*ends, None], strict=True):
@@ -103,7 +103,7 @@ class Adoption:
             self._write_watermark(other)
 
     def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
-        stored = read_manifest(self._store, self._keys, log.name)
+        stored = read_manifest(self._partition, log.name)
         if stored is not None and _describes(stored.manifest, log):
             self._stored.add(stored, self._lineage)
             return self._row(log, stored.manifest.next_offset, "as it was")
@@ -129,7 +129,7 @@ class Adoption:
             where = "run this where the leader is"
             reason = f"ends above the high watermark {offsets.high_watermark} of this broker: {where}"
             return self._row(log, manifest.next_offset, "left", reason)
-        self._stored.add(manifests.write_over(self._store, self._keys, manifest, stored), self._lineage)
+        self._stored.add(manifests.write_over(self._partition, manifest, stored), self._lineage)
         return self._row(log, manifest.next_offset, "adopted")
 
     @property
@@ -138,10 +138,10 @@ class Adoption:
 
     def _check_alone(self, other: OtherWatermark | None) -> None:
         """Raise if ``offset.wm`` has changed: the other uploader still runs, or a second adoption does."""
-        now = find(self._store, self._keys.watermark)
+        now = find(self._partition.store, self._partition.keys.watermark)
         if (now and now.etag) != (other and other.etag):
             rule = "was written in the meantime: stop the other uploader, and start again"
-            raise PreconditionFailed(self._keys.watermark, rule)
+            raise PreconditionFailed(self._partition.keys.watermark, rule)
 
     def _write_watermark(self, other: OtherWatermark | None) -> None:
         segments = self._stored.segments
@@ -157,7 +157,7 @@ class Adoption:
             lineage=self._stored.history(self._lineage),
         )
         base = watermark.last_base(bases, new.next_offset, start)
-        watermark.put(self._store, self._keys, base, new, other.etag if other else None)
+        watermark.put(self._partition, base, new, other.etag if other else None)
 
     def _row(self, log: ListedObject, end: int | None, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
         return AdoptionRow(str(self._tp), log.name.base, end, log.info.size, outcome, detail)

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import PreconditionFailed, TidemarkError
-from tidemark.formats.keys import PartitionKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import StoredWatermark
-from tidemark.store import Store
+from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
@@ -89,15 +88,14 @@ class Branching:
         tp: TopicPartition,
         led: Led,
         folder: Path,
-        store: Store,
-        keys: PartitionKeys,
+        partition: PartitionStore,
         broker: int,
         replicas: tuple[int, ...],
     ) -> None:
         self._tp = tp
         self._led = led
         self._folder = folder
-        self._store, self._keys = store, keys
+        self._partition = partition
         self._broker = broker
         self._replicas = replicas
 
@@ -132,14 +130,16 @@ class Branching:
         self._state(found, found.at, said)
         first = found.stored.base_offset
         if first >= new.next_offset:
-            first = max(new.start_offset, stored_log.last_base_below(self._store, self._keys, new.next_offset))
-        watermark.write(self._store, self._keys, first, new, found.stored)
+            first = max(new.start_offset, stored_log.last_base_below(self._partition, new.next_offset))
+        watermark.write(self._partition, first, new, found.stored)
         return self._row(found, "branched")
 
     def _find(self) -> _Histories:
-        stored = watermark.read(self._store, self._keys)
+        stored = watermark.read(self._partition)
         if stored is None or stored.watermark.topic_id != self._led.topic_id:
-            raise BranchRefused(f"{self._keys.watermark}: the store has nothing of this topic id yet: the agent begins")
+            raise BranchRefused(
+                f"{self._partition.keys.watermark}: the store has nothing of this topic id yet: the agent begins"
+            )
         before, epoch = stored.watermark, self._led.leader_epoch
         with PartitionFiles(self._folder, self._led.topic_id, before.restores) as files:
             lineage, bounds = files.lineage(), log_bounds(files)
@@ -149,16 +149,21 @@ class Branching:
                 raise BranchRefused(f"{self._folder}: {rule}: try again")
             later = max(epoch, before.leader_epoch) + 1  # nothing is cut off, and nothing fences: both are compared
             log = stored_log.load(
-                self._store, self._keys, lineage, later, self._led.topic_id, self._broker, lambda _: False
+                self._partition,
+                lineage,
+                later,
+                self._led.topic_id,
+                self._broker,
+                lambda _: False,
             )
             known = log.history(lineage)
-            route = UploadRoute(self._tp, self._led.topic_id, self._folder, self._store, self._keys, self._broker)
+            route = UploadRoute(self._tp, self._led.topic_id, self._folder, self._partition, self._broker)
             sources = PackedSources()
             entries = sources.entries(route, {self._broker, *self._replicas, *before.tail_brokers})
             ranges = sources.ranges(route, entries, known, log.end)
             tails = shared_tails(entries, known)
             end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
-            parting = find_parting(self._store, self._keys, files, known, ranges, end=end, shared=shared)
+            parting = find_parting(self._partition, files, known, ranges, end=end, shared=shared)
             if files.lineage() != lineage:
                 raise BranchRefused(f"{self._folder}: its leader epochs changed while it was read: try again")
         stored_end = max(end, before.next_offset)
@@ -206,7 +211,7 @@ class Branching:
 
     def _state(self, found: _Histories, at: int, said: Statement) -> None:
         """Store the statement, in place of one that was followed by a crash: ``offset.wm`` lacks its restore."""
-        before, keys = found.stored.watermark, self._keys
+        before, keys = found.stored.watermark, self._partition.keys
         number = len(before.restores) + 1
         statement = LogRestore.model_validate(
             {
@@ -230,13 +235,13 @@ class Branching:
         key = keys.control.restore(keys.place, keys.partition, number)
         content = Bytes("restore.json", statement.to_bytes())
         summed = Summed(content, checksum(content))
-        created = create(self._store, key, summed)
+        created = create(self._partition.store, key, summed)
         if isinstance(created, ObjectSum):
             return
-        again = watermark.read(self._store, keys)
+        again = watermark.read(self._partition)
         if again is None or again.etag != found.stored.etag:
             raise PreconditionFailed(keys.watermark, "was written in the meantime: start again")
-        replace(self._store, key, summed, created)
+        replace(self._partition.store, key, summed, created)
 
     def _row(self, found: _Histories, outcome: Outcome) -> BranchRow:
         outcome = "one history" if found.at is None else outcome

@@ -24,22 +24,23 @@ import structlog
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, TidemarkError
-from tidemark.formats.keys import PartitionKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest, last_batch_of
-from tidemark.formats.raw.pack import PackedRange, read_footer, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_log.same_batch import described, is_same
-from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, pieces, pieces_between, read_manifest
+from tidemark.raw.packs import read_footer, read_range_bytes
 from tidemark.raw.sealed_packs import BatchId, bounds, claims, id_of
+from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup
 from uploader_agent.disk.segment_files import Bytes, OpenFile, checksum, opened
 from uploader_agent.repair.reupload import Outcome, ReuploadRow
 from uploader_agent.stored import manifests, watermark
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages
 from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived, replace
@@ -67,21 +68,22 @@ class _Whole(NamedTuple):
 class FromPacks:
     """One partition of a topic's newest incarnation."""
 
-    def __init__(self, destinations: Destinations, tp: TopicPartition) -> None:
+    def __init__(self, incarnations: Incarnations, tp: TopicPartition) -> None:
         """Find the partition in the store.
 
         Raises:
             FormatError: no agent has seen the topic.
             StoreError: the store failed.
         """
-        known = objects.incarnations(destinations.control_store, destinations.control, tp.topic).incarnations
+        cluster = incarnations.storage.cluster_store()
+        known = cluster.incarnations(tp.topic).incarnations
         if not known:
-            key = destinations.control.incarnations(tp.topic)
+            key = cluster.keys.incarnations(tp.topic)
             raise FormatError(key, f"there is none, so no agent has seen the topic {tp.topic}: correct its name")
         self._tp = tp
         self._topic_id = known[-1].topic_id
-        _, self._store, self._keys = destinations.resolve(tp, self._topic_id)
-        stored = watermark.read(self._store, self._keys)
+        _, self._partition = incarnations.resolve(tp, self._topic_id)
+        stored = watermark.read(self._partition)
         self._lineage = stored.lineage if stored else Lineage()
 
     def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
@@ -97,9 +99,9 @@ class FromPacks:
             return
         first, after = bounds(packed.range for packed in ranges)
         first, after = max(first, start), min(after, end)
-        listed = [*objects.manifests(self._store, self._keys, max(0, first - REACH), after)]
+        listed = [*self._partition.manifests(max(0, first - REACH), after)]
         for entry in reversed(listed):
-            stored = read_manifest(self._store, self._keys, entry.name)
+            stored = read_manifest(self._partition, entry.name)
             if stored is None or stored.manifest.state != "whole" or stored.manifest.next_offset <= first:
                 continue
             base, following = stored.manifest.base_offset, stored.manifest.next_offset
@@ -110,8 +112,8 @@ class FromPacks:
 
     def _ranges(self) -> list[PackedRange]:
         """The partition's ranges in all packs of the cluster, even if no head leads to them."""
-        control, all_ranges = self._keys.control, list[PackedRange]()
-        packs = (info for info in self._store.list(control.tails) if control.pack_of(info.key) is not None)
+        control, all_ranges = self._partition.keys.control, list[PackedRange]()
+        packs = (info for info in self._partition.store.list(control.tails) if control.pack_of(info.key) is not None)
         while chunk := list(islice(packs, _AT_A_TIME)):
             for ranges in in_parallel(self._ranges_of, chunk):
                 all_ranges += ranges
@@ -119,7 +121,7 @@ class FromPacks:
 
     def _ranges_of(self, pack: ObjectInfo) -> list[PackedRange]:
         try:
-            footer = read_footer(self._store, pack.key, pack.size)
+            footer = read_footer(self._partition.store, pack.key, pack.size)
         except NotFound:
             return []
         except FormatError as error:
@@ -134,9 +136,9 @@ class FromPacks:
         """Make one segment whole from the ranges ``near`` it; None if it lacks no record."""
         manifest = stored.manifest
         try:
-            log = find(self._store, self._keys.file(manifest.log_name))
-            wanted = batches_of(self._store, near, manifest, self._lineage)
-            changes = edits(self._store, log, manifest.base_offset, wanted, manifest.gone) if log else []
+            log = find(self._partition.store, self._partition.keys.file(manifest.log_name))
+            wanted = batches_of(self._partition.store, near, manifest, self._lineage)
+            changes = edits(self._partition.store, log, manifest.base_offset, wanted, manifest.gone) if log else []
             if log is None or not wanted or not _is_to_change(manifest, log, changes):
                 return None
             _check_compacted(manifest, near)
@@ -144,11 +146,9 @@ class FromPacks:
                 manifest = manifest.model_copy(update={"erased": None})  # it gets back what the next pass must erase
             transactional = any(batch.header.is_transactional for batch in wanted)
             opened = (
-                transactions_open_at_start(self._store, self._keys, manifest, self._lineage, ranges)
-                if transactional
-                else ()
+                transactions_open_at_start(self._partition, manifest, self._lineage, ranges) if transactional else ()
             )
-            with spliced(self._store, log, manifest.log_name, changes) as file:
+            with spliced(self._partition.store, log, manifest.log_name, changes) as file:
                 near_parts = {packed.range.part for packed in near}
                 parts = PartsOfRun({*near_parts, *manifest.parts}, manifest.base_offset)
                 scanned = scan(file, log.key, manifest.base_offset, opened, parts)
@@ -174,11 +174,11 @@ class FromPacks:
 
         Without ``replaced`` the store has the ``.log`` already, under ``etag``: an earlier run put it.
         """
-        store, keys, before = self._store, self._keys, stored.manifest
+        store, keys, before = self._partition.store, self._partition.keys, stored.manifest
         opened = tuple(transaction.unfinished for transaction in whole.manifest.open_transactions)
         new = {*opened} - {transaction.unfinished for transaction in before.open_transactions}
         if new:
-            tell_following(store, keys, before, opened, new, self._lineage)
+            tell_following(self._partition, before, opened, new, self._lineage)
         log = ObjectSum(size=whole.log.content.size, crc32c=f"{whole.log.crc32c:08x}", etag=etag)
         if replaced is not None:
             log = replace(store, replaced.key, whole.log, replaced)
@@ -186,7 +186,7 @@ class FromPacks:
         for content in whole.indexes:
             sums[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
         final = whole.manifest.model_copy(update={"objects": before.objects | sums})
-        manifests.write_over(store, keys, final, stored)
+        manifests.write_over(self._partition, final, stored)
 
     def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
         return ReuploadRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, detail)
@@ -349,7 +349,7 @@ class Undecided(TidemarkError):
 
 
 def transactions_open_at_start(
-    store: Store, keys: PartitionKeys, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
+    partition: PartitionStore, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
 ) -> tuple[UnfinishedTransaction, ...]:
     """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
 
@@ -358,19 +358,20 @@ def transactions_open_at_start(
         StoreError: the store failed.
     """
     base, own = manifest.base_offset, manifest.history.with_history(lineage)
-    known = transactions_open_at(store, keys, base, own)
+    known = transactions_open_at(partition, base, own)
     if known is not None:
         return known
     for _, range_ in ranges:
         if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
             return tuple(txn.unfinished for txn in range_.open)
     rule = f"the transactions open at offset {base} are unknown"
-    raise Undecided(f"{keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs")
+    raise Undecided(
+        f"{partition.keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs"
+    )
 
 
 def tell_following(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     after: SegmentManifest,
     opened: tuple[UnfinishedTransaction, ...],
     new: Collection[UnfinishedTransaction],
@@ -388,24 +389,24 @@ def tell_following(
     """
     for put in (_only_sum, put_derived):
         left, now = {*new}, opened
-        for stored in _behind(store, keys, after, lineage):
+        for stored in _behind(partition, after, lineage):
             if not left:
                 break
-            rebuilt = _rebuilt(store, keys, stored.manifest, now, lineage, put)
+            rebuilt = _rebuilt(partition, stored.manifest, now, lineage, put)
             now = tuple(transaction.unfinished for transaction in rebuilt.open_transactions)
             left &= {*now}
             if put is put_derived and rebuilt != stored.manifest:
-                manifests.write_over(store, keys, rebuilt, stored)
+                manifests.write_over(partition, rebuilt, stored)
         if left:
             rule = f"no later segment decides the transaction of producer {min(left).producer_id}"
-            raise Undecided(f"{keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
+            raise Undecided(f"{partition.keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
 
 
-def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
+def _behind(partition: PartitionStore, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
     """The segments behind ``after`` on ``lineage``, each beginning at the end of the one before."""
     at = after.next_offset
     while True:
-        read = (read_manifest(store, keys, entry.name) for entry in objects.manifests(store, keys, at, at + 1))
+        read = (read_manifest(partition, entry.name) for entry in partition.manifests(at, at + 1))
         sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
         following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
         if following is None:
@@ -415,21 +416,22 @@ def _behind(store: Store, keys: PartitionKeys, after: SegmentManifest, lineage: 
 
 
 def _rebuilt(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     manifest: SegmentManifest,
     opened: tuple[UnfinishedTransaction, ...],
     lineage: Lineage,
     put: PutDerived,
 ) -> SegmentManifest:
     """The manifest of the stored bytes if the transactions ``opened`` are open at their start."""
-    log = find(store, keys.file(manifest.log_name))
+    log = find(partition.store, partition.keys.file(manifest.log_name))
     if log is None or log.etag != manifest.objects[manifest.log_name].etag:
-        raise Undecided(f"{keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first")
+        raise Undecided(
+            f"{partition.keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first"
+        )
     if not log.size:
         return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
     own = manifest.history.with_history(lineage)
-    summary, _, sums = reindex(store, keys, manifest.name, log, KnownLineages.of(None, own), opened, put)
+    summary, _, sums = reindex(partition, manifest.name, log, KnownLineages.of(None, own), opened, put)
     opened_then = tuple(map(OpenTransaction.of, summary.open_transactions))
     return manifest.model_copy(update={"objects": sums, "open_transactions": opened_then})
 

@@ -27,7 +27,7 @@ from uploader_agent.repair.replica_upload import Replica, Surroundings, around, 
 from uploader_agent.runtime import EventLike
 from uploader_agent.settings import FillSettings
 from uploader_agent.stored import watermark
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class GapFiller:
 
     def __init__(
         self,
-        destinations: Destinations,
+        incarnations: Incarnations,
         broker: int,
         log_dirs: Collection[Path],
         accepts_topic: Callable[[str], bool],
@@ -55,17 +55,16 @@ class GapFiller:
         sleep: Callable[[float], object],
         hold: Hold,
     ) -> None:
-        self._destinations = destinations
+        self._resolve = incarnations.resolve
         self._broker = broker
         self._log_dirs = log_dirs
         self._accepts_topic = accepts_topic
         self._metrics = metrics
         self._sleep = sleep
         self._hold = hold
-        own = destinations.control.broker_gaps(broker)
-        self._indexes = IndexCache(
-            destinations.control_store, destinations.control.gaps, parse_index, skip=(own,), on_failure=_log_failure
-        )
+        cluster = incarnations.storage.cluster_store()
+        own = cluster.keys.broker_gaps(broker)
+        self._indexes = IndexCache(cluster.store, cluster.keys.gaps, parse_index, skip=(own,), on_failure=_log_failure)
         self._handled: set[HandledSegment] = set()
 
     def turn(self, led: Collection[TopicPartition], *, delay: float = 0.0) -> int:
@@ -113,8 +112,8 @@ class GapFiller:
             if tp in led:
                 continue
             try:
-                _, store, keys = self._destinations.resolve(tp, topic_id)
-                stored = watermark.read(store, keys)
+                _, partition = self._resolve(tp, topic_id)
+                stored = watermark.read(partition)
             except (StoreError, FormatError) as error:
                 logger.warning("watermark_not_read", partition=str(tp), error=str(error))
                 continue
@@ -139,8 +138,8 @@ class GapFiller:
             folder = Path(str(tp))  # there is no directory: this broker has held segments only
         elif topic_id_of(folder) != entry.topic_id:
             return 0
-        _, store, keys = self._destinations.resolve(tp, entry.topic_id)
-        replica = Replica(UploadRoute(tp, entry.topic_id, folder, store, keys, self._broker, self._hold), self._sleep)
+        _, partition = self._resolve(tp, entry.topic_id)
+        replica = Replica(UploadRoute(tp, entry.topic_id, folder, partition, self._broker, self._hold), self._sleep)
         for wanted in Intervals.of(entry.gaps):
             works = [
                 work
@@ -150,7 +149,7 @@ class GapFiller:
             if not works:
                 continue
             self._sleep(random.uniform(0, delay))  # noqa: S311 - spreads load
-            surroundings = around(store, keys, wanted)
+            surroundings = around(partition, wanted)
             if not _is_open(surroundings, entry, wanted):
                 continue
             for work, outcome in bring_all(replica, works, surroundings, entry.high_watermark):

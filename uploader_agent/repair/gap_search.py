@@ -14,13 +14,11 @@ from typing import Final
 
 import structlog
 
-from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw import tombstones
-from tidemark.formats.raw.gaps import REMOTE_TIER, Gap, GapReason, acknowledged
+from tidemark.formats.raw.gaps import REMOTE_TIER, Gap, GapReason
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import ListedObject
-from tidemark.store import Store
+from tidemark.raw import tombstones
+from tidemark.storage import ClusterStore, ListedObject
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Offsets
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import manifests, stored_log
@@ -51,10 +49,9 @@ class SearchInput:
 class Search:
     """The searches for one partition; the same holes are searched for at most every ``interval`` seconds."""
 
-    def __init__(self, control_store: Store, control: ControlKeys, interval: float, runtime: Runtime) -> None:
+    def __init__(self, cluster: ClusterStore, interval: float, runtime: Runtime) -> None:
         self.acknowledged = _NOTHING
-        self._control_store = control_store
-        self._control = control
+        self._cluster = cluster
         self._interval = interval
         self._clock = runtime.monotonic
         self._searched = _NOTHING
@@ -69,18 +66,18 @@ class Search:
 
     def run(self, wanted: SearchInput, remote: RemoteState) -> None:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
-        store, keys, holes = wanted.route.store, wanted.route.keys, wanted.holes()
-        listed = stored_log.list_reaching(store, keys, holes)
-        for stored in stored_log.read_news(store, keys, listed, remote.manifests_read, holes, remote.gaps):
+        partition, holes = wanted.route.partition, wanted.holes()
+        listed = stored_log.list_reaching(partition, holes)
+        for stored in stored_log.read_news(partition, listed, remote.manifests_read, holes, remote.gaps):
             remote.add(stored, wanted.lineage)
         with_manifest = {entry.name for entry in listed.manifests}
         for log in listed.logs:
             bare = log.name not in with_manifest and self._is_wanted(log, wanted)
-            if bare and log.name.base not in tombstones.removed(store, keys):
+            if bare and log.name.base not in tombstones.removed(partition):
                 self._rebuild(log, wanted, remote)
         left = wanted.holes()
         if left:
-            self.acknowledged = acknowledged(self._control_store, self._control, wanted.route.keys)
+            self.acknowledged = self._cluster.acknowledged(partition.keys.place, partition.keys.partition)
         self._searched, self._searched_at = left, self._clock()
 
     def _is_wanted(self, log: ListedObject, wanted: SearchInput) -> bool:
@@ -101,7 +98,7 @@ class Search:
         if not Intervals([(name.base, manifest.next_offset)]) & wanted.holes():
             self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
             return
-        written = manifests.write(route.store, route.keys, manifest)
+        written = manifests.write(route.partition, manifest)
         logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=manifest.next_offset)
         remote.add(written, wanted.lineage)
 

@@ -16,14 +16,13 @@ from functools import partial
 import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw import objects
-from tidemark.raw.objects import REACH, StoredManifest, StoredWatermark, read_manifest
-from tidemark.store import Store
+from tidemark.raw.objects import REACH, StoredManifest, read_manifest
+from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
@@ -80,13 +79,13 @@ class Surroundings:
                 raise ReplicaRefused(f"{path}: is of another branch of the log: lineages differ from offset {at} on")
 
 
-def around(store: Store, keys: PartitionKeys, wanted: Interval) -> Surroundings:
+def around(partition: PartitionStore, wanted: Interval) -> Surroundings:
     """Read ``offset.wm`` and the nearest manifests of its lineage beside ``wanted``, below and above."""
-    stored = watermark.read(store, keys)
-    listed = [*objects.manifests(store, keys, max(0, wanted.start - REACH))]
+    stored = watermark.read(partition)
+    listed = [*partition.manifests(max(0, wanted.start - REACH))]
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
-    near = [live for names in (below, above) if (live := _nearest(store, keys, names, _lineage(stored))) is not None]
+    near = [live for names in (below, above) if (live := _nearest(partition, names, _lineage(stored))) is not None]
     lineages = [(manifest.history, manifest.next_offset) for manifest in near]
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
@@ -99,12 +98,10 @@ def _lineage(stored: StoredWatermark | None) -> Lineage:
     return stored.lineage if stored else Lineage()
 
 
-def _nearest(
-    store: Store, keys: PartitionKeys, names: Iterable[SegmentName], lineage: Lineage
-) -> SegmentManifest | None:
+def _nearest(partition: PartitionStore, names: Iterable[SegmentName], lineage: Lineage) -> SegmentManifest | None:
     """The manifest of the first segment in ``names`` that does not begin on a dead branch."""
     for name in names:
-        stored = read_manifest(store, keys, name)
+        stored = read_manifest(partition, name)
         if stored is not None and manifests.begins_on(stored.manifest, lineage):
             return stored.manifest
     return None
@@ -147,7 +144,7 @@ class Replica:
     def _bring(self, work: SealRun, surroundings: Surroundings, high_watermark: int) -> StoredManifest | None:
         restores = surroundings.lineage.restores  # the disk's log has them if its batches are those stored beside it
         route, judge = replace(self.route, restores=restores), partial(self._judge, work, surroundings)
-        stored = read_manifest(route.store, route.keys, SegmentName.of_history(work.base_offset, len(restores)))
+        stored = read_manifest(route.partition, SegmentName.of_history(work.base_offset, len(restores)))
         if stored is not None and not self.again and _has(stored.manifest, work.end, surroundings.lineage):
             return None
         sealer = SegmentSealer(
@@ -178,13 +175,13 @@ class Replica:
 
     @staticmethod
     def _publish_again(
-        stored: StoredManifest | None, store: Store, keys: PartitionKeys, manifest: SegmentManifest
+        stored: StoredManifest | None, partition: PartitionStore, manifest: SegmentManifest
     ) -> StoredManifest:
         if stored is None or stored.manifest.name != manifest.name:
-            return manifests.write(store, keys, manifest)
+            return manifests.write(partition, manifest)
         if manifests.says_the_same(stored.manifest, manifest):
             return stored
-        return manifests.write_over(store, keys, manifest, stored)
+        return manifests.write_over(partition, manifest, stored)
 
 
 def bring_all(

@@ -20,13 +20,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
-from tidemark.raw.objects import ListedObject, StoredManifest, read_manifest
+from tidemark.raw.objects import StoredManifest, read_manifest
+from tidemark.storage import ListedObject
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.stored import manifests, stored_log, watermark
-from uploader_agent.stored.destinations import Destinations
 from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
@@ -58,7 +59,7 @@ class Reupload:
 
     def __init__(
         self,
-        destinations: Destinations,
+        incarnations: Incarnations,
         broker: int,
         log_dirs: tuple[Path, ...],
         tp: TopicPartition,
@@ -70,8 +71,9 @@ class Reupload:
             where = ", ".join(map(str, log_dirs))
             raise FormatError(str(tp), f"has no directory in {where}: run this on a broker that has a replica")
         topic_id = topic_id_of(folder)
-        _, store, keys = destinations.resolve(tp, topic_id)
-        self._replica = Replica(UploadRoute(tp, topic_id, folder, store, keys, broker), sleep, again=True)
+        _, self._partition = incarnations.resolve(tp, topic_id)
+        route = UploadRoute(tp, topic_id, folder, self._partition, broker)
+        self._replica = Replica(route, sleep, again=True)
         self._high_watermark = _high_watermark(log_dirs, tp, folder)
         self._sizes = {segment.base_offset: segment.size for segment in self._replica.segments()}
 
@@ -87,9 +89,7 @@ class Reupload:
         wanted = Intervals((work.base_offset, work.end) for work in self._works(ALL_OFFSETS) if work.segment in touched)
         if not wanted:
             return
-        surroundings = around(
-            self._route.store, self._route.keys, Interval(wanted.parts[0].start, wanted.parts[-1].end)
-        )
+        surroundings = around(self._partition, Interval(wanted.parts[0].start, wanted.parts[-1].end))
         intact = Intervals()
         for row in self._stored(wanted, surroundings, dry_run=dry_run):
             intact |= Intervals([(row.base_offset, row.next_offset)])
@@ -106,7 +106,7 @@ class Reupload:
 
     def _check_history(self) -> None:
         route = self._route
-        stored = watermark.read(route.store, route.keys)
+        stored = watermark.read(self._partition)
         if stored is None:
             return
         route = replace(route, restores=stored.watermark.restores)
@@ -116,7 +116,7 @@ class Reupload:
             end = stored.watermark.next_offset
             cut = stored.lineage.divergence(lineage, end)
             shared = [Shared(stored.lineage, end if cut is None else cut)]
-            parting = find_parting(route.store, route.keys, files, lineage, end=end, shared=shared)
+            parting = find_parting(self._partition, files, lineage, end=end, shared=shared)
         if parting is not None and parting.local is not None:  # a replica may be behind
             go_on = f"tidemark-agent branch {route.tp.topic} {route.tp.partition}"
             raise HistoriesPart(f"{route.folder}: {parting}: nothing of it is uploaded again: see `{go_on}`")
@@ -130,16 +130,15 @@ class Reupload:
 
     def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[ReuploadRow]:
         """The stored segments of ``wanted`` that are intact, or got a new manifest and new indexes."""
-        store, keys = self._route.store, self._route.keys
         with self._route.files() as files:
             lineage = files.lineage()
-        listed = stored_log.list_reaching(store, keys, wanted)
+        listed = stored_log.list_reaching(self._partition, wanted)
         logs = {log.name: log for log in listed.logs}
         names = sorted({*logs, *(entry.name for entry in listed.manifests)})
         known = StoredLog(self._route.broker)
         below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
         for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:
-            base, stored, outcome = name.base, read_manifest(store, keys, name), _AS_IT_WAS
+            base, stored, outcome = name.base, read_manifest(self._partition, name), _AS_IT_WAS
             if stored is None or not _is_intact(self._route, stored):
                 outcome, opened = _REBUILT, known.open_before(base) or ()
                 unknown = name.erasure and stored is None  # only its manifest says what was erased
@@ -175,7 +174,7 @@ class Reupload:
             return None
         if stored is not None:
             manifest = manifest.model_copy(update={"erased": stored.manifest.erased})
-        return manifests.write_over(route.store, route.keys, manifest, stored)
+        return manifests.write_over(route.partition, manifest, stored)
 
     def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
         size = self._sizes.get(work.segment, 0)
@@ -189,7 +188,7 @@ _REBUILT: Outcome = "rebuilt"
 def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
     """True if all objects of a manifest are stored as it names them."""
     for name, total in stored.manifest.objects.items():
-        info = find(route.store, route.keys.file(name))
+        info = find(route.partition.store, route.partition.keys.file(name))
         if info is None or (info.size, info.etag) != (total.size, total.etag):
             return False
     return True

@@ -20,12 +20,12 @@ from typing_extensions import override
 
 from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, Refused, StoreError, TidemarkError
 from tidemark.formats.base import Version
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.index_cache import IndexCache
 from tidemark.retry import Retry
+from tidemark.storage import ClusterStore
 from tidemark.store import Store
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.broker.properties import META, Identity, read_identity
@@ -51,17 +51,16 @@ class NameInUse(TidemarkError):
 
 
 class ClusterName:
-    """The name of ``control``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
+    """The name of ``cluster``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
 
     def __init__(
         self,
-        store: Store,
-        control: ControlKeys,
+        cluster: ClusterStore,
         own_id: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``own_id`` may raise a TidemarkError while the id is unknown. Nothing is asked yet."""
-        self._store, self._control, self._own_id, self._clock = store, control, own_id, clock
+        self._cluster, self._own_id, self._clock = cluster, own_id, clock
         self._owner: str | None = None
         self._read_again_at = 0.0
         self._wrong: TidemarkError | None = None
@@ -110,22 +109,22 @@ class ClusterName:
         if known is None or known.value.cluster_id != former:
             owner = known.value.cluster_id if known else "no cluster"
             raise ConfigError("the command line", [("FORMER", f"{former} does not own the name, but {owner}")])
-        indexes = IndexCache(self._store, self._control.indexes, parse_index)
+        indexes = IndexCache(self._cluster.store, self._cluster.keys.indexes, parse_index)
         indexes.look()
         for error in indexes.failures.values():
             raise error
         running = sorted(of_broker(one.broker) for one in indexes.kept.values() if one.written_at > utc_now() - SILENCE)
         if running:
-            rule = f"the agents of {', '.join(running)} have written under the name {self._control.cluster}"
+            rule = f"the agents of {', '.join(running)} have written under the name {self._cluster.keys.cluster}"
             minutes = f"within the last {SILENCE.seconds // 60} minutes"
             raise NameInUse(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
         new = ClusterOwner(cluster_id=own, former=(*known.value.former, former))
-        self._store.put(self._key, new.to_bytes(), if_match=known.etag)
+        self._cluster.store.put(self._key, new.to_bytes(), if_match=known.etag)
         return new
 
     @property
     def _key(self) -> str:
-        return self._control.cluster_owner
+        return self._cluster.keys.cluster_owner
 
     def _checked(self) -> str:
         """The own id, which may write. Raises the errors of :meth:`check`."""
@@ -145,14 +144,14 @@ class ClusterName:
         known = self._read()
         if known is None:
             try:
-                self._store.put(self._key, ClusterOwner(cluster_id=own).to_bytes(), if_none_match=True)
+                self._cluster.store.put(self._key, ClusterOwner(cluster_id=own).to_bytes(), if_none_match=True)
             except PreconditionFailed:
                 known = self._read()
         return own if known is None else known.value.cluster_id
 
     def _read(self) -> Version[ClusterOwner] | None:
         try:
-            return ClusterOwner.load_version(self._store, self._key)
+            return ClusterOwner.load_version(self._cluster.store, self._key)
         except NotFound:
             return None
 
@@ -160,8 +159,8 @@ class ClusterName:
         """The error if ``owner`` is another cluster than the ``own`` one."""
         if owner == own:
             return None
-        name = self._control.cluster
-        rule = f"{name} belongs to the cluster {owner} in {self._store.url}/{self._key}, and this broker is of {own}"
+        name, key = self._cluster.keys.cluster, f"{self._cluster.store.url}/{self._key}"
+        rule = f"{name} belongs to the cluster {owner} in {key}, and this broker is of {own}"
         remedy = "give this one another name; if it replaces that one for good, stop that one's agents, and run"
         return ConfigError("the agent's file", [("cluster", f"{rule}: {remedy} `tidemark-agent take-name {owner}`")])
 

@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from tidemark.formats.keys import TopicPartition
-from tidemark.raw.objects import StoredWatermark
+from tidemark.storage import StoredWatermark
 from uploader_agent.broker.admin import BrokerUnavailable, Led
 from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.observability.metrics import Metrics

@@ -16,17 +16,16 @@ from zlib import crc32
 from crc32c import crc32c
 
 from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, TidemarkError
-from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.raw.pack import PackedRange, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
 from tidemark.kafka_log.batch import CRC_START
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_log.same_batch import described, is_same, overlapping
-from tidemark.raw import objects
 from tidemark.raw.objects import PIECE_BYTES, REACH, pieces_between, read_manifest
-from tidemark.raw.packs import live_part
+from tidemark.raw.packs import live_part, read_range_bytes
 from tidemark.raw.segments import Segment, live_end, segment_of
+from tidemark.storage import PartitionStore
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import OpenFile, SegmentFiles, batch_headers, entry_up_to, file_name
 
@@ -153,8 +152,7 @@ def first_difference(
 
 
 def find_parting(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     files: SegmentFiles,
     lineage: Lineage,
     ranges: Sequence[PackedRange] = (),
@@ -181,7 +179,7 @@ def find_parting(
     log_start, log_end = bounds
     suspects: list[_Piece] = []
     known: int | None = None
-    for piece in _pieces(store, keys, [Shared(lineage, end), *shared], ranges, log_start, end):
+    for piece in _pieces(partition, [Shared(lineage, end), *shared], ranges, log_start, end):
         if known is not None and piece.end <= min(known, since):
             break
         suspects.append(piece)
@@ -247,8 +245,7 @@ class _Piece:
 
 
 def _pieces(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     shared: Sequence[Shared],
     ranges: Sequence[PackedRange],
     log_start: int,
@@ -260,16 +257,18 @@ def _pieces(
         for one in shared:
             live |= live_part(packed.range, one.lineage).clip(log_start, min(one.end, end))
         for part in reversed(live.parts):
-            yield _Piece(store, packed.range.first, part.end, packed)
-    listed = [*objects.manifests(store, keys, max(0, log_start - REACH), end)]
+            yield _Piece(partition.store, packed.range.first, part.end, packed)
+    listed = [*partition.manifests(max(0, log_start - REACH), end)]
     for entry in reversed(listed):
-        stored = read_manifest(store, keys, entry.name)
-        segment = segment_of(stored.manifest, keys.manifest(entry.name), store.url) if stored else None
+        stored = read_manifest(partition, entry.name)
+        segment = (
+            segment_of(stored.manifest, partition.keys.manifest(entry.name), partition.store.url) if stored else None
+        )
         if segment is None:
             continue
         stop = min(end, max(min(one.end, live_end(segment, one.lineage)) for one in shared))
         if stop > max(segment.base, log_start):
-            yield _Piece(store, segment.base, stop, segment)
+            yield _Piece(partition.store, segment.base, stop, segment)
 
 
 def last_batch(store: Store, segment: Segment, end: int) -> BatchHeader | None:

@@ -6,15 +6,15 @@ from itertools import takewhile
 from typing import Final
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
+from tidemark.formats.keys import MANIFEST_EXTENSION
 from tidemark.formats.raw.manifest import (
     ObjectSum,
     SegmentManifest,
 )
 from tidemark.kafka_log import Lineage, UnfinishedTransaction, carry_forward, scan_batches
-from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
-from tidemark.store import ObjectInfo, Store
+from tidemark.storage import PartitionStore
+from tidemark.store import ObjectInfo
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
 from uploader_agent.stored.objects import Summed, create, find, replace
@@ -24,13 +24,13 @@ _NEAREST_SEGMENTS: Final = 64
 """Segments below an offset that are read: a segment of each branch has it or ends there."""
 
 
-def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> StoredManifest:
+def write(partition: PartitionStore, manifest: SegmentManifest) -> StoredManifest:
     """Create ``manifest`` under its name, or return the stored one if it describes the same object.
 
     Raises:
         PreconditionFailed: the stored one describes another object, for example after a repair; look again.
     """
-    key = keys.manifest(manifest.name)
+    store, key = partition.store, partition.keys.manifest(manifest.name)
     created = create(store, key, _content(manifest))
     if isinstance(created, ObjectSum):
         return StoredManifest(manifest, created.etag)
@@ -41,15 +41,13 @@ def write(store: Store, keys: PartitionKeys, manifest: SegmentManifest) -> Store
     return StoredManifest(stored, created.etag)
 
 
-def write_over(
-    store: Store, keys: PartitionKeys, manifest: SegmentManifest, seen: StoredManifest | None
-) -> StoredManifest:
+def write_over(partition: PartitionStore, manifest: SegmentManifest, seen: StoredManifest | None) -> StoredManifest:
     """Write ``manifest`` under its name if the store still has ``seen``, or still has none: for repairs.
 
     Raises:
         PreconditionFailed: another agent wrote a manifest; look again.
     """
-    key, ours = keys.manifest(manifest.name), _content(manifest)
+    store, key, ours = partition.store, partition.keys.manifest(manifest.name), _content(manifest)
     if seen is not None:
         stored = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
         return StoredManifest(manifest, replace(store, key, ours, stored).etag)
@@ -79,7 +77,7 @@ def _description(manifest: SegmentManifest) -> tuple[object, ...]:
 
 
 def transactions_open_at(
-    store: Store, keys: PartitionKeys, offset: int, lineage: Lineage
+    partition: PartitionStore, offset: int, lineage: Lineage
 ) -> tuple[UnfinishedTransaction, ...] | None:
     """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
 
@@ -91,16 +89,16 @@ def transactions_open_at(
     """
     if offset == 0:
         return ()
-    for entry in reversed([*objects.manifests(store, keys, max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]):
-        stored = read_manifest(store, keys, entry.name)
+    for entry in reversed([*partition.manifests(max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]):
+        stored = read_manifest(partition, entry.name)
         segment = StoredSegment.of(stored.manifest, lineage) if stored else None
         if segment is None or segment.state != "whole" or segment.readable_end < offset:
             continue
         if segment.next_offset == offset:
             return segment.open_transactions
-        opened = transactions_open_at(store, keys, segment.base_offset, lineage)
-        log = find(store, keys.segment(segment.name, "log"))
+        opened = transactions_open_at(partition, segment.base_offset, lineage)
+        log = find(partition.store, partition.keys.segment(segment.name, "log"))
         if opened is not None and log is not None:
-            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
+            batches = scan_batches(pieces(partition.store, log), log.key, segment.base_offset)
             return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
     return None

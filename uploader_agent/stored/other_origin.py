@@ -11,12 +11,13 @@ from datetime import datetime
 from typing import Final
 
 from tidemark.errors import ContinuityError
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
 from tidemark.formats.table.index_cache import IndexCache
-from tidemark.store import ObjectInfo, Store
+from tidemark.storage import ClusterStore
+from tidemark.store import ObjectInfo
 from uploader_agent.runtime import Runtime
 from uploader_agent.settings import LONGEST_INDEX_INTERVAL
 
@@ -34,11 +35,11 @@ class UploadedOtherwise(ContinuityError):
 
 
 class OtherOrigin:
-    """The agents of another origin than ``origin``, by the indexes in ``store``. Any thread may ask."""
+    """The agents of another origin than ``origin``, by the indexes of ``cluster``. Any thread may ask."""
 
-    def __init__(self, store: Store, control: ControlKeys, origin: Origin, runtime: Runtime) -> None:
+    def __init__(self, cluster: ClusterStore, origin: Origin, runtime: Runtime) -> None:
         self._origin, self._runtime = origin, runtime
-        self._cache = IndexCache(store, control.indexes, _Led)
+        self._cache = IndexCache(cluster.store, cluster.keys.indexes, _Led)
         self._look_at = runtime.monotonic()
         self._lock = runtime.lock()
 

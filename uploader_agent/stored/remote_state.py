@@ -15,7 +15,8 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
-from tidemark.raw.objects import StoredManifest, StoredWatermark
+from tidemark.raw.objects import StoredManifest
+from tidemark.storage import StoredWatermark
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.stored.watermark import ForeignWatermark
 

@@ -16,17 +16,16 @@ from datetime import timedelta
 from itertools import pairwise
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
-from tidemark.raw import objects
-from tidemark.raw.objects import REACH, ListedObject, StoredManifest, StoredWatermark, read_manifest
+from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.raw.segments import segment_of
-from tidemark.store import Store
+from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
 from uploader_agent.stored import histories, watermark
 from uploader_agent.stored.histories import Shared
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
@@ -244,8 +243,7 @@ def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
 
 
 def load(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     lineage: Lineage,
     leader_epoch: int,
     topic_id: str | None,
@@ -264,7 +262,7 @@ def load(
         FormatError: names an object that does not parse.
         StoreError: the store failed.
     """
-    current = watermark.fence(store, keys, topic_id, leader_epoch, is_foreign)
+    current = watermark.fence(partition, topic_id, leader_epoch, is_foreign)
     if isinstance(current, StoredWatermark) and not replaced:  # no broker's disk tells them
         lineage = lineage.restored(current.watermark.restores)
     state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
@@ -275,15 +273,15 @@ def load(
         # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
         state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
-            first = last_base_below(store, keys, agreed.next_offset)
-    listed = list_segments(store, keys, first)
+            first = last_base_below(partition, agreed.next_offset)
+    listed = list_segments(partition, first)
     state.logs.update(log.name for log in listed.logs)
     for name, _, info in listed.manifests:
-        stored = read_manifest(store, keys, name)
+        stored = read_manifest(partition, name)
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
-    _find_last(store, keys, state)
+    _find_last(partition, state)
     state.is_split |= any(_is_left_early(segment, one) for segment in state.segments.values() for one in state.shared)
     whole = (segment for segment in state.segments.values() if segment.state == "whole")
     live = sorted((segment.base_offset, segment.readable_end) for segment in whole)
@@ -300,25 +298,25 @@ def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
     return (end if left is None else left) > max(segment.base_offset, segment.readable_end)
 
 
-def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
+def _find_last(partition: PartitionStore, state: StoredLog) -> None:
     """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere."""
     live = (segment for segment in state.segments.values() if segment.readable_end > segment.base_offset)
     newest = max(live, key=lambda segment: segment.readable_end, default=None)
     if newest is None or newest.last is not None or newest.state != "whole":
         return
-    stored = read_manifest(store, keys, newest.name)
+    stored = read_manifest(partition, newest.name)
     if stored is None or (stored.manifest.batch_count == 0):
         return
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
-        segment = segment_of(stored.manifest, keys.manifest(newest.name), store.url)
-        last, split = histories.last_batches(store, segment, newest.readable_end)
+        segment = segment_of(stored.manifest, partition.keys.manifest(newest.name), partition.store.url)
+        last, split = histories.last_batches(partition.store, segment, newest.readable_end)
         state.segments[newest.name], state.is_split = replace(newest, last=last), split is not None
 
 
-def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:
+def last_base_below(partition: PartitionStore, offset: int) -> int:
     """The highest base offset below ``offset`` of a stored segment; 0 without one."""
-    return max((entry.name.base for entry in objects.manifests(store, keys, max(0, offset - REACH), offset)), default=0)
+    return max((entry.name.base for entry in partition.manifests(max(0, offset - REACH), offset)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,10 +327,10 @@ class StoredListing:
     logs: list[ListedObject] = field(default_factory=list)
 
 
-def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None = None) -> StoredListing:
+def list_segments(partition: PartitionStore, start: int, end: int | None = None) -> StoredListing:
     """The listed segments that start in ``[start, end)``."""
     listing = StoredListing()
-    for entry in objects.listed(store, keys, start, end):
+    for entry in partition.objects(start, end):
         if entry.extension == MANIFEST_EXTENSION:
             listing.manifests.append(entry)
         elif entry.extension == "log":
@@ -340,14 +338,13 @@ def list_segments(store: Store, keys: PartitionKeys, start: int, end: int | None
     return listing
 
 
-def list_reaching(store: Store, keys: PartitionKeys, holes: Intervals) -> StoredListing:
+def list_reaching(partition: PartitionStore, holes: Intervals) -> StoredListing:
     """The listed segments that may overlap ``holes``, which are not empty."""
-    return list_segments(store, keys, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
+    return list_segments(partition, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
 
 
 def read_news(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     listing: StoredListing,
     etags: Mapping[SegmentName, str],
     holes: Intervals,
@@ -369,4 +366,4 @@ def read_news(
         if etags.get(name) != info.etag
         and (name in near or name in etags or (since is not None and info.modified >= since - _CLOCK_SLACK))
     ]
-    return [manifest for name in chosen if (manifest := read_manifest(store, keys, name)) is not None]
+    return [manifest for name in chosen if (manifest := read_manifest(partition, name)) is not None]

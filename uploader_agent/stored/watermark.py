@@ -14,15 +14,14 @@ import structlog
 from crc32c import crc32c
 
 from tidemark.errors import ContinuityError, FormatError, NotFound, TidemarkError, UnknownOutcome
-from tidemark.formats.keys import WATERMARK_NAME, PartitionKeys
+from tidemark.formats.keys import WATERMARK_NAME
 from tidemark.formats.raw import watermark as watermark_format
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import OtherWatermark, StoredWatermark, find_watermark
-from tidemark.store import Store
+from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
 from uploader_agent.clock import utc_now
 
 logger = structlog.get_logger(__name__)
@@ -151,35 +150,34 @@ def says_more(new: Watermark, old: Watermark | None) -> bool:
     return old is None or new != old.model_copy(update={"broker": new.broker, "written_at": new.written_at})
 
 
-def read(store: Store, keys: PartitionKeys) -> StoredWatermark | None:
+def read(partition: PartitionStore) -> StoredWatermark | None:
     """The stored watermark; None if there is none.
 
     Raises:
         FormatError: it does not parse, or another uploader wrote it.
     """
-    stored = find_watermark(store, keys)
+    stored = partition.watermark()
     if isinstance(stored, OtherWatermark):
         rule = "was written by another uploader: stop it, since two must never share a prefix, and take the prefix over"
-        raise FormatError(keys.watermark, f"{rule} with tidemark-agent adopt")
+        raise FormatError(partition.keys.watermark, f"{rule} with tidemark-agent adopt")
     return stored
 
 
 def fence(
-    store: Store, keys: PartitionKeys, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
+    partition: PartitionStore, topic_id: str | None, leader_epoch: int, is_foreign: IsForeign
 ) -> StoredWatermark | ForeignWatermark | None:
     """The result of :func:`read`. Raises :class:`Fenced` if a later leader wrote it, unless it ``is_foreign``."""
-    stored = read(store, keys)
+    stored = read(partition)
     if stored and stored.watermark.topic_id == topic_id and stored.watermark.leader_epoch > leader_epoch:
         if is_foreign(stored):
             return ForeignWatermark(stored.watermark.leader_epoch, stored.etag)
         theirs = f"broker {stored.watermark.broker} leads it under epoch {stored.watermark.leader_epoch}"
-        raise Fenced(f"{keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
+        raise Fenced(f"{partition.keys.watermark}: {theirs}, and this broker's epoch is {leader_epoch}")
     return stored
 
 
 def write(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     base_offset: int,
     watermark: Watermark,
     before: StoredWatermark | ForeignWatermark | None,
@@ -191,15 +189,13 @@ def write(
         ContinuityError: ``watermark`` would move back.
     """
     if isinstance(before, ForeignWatermark):
-        _copy_aside(store, keys, before)
+        _copy_aside(partition, before)
     elif before is not None and not watermark.supersedes(before.watermark):
-        raise ContinuityError(f"{keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
-    return put(store, keys, base_offset, watermark, before.etag if before else None)
+        raise ContinuityError(f"{partition.keys.watermark}: {watermark.order} must not follow {before.watermark.order}")
+    return put(partition, base_offset, watermark, before.etag if before else None)
 
 
-def put(
-    store: Store, keys: PartitionKeys, base_offset: int, watermark: Watermark, etag_before: str | None
-) -> StoredWatermark:
+def put(partition: PartitionStore, base_offset: int, watermark: Watermark, etag_before: str | None) -> StoredWatermark:
     """Replace the object with ``etag_before``, or create it. After an unknown outcome the object is read back.
 
     Raises:
@@ -207,12 +203,12 @@ def put(
     """
     body = watermark_format.render(base_offset, watermark)
     try:
-        etag = store.put(
-            keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None
+        etag = partition.store.put(
+            partition.keys.watermark, body, crc32c=crc32c(body), if_match=etag_before, if_none_match=etag_before is None
         )
     except UnknownOutcome as error:
         try:
-            stored = store.get(keys.watermark)
+            stored = partition.store.get(partition.keys.watermark)
         except NotFound:
             raise error from None
         if stored.body != body:
@@ -221,9 +217,9 @@ def put(
     return StoredWatermark(base_offset, watermark, etag)
 
 
-def _copy_aside(store: Store, keys: PartitionKeys, foreign: ForeignWatermark) -> None:
+def _copy_aside(partition: PartitionStore, foreign: ForeignWatermark) -> None:
     """Keep ``foreign`` as evidence."""
-    folder = keys.control.foreign_watermarks(keys.place, keys.partition)
+    folder = partition.keys.control.foreign_watermarks(partition.keys.place, partition.keys.partition)
     target = f"{folder}{foreign.etag.strip(chr(34))}/{WATERMARK_NAME}"
-    store.copy(keys.watermark, target, source_etag=foreign.etag)
-    logger.warning("foreign_offset_wm_replaced", key=keys.watermark, copy=target)
+    partition.store.copy(partition.keys.watermark, target, source_etag=foreign.etag)
+    logger.warning("foreign_offset_wm_replaced", key=partition.keys.watermark, copy=target)

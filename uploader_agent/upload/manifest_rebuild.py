@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.errors import FormatError, SegmentError
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import Lineage, SegmentScanner, SegmentSummary, UnfinishedTransaction
 from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.raw.objects import pieces
+from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import Bytes, checksum
@@ -45,14 +46,13 @@ def rebuild(
     ``offsets`` and ``cleanup`` are the broker's statements. With ``next_base`` the segment accounts for the offsets up
     to there: the cleaner has removed the records in between.
     """
-    summary, lineage, objects = reindex(route.store, route.keys, name, log, lineages, open_before, put)
+    summary, lineage, objects = reindex(route.partition, name, log, lineages, open_before, put)
     end = max(summary.next_offset, next_base or 0)
     return route.manifest(name, summary, lineage, objects, offsets, cleanup, next_offset=end)
 
 
 def reindex(
-    store: Store,
-    keys: PartitionKeys,
+    partition: PartitionStore,
     name: SegmentName,
     log: ObjectInfo,
     lineages: KnownLineages,
@@ -74,14 +74,16 @@ def reindex(
     scanner = SegmentScanner(log.key, name.base, open_before=opened)
     indexes = DerivedIndexes(name.base, log.size, opened)
     branch = BatchLineage(log.key, lineages)
-    summary = _scan(store, log, scanner, indexes, branch)
+    summary = _scan(partition.store, log, scanner, indexes, branch)
     if not summary.batch_count:
         raise NotRebuilt(log.key, "has no record batch")
     lineage = lineage_of(log.key, summary, lineages, branch.left_at)
     objects = {name.file("log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
     for extension, data in indexes.files():
         content = Bytes(name.file(extension), data)
-        objects[content.name] = put(store, keys.file(content.name), Summed(content, checksum(content)))
+        objects[content.name] = put(
+            partition.store, partition.keys.file(content.name), Summed(content, checksum(content))
+        )
     return summary, lineage, objects
 
 

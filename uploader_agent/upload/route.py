@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import (
     ObjectSum,
     OpenTransaction,
@@ -18,7 +18,7 @@ from tidemark.formats.raw.manifest import (
     last_batch_of,
 )
 from tidemark.kafka_log import Lineage, SegmentSummary
-from tidemark.store import Store
+from tidemark.storage import PartitionStore
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import utc_now
@@ -37,8 +37,7 @@ class UploadRoute:
     tp: TopicPartition
     topic_id: str | None
     folder: Path
-    store: Store
-    keys: PartitionKeys
+    partition: PartitionStore
     broker: int
     hold: Hold | None = None
     origin: Origin = "disk"
@@ -72,7 +71,7 @@ class UploadRoute:
         """
         end = summary.next_offset if next_offset is None else next_offset
         return SegmentManifest(
-            cluster=self.keys.cluster,
+            cluster=self.partition.keys.cluster,
             topic=self.tp.topic,
             topic_id=self.topic_id,
             partition=self.tp.partition,

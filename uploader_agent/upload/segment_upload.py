@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 import structlog
 
 from tidemark.errors import SegmentError, TidemarkError
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
-from tidemark.store import ObjectInfo, Store
+from tidemark.storage import PartitionStore
+from tidemark.store import ObjectInfo
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import (
     Bytes,
@@ -80,7 +81,7 @@ class SegmentSealer:
     has_log: bool = False
     packed: tuple[PackedPart, ...] = ()
     compare_packs: bool = True
-    publish: Callable[[Store, PartitionKeys, SegmentManifest], StoredManifest] = manifests.write
+    publish: Callable[[PartitionStore, SegmentManifest], StoredManifest] = manifests.write
     put: PutDerived = create_derived
     adopted: Callable[[], None] = lambda: None
 
@@ -157,7 +158,7 @@ class _Seal:
         return self._publish(manifest)
 
     def _publish(self, manifest: SegmentManifest) -> StoredManifest:
-        return self._sealer.publish(self._route.store, self._route.keys, manifest)
+        return self._sealer.publish(self._route.partition, manifest)
 
     def _rotated_at(self) -> datetime | None:
         """The time at which the segment that ends with this run was rotated; None if the run ends before it.
@@ -190,10 +191,10 @@ class _Seal:
 
     def _place(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
         """Store the ``.log`` under its first name that no other branch has, or adopt the segment stored there."""
-        store, ours = self._route.store, Summed(self._run.log, scanned.crc32c)
+        store, ours = self._route.partition.store, Summed(self._run.log, scanned.crc32c)
         key = ""
         for name in _names(self._base, scanned, lineage):
-            key = self._route.keys.segment(name, "log")
+            key = self._route.partition.keys.segment(name, "log")
             created = create(store, key, ours, look_first=self._sealer.has_log)
             if isinstance(created, ObjectSum):
                 return name, {name.file("log"): created}
@@ -210,7 +211,7 @@ class _Seal:
         None if the run is of another branch; without a manifest also if it is damaged, or lacks packed records.
         """
         route = self._route
-        stored = read_manifest(route.store, route.keys, name)
+        stored = read_manifest(route.partition, name)
         if stored is not None:
             if not manifests.begins_on(stored.manifest, lineage):
                 return None
@@ -239,21 +240,23 @@ class _Seal:
             return False
         stored = {
             header.base_offset: header.crc
-            for header in scan_batches(pieces(self._route.store, log), log.key, self._base)
+            for header in scan_batches(pieces(self._route.partition.store, log), log.key, self._base)
         }
         ours = (header for header in batch_headers(self._run.log, 0) if header.next_offset <= end)
         return any(stored.get(header.base_offset) != header.crc for header in ours)
 
     def _keep_damaged(self, scanned: ScannedSegment, lineage: Lineage) -> _Placed | StoredManifest:
         """Keep all bytes of a damaged run, unless the store has a sound copy already."""
-        store, keys = self._route.store, self._route.keys
+        partition = self._route.partition
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
         for sound in _names(self._base, scanned, lineage):
-            stored = read_manifest(store, keys, sound)
+            stored = read_manifest(partition, sound)
             if stored is not None and manifests.begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)
-        created = create(store, keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c))
+        created = create(
+            partition.store, partition.keys.segment(name, "corrupt"), Summed(self._run.log, scanned.crc32c)
+        )
         if isinstance(created, ObjectInfo):
             raise Diverged(f"{created.key}: has other bytes than {self._path}, of the same CRC32C")
         return name, {name.file("corrupt"): created}
@@ -264,8 +267,9 @@ class _Seal:
             return
         for extension, data in scanned.indexes.files():
             content = Bytes(name.file(extension), data)
-            key = self._route.keys.file(content.name)
-            yield content.name, self._sealer.put(self._route.store, key, Summed(content, checksum(content)))
+            partition = self._route.partition
+            key, summed = partition.keys.file(content.name), Summed(content, checksum(content))
+            yield content.name, self._sealer.put(partition.store, key, summed)
 
 
 def _names(base: int, scanned: ScannedSegment, lineage: Lineage) -> Iterator[SegmentName]:

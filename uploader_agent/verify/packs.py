@@ -11,11 +11,13 @@ from functools import partial
 from itertools import islice
 
 from tidemark.errors import FormatError, NotFound
-from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import PartitionOfId
-from tidemark.formats.raw.pack import PackedRange, read_footer
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage
+from tidemark.raw.packs import read_footer
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
+from tidemark.storage import ClusterStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.verify.segment import Severity, VerifyFinding, other_history
@@ -46,16 +48,16 @@ def compare_packs(
     places: dict[Endpoint, dict[PartitionOfId, LedPartition]] = {}
     for partition in partitions:
         if partition.led.topic_id is not None:
-            wanted = places.setdefault(partition.uploader.where[1].endpoint, {})
+            wanted = places.setdefault(partition.uploader.where.keys.endpoint, {})
             wanted[PartitionOfId(partition.led.topic_id, partition.tp.partition)] = partition
     done = 0
     for wanted in places.values():
-        store, keys = next(iter(wanted.values())).uploader.where
+        cluster = next(iter(wanted.values())).uploader.where.cluster
         brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.local.replicas)}
         gathered: list[PackedRange] = []
-        listed = _listed(store, keys.control, brokers)
+        listed = _listed(cluster, brokers)
         while packs := list(islice(listed, _AT_A_TIME)):
-            for ranges in pool.map(partial(_ranges, store, wanted), packs):
+            for ranges in pool.map(partial(_ranges, cluster.store, wanted), packs):
                 if isinstance(ranges, VerifyFinding):
                     tell(ranges)
                 else:
@@ -69,9 +71,13 @@ def compare_packs(
     return findings
 
 
-def _listed(store: Store, control: ControlKeys, brokers: Iterable[int]) -> Iterator[ObjectInfo]:
+def _listed(cluster: ClusterStore, brokers: Iterable[int]) -> Iterator[ObjectInfo]:
     for broker in sorted(brokers):
-        yield from (info for info in store.list(control.packs(broker)) if control.pack_of(info.key) is not None)
+        yield from (
+            info
+            for info in cluster.store.list(cluster.keys.packs(broker))
+            if cluster.keys.pack_of(info.key) is not None
+        )
 
 
 def _ranges(
@@ -102,9 +108,8 @@ def _compare(
 
 
 def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyFinding]:
-    store, keys = partition.uploader.where
     written = partition.remote.watermark
-    seals = SealsAround(store, keys, written.history if written else Lineage())
+    seals = SealsAround(partition.uploader.where, written.history if written else Lineage())
     seals.look(*bounds(packed.range for packed in ranges))
     damaged: list[VerifyFinding] = []
 
@@ -116,7 +121,7 @@ def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyF
 
 
 def _finding(partition: LedPartition, lacking: Lacking) -> VerifyFinding:
-    tp, keys = partition.tp, partition.uploader.where[1]
+    tp, keys = partition.tp, partition.uploader.where.keys
     first, *others = lacking.packs
     have = f"{first} and {len(others)} more packs have" if others else f"{first} has"
     key, span = keys.segment(lacking.name, "log"), (lacking.start, lacking.end)

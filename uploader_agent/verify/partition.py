@@ -15,17 +15,17 @@ from typing import NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError, StoreError
 from tidemark.formats.keys import PartitionKeys
-from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.gaps import REMOTE_TIER
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.formats.raw.pack import PackedRange, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.kafka_log.same_batch import described
-from tidemark.raw import objects
+from tidemark.raw import tombstones
 from tidemark.raw.heads import Heads, PartitionLook
-from tidemark.raw.objects import StoredWatermark, pieces
-from tidemark.raw.packs import chain, live_part, packed_end
+from tidemark.raw.objects import pieces
+from tidemark.raw.packs import chain, live_part, packed_end, read_range_bytes
+from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
 from tidemark.timestamps import utc_now
 from uploader_agent.disk.log_dirs import LocalSegment
@@ -126,24 +126,24 @@ class _Verification:
 
     def run(self) -> VerifyVerdict:
         """Check segments, packs, holes and the watermark in turn; findings are reported as they come."""
-        store, keys = self._partition.uploader.where
-        look = self._heads.look(store, keys, lambda: watermark.read(store, keys))
+        partition = self._partition.uploader.where
+        look = self._heads.look(partition, lambda: watermark.read(partition))
         stored, tail = look.stored if look else None, CheckedTail()
         live = self._partition.uploader.lineage()
         if stored is not None:
             live = live.with_history(stored.lineage)
             self._line_1 = stored.base_offset
             self._report_gaps(stored)
-        for checked in self._check_segments(store, keys, live):
+        for checked in self._check_segments(partition, live):
             self._take(checked)
-        self._take_removed(store, keys)
+        self._take_removed(partition)
         if (parting := self._partition.uploader.parting) is not None:
             detail = f"{parting}: {other_history(self._partition.tp)}"
             end = max(parting.stored_end, parting.log_end)
             self.say(VerifyFinding(Severity.PARTED, parting.at, end, None, detail, wrong=True))
         if look is not None:
-            tail = self._check_tail(look, store, keys, live)
-            self._check_holes(look.stored, keys)
+            tail = self._check_tail(look, partition, live)
+            self._check_holes(look.stored, partition.keys)
         self._check_lag(stored)
         offsets = self._partition.offsets
         return VerifyVerdict(
@@ -182,9 +182,9 @@ class _Verification:
             word = Severity.TIERED if gap.in_remote_tier else Severity.GAP
             self.say(VerifyFinding(word, gap.start, gap.end, None, f"{gap.reason}, acknowledged"))
 
-    def _check_segments(self, store: Store, keys: PartitionKeys, live: Lineage) -> Iterator[Checked]:
-        check_segment = partial(check, store, keys, live=live, deep=self._deep)
-        names = (entry.name for entry in objects.manifests(store, keys))
+    def _check_segments(self, partition: PartitionStore, live: Lineage) -> Iterator[Checked]:
+        check_segment = partial(check, partition, live=live, deep=self._deep)
+        names = (entry.name for entry in partition.manifests())
         for chunk in _chunks(names, _AT_A_TIME):
             yield from self._pool.map(check_segment, chunk)
 
@@ -202,19 +202,19 @@ class _Verification:
         self._covered |= own
         self._compare_with_disk(checked)
 
-    def _take_removed(self, store: Store, keys: PartitionKeys) -> None:
+    def _take_removed(self, partition: PartitionStore) -> None:
         """Count offsets that retention removed as covered. Offsets of an invalid tombstone are a hole."""
         try:
-            self._covered |= tombstones.removed(store, keys)
+            self._covered |= tombstones.removed(partition)
         except FormatError as error:
             self.say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
-    def _check_tail(self, look: PartitionLook, store: Store, keys: PartitionKeys, live: Lineage) -> CheckedTail:
+    def _check_tail(self, look: PartitionLook, partition: PartitionStore, live: Lineage) -> CheckedTail:
         """Check the packed offsets beyond the segments."""
         current = look.stored.watermark
         known = self._covered | Intervals.of(current.gaps) | Intervals.of(current.acknowledged_gaps)
         sealed_end = known.contiguous_from(current.next_offset)
-        tail = check_tail(look, store, keys, live, sealed_end, deep=self._deep)
+        tail = check_tail(look, partition, live, sealed_end, deep=self._deep)
         for finding in tail.findings:
             self.say(finding)
         for part in tail.covered - self._covered:
@@ -223,7 +223,7 @@ class _Verification:
             detail = (
                 f"claimed by broker {current.broker} under leader epoch {current.leader_epoch}; nothing is stored yet"
             )
-            self.say(VerifyFinding(Severity.CLAIMED, sealed_end, sealed_end, keys.watermark, detail))
+            self.say(VerifyFinding(Severity.CLAIMED, sealed_end, sealed_end, partition.keys.watermark, detail))
         for hole in (known | tail.covered).missing(sealed_end, tail.end):
             detail = f"leads to packs up to {tail.end}, but neither a segment nor a readable pack has them"
             self.say(VerifyFinding(Severity.GAP, hole.start, hole.end, tail.head, detail, wrong=True))
@@ -255,7 +255,7 @@ class _Verification:
         """That the stored segment is of another history than the disk's, if a batch of the disk shows that."""
         assert checked.log is not None
         log = ObjectInfo(checked.key, checked.log.size, checked.log.etag, utc_now())
-        stored = scan_batches(pieces(self._partition.uploader.where[0], log), checked.key, checked.base_offset)
+        stored = scan_batches(pieces(self._partition.uploader.where.store, log), checked.key, checked.base_offset)
         try:
             found = first_difference(stored, local_batches(files, checked.base_offset))
         except (NotFound, PreconditionFailed, SegmentError):
@@ -276,7 +276,7 @@ class _Verification:
             if self._deep and f"{checksum(local):08x}" != log.crc32c:
                 return f"has CRC32C {log.crc32c}, and {path} another one"
         elif self._deep:
-            store = self._partition.uploader.where[0]
+            store = self._partition.uploader.where.store
             version = ObjectInfo(checked.key, log.size, log.etag, utc_now())
             ours = scan_batches(pieces(store, version), checked.key, checked.base_offset)
             try:
@@ -360,7 +360,7 @@ class CheckedTail:
 
 
 def check_tail(
-    look: PartitionLook, store: Store, keys: PartitionKeys, lineage: Lineage, sealed_end: int, *, deep: bool
+    look: PartitionLook, partition: PartitionStore, lineage: Lineage, sealed_end: int, *, deep: bool
 ) -> CheckedTail:
     """Check the packed offsets beyond ``sealed_end``: heads and packs exist, they are whole, and they leave no hole.
 
@@ -384,9 +384,9 @@ def check_tail(
     for entry in look.entries:
         end = packed_end(entry, lineage)
         if end > max(tail.end, sealed_end):
-            tail.end, tail.head = end, keys.control.head(entry.last.name.broker)
+            tail.end, tail.head = end, partition.keys.control.head(entry.last.name.broker)
         try:
-            ranges = chain(store, keys.control, entry, sealed_end) if end > sealed_end else []
+            ranges = chain(partition.cluster, entry, sealed_end) if end > sealed_end else []
         except FormatError as error:
             report(error)
             continue
@@ -396,7 +396,7 @@ def check_tail(
             if at in seen or not live:
                 continue
             seen.add(at)
-            findings = [*_read_range(store, packed)] if deep else []
+            findings = [*_read_range(partition.store, packed)] if deep else []
             tail.findings += findings
             tail.ranges, tail.size = tail.ranges + 1, tail.size + packed.range.size
             if not any(finding.word is Severity.CORRUPT for finding in findings):

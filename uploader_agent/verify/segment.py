@@ -13,11 +13,12 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
-from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from tidemark.raw.objects import pieces, read_checksum, read_manifest
-from tidemark.store import ObjectInfo, Store
+from tidemark.storage import PartitionStore
+from tidemark.store import ObjectInfo
 
 
 class Severity(StrEnum):
@@ -88,29 +89,28 @@ class Checked:
     findings: list[VerifyFinding] = field(default_factory=list)
 
 
-def check(store: Store, keys: PartitionKeys, name: SegmentName, live: Lineage, *, deep: bool) -> Checked:
+def check(partition: PartitionStore, name: SegmentName, live: Lineage, *, deep: bool) -> Checked:
     """Check the segment ``name`` against the ``live`` lineage; ``deep`` reads all bytes.
 
     Raises:
         StoreError: the store failed.
     """
-    key, base_offset = keys.manifest(name), name.base
+    key, base_offset = partition.keys.manifest(name), name.base
     try:
-        stored = read_manifest(store, keys, name)
+        stored = read_manifest(partition, name)
     except FormatError as error:
         wrong = VerifyFinding(Severity.CORRUPT, base_offset, base_offset, key, error.rule, wrong=True)
         return Checked(base_offset, base_offset, base_offset, findings=[wrong])
     if stored is None:
         return Checked(base_offset, base_offset, base_offset)
-    return _Check(store, keys, stored.manifest, live).run(deep=deep)
+    return _Check(partition, stored.manifest, live).run(deep=deep)
 
 
 class _Check:
     """The steps of :func:`check`."""
 
-    def __init__(self, store: Store, keys: PartitionKeys, manifest: SegmentManifest, live: Lineage) -> None:
-        self._store = store
-        self._keys = keys
+    def __init__(self, partition: PartitionStore, manifest: SegmentManifest, live: Lineage) -> None:
+        self._partition = partition
         self._manifest = manifest
         self._live = live
         self._log = manifest.log_name
@@ -126,7 +126,7 @@ class _Check:
                 self._findings.append(broken)
                 readable = readable and name != self._log
         if self._log not in manifest.objects:
-            key = self._keys.manifest(manifest.name)
+            key = self._partition.keys.manifest(manifest.name)
             self._add(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
             readable = False
         if manifest.last_batch_end < manifest.next_offset and not manifest.damage:
@@ -139,7 +139,7 @@ class _Check:
             sum(total.size for total in manifest.objects.values()),
             manifest.objects.get(self._log) if exact else None,
             manifest.gone,
-            self._keys.file(self._log),
+            self._partition.keys.file(self._log),
             self._findings,
         )
 
@@ -149,21 +149,21 @@ class _Check:
         if manifest.damage is not None:
             end = manifest.damage.offset
             detail = f"kept as damaged: at byte {manifest.damage.position}, {manifest.damage.rule}"
-            key = self._keys.file(self._log)
+            key = self._partition.keys.file(self._log)
             self._findings.append(VerifyFinding(Severity.CORRUPT, end, manifest.next_offset, key, detail))
         diverged = manifest.history.divergence(self._live, end)
         if diverged is None:
             return end
         at = max(manifest.base_offset, diverged)
         self._findings.append(
-            VerifyFinding(Severity.TRUNCATED, at, end, self._keys.file(self._log), "is of a dead branch")
+            VerifyFinding(Severity.TRUNCATED, at, end, self._partition.keys.file(self._log), "is of a dead branch")
         )
         return at
 
     def _check_object(self, name: str, total: ObjectSum, *, deep: bool) -> VerifyFinding | None:
-        key = self._keys.file(name)
+        key = self._partition.keys.file(name)
         try:
-            info = self._store.head(key)
+            info = self._partition.store.head(key)
         except NotFound:
             word = Severity.GAP if name == self._log else Severity.CORRUPT
             return self._wrong(word, key, "does not exist, although its manifest names it")
@@ -180,14 +180,14 @@ class _Check:
         return self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
 
     def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
-        value = read_checksum(self._store, info)  # from the bytes, since the store's disks are to be verified
+        value = read_checksum(self._partition.store, info)  # from the bytes, since the store's disks are to be verified
         return None if f"{value:08x}" == total.crc32c else f"has bytes of CRC32C {value:08x} and not {total.crc32c}"
 
     def _read_log(self, info: ObjectInfo) -> str | None:
         manifest, lineage = self._manifest, Lineage(self._manifest.lineage)
         scanner, expected = SegmentScanner(info.key, manifest.base_offset), manifest.base_offset
         try:
-            for piece in pieces(self._store, info):
+            for piece in pieces(self._partition.store, info):
                 for header in scanner.batches(piece):
                     if header.base_offset > expected:
                         self._add_missing(expected, header.base_offset)
@@ -209,7 +209,7 @@ class _Check:
         return None if sum_ == expected_sum else f"has bytes of CRC32C {sum_} and not {expected_sum}"
 
     def _add_missing(self, start: int, end: int) -> None:
-        key = self._keys.file(self._log)
+        key = self._partition.keys.file(self._log)
         if self._manifest.compacted:
             self._findings.append(VerifyFinding(Severity.COMPACTED, start, end, key, "removed by compaction"))
         else:

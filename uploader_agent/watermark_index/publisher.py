@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, TypeAdapter
 
 from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.base import canonical_list
-from tidemark.formats.keys import ControlKeys, TopicPartition
+from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import last_batch_of
 from tidemark.formats.raw.watermark_index import (
     DamagedHead,
@@ -29,6 +29,7 @@ from tidemark.formats.raw.watermark_index import (
     WatermarkIndex,
     as_stored,
 )
+from tidemark.storage import ClusterStore, Storage
 from tidemark.store import Store
 from tidemark.store.clock import MOST, described
 from uploader_agent import __version__, clock
@@ -40,7 +41,6 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
-from uploader_agent.stored.destinations import Destinations
 
 logger = structlog.get_logger(__name__)
 
@@ -260,7 +260,7 @@ class IndexPublisher:
 
     def __init__(
         self,
-        destinations: Destinations,
+        storage: Storage,
         broker: int,
         endpoints: str,
         settings: IndexSettings,
@@ -268,21 +268,22 @@ class IndexPublisher:
         unread: Callable[[], Sequence[DiskFault]] = tuple,
         runtime: Runtime = MACHINE,
     ) -> None:
-        """``endpoints`` is a digest of the configuration of ``destinations``.
+        """``endpoints`` is a digest of the configuration of ``storage``.
 
         People must learn of what ``damaged`` returns, the damage of this broker's heads, and ``unread``, what cannot be
         read of its disks.
         """
-        self._destinations = destinations
+        self._storage = storage
+        self._cluster = storage.cluster_store()
         self._broker = broker
         self._endpoints = endpoints
         self._settings = settings
         self._damaged = damaged
         self._unread = unread
         self._runtime = runtime
-        self._default_url = destinations.control_store.url
-        self._writers = {self._default_url: self._writer(self._default_url, destinations.control)}
-        self._of_gaps = self._writer(self._default_url, destinations.control, of_gaps=True)
+        self._default_url = self._cluster.store.url
+        self._writers = {self._default_url: self._writer(self._cluster)}
+        self._of_gaps = self._writer(self._cluster, of_gaps=True)
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._known: dict[TopicPartition, _KnownEntry] = {}
         self.has_written = False
@@ -291,7 +292,7 @@ class IndexPublisher:
     @property
     def control_store(self) -> Store:
         """The default bucket, with the clock that all stated times use."""
-        return self._destinations.control_store
+        return self._cluster.store
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
@@ -338,12 +339,13 @@ class IndexPublisher:
                 row = IndexRow.of(former), former.observed_at
             else:
                 continue
-            url, control = self._destinations.bucket(tp)
+            endpoint = self._storage.endpoint(*tp)
+            url = endpoint.store
             by_store[self._default_url][tp] = row
             if url != self._default_url:
                 by_store.setdefault(url, {})[tp] = row
                 if url not in self._writers:
-                    self._writers[url] = self._writer(url, control)
+                    self._writers[url] = self._writer(self._storage.cluster_store(endpoint))
         self._known = known
         if len(known) == len(partitions):
             self._former = {}
@@ -353,10 +355,10 @@ class IndexPublisher:
         written.append(self._of_gaps.write_if_due(with_gaps, now=now))
         return any(written)
 
-    def _writer(self, url: str, control: ControlKeys, *, of_gaps: bool = False) -> IndexWriter:
-        store, intervals = self._destinations.store(url), self._intervals()
+    def _writer(self, cluster: ClusterStore, *, of_gaps: bool = False) -> IndexWriter:
+        intervals = self._intervals()
         broker, endpoints, told = self._broker, self._endpoints, (self._damaged, self._unread)
-        return IndexWriter(store, control, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
+        return IndexWriter(cluster, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
 
     def _intervals(self) -> tuple[float, float]:
         return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
@@ -475,8 +477,7 @@ class IndexWriter:
 
     def __init__(
         self,
-        store: Store,
-        control: ControlKeys,
+        cluster: ClusterStore,
         broker: int,
         endpoints: str,
         min_interval: float,
@@ -487,9 +488,9 @@ class IndexWriter:
         of_gaps: bool = False,
         runtime: Runtime = MACHINE,
     ) -> None:
-        self._store = store
-        self._cluster = control.cluster
-        self._key = control.broker_gaps(broker) if of_gaps else control.index(broker)
+        self._store = cluster.store
+        self._cluster = cluster.keys.cluster
+        self._key = cluster.keys.broker_gaps(broker) if of_gaps else cluster.keys.index(broker)
         self._broker = broker
         self._endpoints = endpoints
         self._min_interval = min_interval

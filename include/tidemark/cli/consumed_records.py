@@ -25,9 +25,9 @@ from tidemark.consumer.modes import Mode
 from tidemark.decode import SCHEMA, unrepresentable_timestamps
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.offset_bounds import Edges, OffsetBounds
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
+from tidemark.storage import Storage
 from tidemark.words import start_of, utc_time
 
 if TYPE_CHECKING:

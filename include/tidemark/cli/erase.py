@@ -20,7 +20,16 @@ import typer
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
 from tidemark.erasure.progress import RequestProgress, TopicProgress, progress_of
 from tidemark.erasure.reports import RequestOutcome, left
-from tidemark.erasure.requests import ErasureFolder, ends_of, find_request, folders_of, has_integers, summary
+from tidemark.erasure.requests import (
+    ErasureFolder,
+    all_requests,
+    approved,
+    ends_of,
+    find_request,
+    folders_of,
+    has_integers,
+    summary,
+)
 from tidemark.erasure.secret import secrets
 from tidemark.errors import ConfigError
 from tidemark.formats import object_sizes
@@ -32,8 +41,6 @@ from tidemark.formats.raw.erasure import (
     ErasureWithdrawal,
     NotApproved,
     SearchedTopic,
-    all_requests,
-    approved,
 )
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import open_topic_table
@@ -200,11 +207,11 @@ def status(
     """
     deployment = load_topics(topics)
     if name is None:
-        found = [each for of in folders_of(deployment, cluster) for each in all_requests(of.store, of.control)]
+        found = [each for of in folders_of(deployment, cluster) for each in all_requests(of.cluster)]
         found.sort(key=lambda each: each.request.at)
     else:
         folder, _ = find_request(deployment, cluster, name)
-        found = [approved(folder.store, folder.control, name)]
+        found = [approved(folder.cluster, name)]
     today, known = utc_now().date(), progress_of(deployment, found)
     states = [_state(each, today) for each in known]
     lines = [line for each in known for line in _lines(each, today)]
@@ -221,7 +228,7 @@ def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = 
     """
     deployment = load_topics(topics)
     folder, stored = find_request(deployment, cluster, name)
-    [known] = progress_of(deployment, [approved(folder.store, folder.control, name)])
+    [known] = progress_of(deployment, [approved(folder.cluster, name)])
     now = utc_now()
     state = _state(known, now.date())
     answer = {

@@ -17,7 +17,7 @@ from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 if TYPE_CHECKING:
-    from tidemark.remote.catalog.storage import Storage
+    from tidemark.storage import Storage
     from tidemark.topics import Deployment
 
 
@@ -100,7 +100,7 @@ def storage_of(topics: Path, topic: str, cluster: str | None) -> Storage:
     Raises:
         ConfigError: the file is wrong, or several clusters have the topic.
     """
-    from tidemark.remote.catalog.storage import Storage
+    from tidemark.storage import Storage
 
     deployment = load_topics(topics)
     clusters = {entry.cluster for entry in deployment.topics if entry.topic == topic}

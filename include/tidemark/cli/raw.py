@@ -16,10 +16,9 @@ import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, not_empty, writes
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
-from tidemark.formats.keys import ControlKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
 from tidemark.formats.table.ledger import Ledger
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
@@ -31,7 +30,8 @@ from tidemark.raw.objects import StoredManifest, stored_checksum
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import cover, whole_lineage
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.storage import PartitionStore, Storage
+from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
@@ -155,7 +155,7 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         for number, incarnation in enumerate(incarnations)
         for partition in range(width)
     ]
-    copied = in_parallel(lambda part: _check_partition(table, raw, part, ledger, renew=renew), parts)
+    copied = in_parallel(lambda part: _check_partition(raw, part, ledger, renew=renew), parts)
     segments = [segment for partition in copied for segment in partition.segments]
     topic = table.topic
     nothing = () if parts else (f"{topic.cluster}/{topic.topic}: no partition is known: no index or table names one",)
@@ -176,12 +176,10 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
     )
 
 
-def _check_partition(
-    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
-) -> _CopiedPartition:
-    store = open_store(part.keys.endpoint.store, table.deployment.store)
-    names = [entry.name for entry in objects.manifests(store, part.keys)]
-    segments = tuple(_check_segment(store, part, name, renew=renew) for name in names)
+def _check_partition(raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool) -> _CopiedPartition:
+    partition = raw.partition_store(part)
+    names = [entry.name for entry in partition.manifests()]
+    segments = tuple(_check_segment(partition, name, renew=renew) for name in names)
     view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
     if view is not None:
         return _CopiedPartition(segments, tuple(_holes(raw, view)))
@@ -189,18 +187,19 @@ def _check_partition(
     return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
 
 
-def _check_segment(store: Store, part: RawPartition, name: SegmentName, *, renew: bool) -> _CopiedSegment:
-    key, stored = part.keys.manifest(name), objects.read_manifest(store, part.keys, name)
+def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> _CopiedSegment:
+    store, keys = partition.store, partition.keys
+    key, stored = keys.manifest(name), objects.read_manifest(partition, name)
     if stored is None:
         return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
     found: dict[str, ObjectSum] = {}
     findings: list[str] = []
     for file, described in stored.manifest.objects.items():
-        proved = _proved(store, part.keys.file(file), described)
+        proved = _proved(store, keys.file(file), described)
         if isinstance(proved, ObjectSum):
             found[file] = proved
         else:
-            findings.append(f"{part.keys.file(file)}: {proved}")
+            findings.append(f"{keys.file(file)}: {proved}")
     size = sum(described.size for described in found.values())
     if findings or found == stored.manifest.objects:
         return _CopiedSegment(size, renewed=False, findings=tuple(findings))
@@ -243,15 +242,15 @@ def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
 
 def _missing_masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
     """Masks of erased records that the table follows or their index names, and that the copy lacks."""
-    default = resolver_of(table.deployment.raw).default()
-    control, store = ControlKeys(default.prefix, table.topic.cluster), open_store(default.store, table.deployment.store)
+    cluster = Storage(table.topic.cluster, table.deployment.raw, table.deployment.store).cluster_store()
     for incarnation in raw.incarnations().incarnations:
         index = raw.masks(incarnation.place)
         if index.number < ledger.masks.get(incarnation.place, 0):
             followed = ledger.masks[incarnation.place]
-            yield f"{control.mask_index(incarnation.place)}: has {index.number} masks, and the table follows {followed}"
+            key = cluster.keys.mask_index(incarnation.place)
+            yield f"{key}: has {index.number} masks, and the table follows {followed}"
         for mask in index.masks:
             try:
-                store.head(index.key_of(control, mask))
+                cluster.store.head(index.key_of(cluster.keys, mask))
             except NotFound:
-                yield f"{index.key_of(control, mask)}: is missing, though its index names it"
+                yield f"{index.key_of(cluster.keys, mask)}: is missing, though its index names it"

@@ -34,9 +34,9 @@ from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 from tidemark.terminal import Output
 
 if TYPE_CHECKING:
-    from tidemark.remote.catalog.storage import Storage
     from tidemark.restore.report import RestoreReport
     from tidemark.restore.request import RestoreRequest
+    from tidemark.storage import Storage
 
 
 class Compression(StrEnum):

@@ -28,11 +28,11 @@ from tidemark.consumer.tier_selection import TierRules, TierSelector
 from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.consumer_records import Deserializer, consumer_records
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import RemoteTopics
+from tidemark.storage import Storage
 
 log = logging.getLogger(__name__)
 

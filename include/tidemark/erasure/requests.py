@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from tidemark.config import hint
-from tidemark.endpoints import resolver_of
 from tidemark.erasure.secret import Secret
-from tidemark.errors import ConfigError, NotFound, PreconditionFailed, TidemarkError
-from tidemark.formats.keys import ControlKeys
+from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, TidemarkError
+from tidemark.formats.keys import check_report
 from tidemark.formats.raw.erasure import (
     DUE_AFTER,
     KEY_COLUMN,
+    Approved,
     ErasureApproval,
     ErasureRequest,
     ErasureWithdrawal,
+    NotApproved,
     PartitionEnd,
     SearchedTopic,
     StoredRequest,
     WantedValue,
-    read_request,
-    withdrawal_of,
 )
 from tidemark.formats.table.partitioning import names_of
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, StoreOptions, open_store, put_once
+from tidemark.storage import ClusterStore, Storage
+from tidemark.store import StoreOptions, put_once
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.timestamps import utc_now
@@ -43,16 +44,13 @@ class NotAnotherPerson(TidemarkError):
 class ErasureFolder:
     """The requests for erasure of a cluster, and their approvals."""
 
-    store: Store
-    control: ControlKeys
+    cluster: ClusterStore
     options: StoreOptions
 
     @classmethod
     def of(cls, deployment: Deployment, cluster: str) -> ErasureFolder:
         """The folder in the deployment's default store."""
-        default = resolver_of(deployment.raw).default()
-        store = open_store(default.store, deployment.store)
-        return cls(store, ControlKeys(default.prefix, cluster), deployment.store)
+        return cls(Storage(cluster, deployment.raw, deployment.store).cluster_store(), deployment.store)
 
     def request(
         self,
@@ -75,18 +73,18 @@ class ErasureFolder:
         wanted = (WantedValue(digest=secret.digest(value), probe=f"{secret.probe(value):08x}") for value in values)
         request = ErasureRequest(
             id=os.urandom(8).hex(),
-            cluster=self.control.cluster,
+            cluster=self.cluster.keys.cluster,
             topics=tuple(searched),
             values=tuple(sorted(wanted, key=lambda value: value.digest)),
             secret=secret.fingerprint,
             through=through,
             reason=reason,
             by=by,
-            written_as=identity(self.options, self.store.url),
+            written_as=identity(self.options, self.cluster.store.url),
             at=now,
             due=due or (now + DUE_AFTER).date(),
         )
-        put_once(self.store, self.control.erasure(request.id, "request"), request.to_bytes())
+        put_once(self.cluster.store, self.cluster.keys.erasure(request.id, "request"), request.to_bytes())
         return request
 
     def approve(self, stored: StoredRequest, by: str, records: int | None) -> tuple[ErasureApproval, bool]:
@@ -105,11 +103,11 @@ class ErasureFolder:
             records=records,
             at=utc_now(),
         )
-        key = self.control.erasure(stored.request.id, "approval")
+        key = self.cluster.keys.erasure(stored.request.id, "approval")
         try:
-            put_once(self.store, key, approval.to_bytes())
+            put_once(self.cluster.store, key, approval.to_bytes())
         except PreconditionFailed as error:
-            kept = ErasureApproval.load(self.store, key)
+            kept = ErasureApproval.load(self.cluster.store, key)
             same = {"by", "records", "request_sha256"}
             if kept.model_dump(include=same) != approval.model_dump(include=same):
                 rule = f"{kept.by} approved it at {kept.at:%Y-%m-%d %H:%M} UTC, with {kept.records or 'no'} records"
@@ -121,12 +119,12 @@ class ErasureFolder:
         """Withdraw a request; returns the first withdrawal if there is one. Raises StoreError."""
         name = stored.request.id
         withdrawal = ErasureWithdrawal(
-            id=name, reason=reason, by=by, written_as=identity(self.options, self.store.url), at=utc_now()
+            id=name, reason=reason, by=by, written_as=identity(self.options, self.cluster.store.url), at=utc_now()
         )
         try:
-            put_once(self.store, self.control.erasure(name, "withdrawal"), withdrawal.to_bytes())
+            put_once(self.cluster.store, self.cluster.keys.erasure(name, "withdrawal"), withdrawal.to_bytes())
         except PreconditionFailed:
-            return withdrawal_of(self.store, self.control, name) or withdrawal
+            return withdrawal_of(self.cluster, name) or withdrawal
         return withdrawal
 
     def check(self, stored: StoredRequest, by: str) -> str:
@@ -137,10 +135,10 @@ class ErasureFolder:
             PreconditionFailed: the request was withdrawn.
             StoreError: the store failed.
         """
-        if (withdrawal := withdrawal_of(self.store, self.control, stored.request.id)) is not None:
+        if (withdrawal := withdrawal_of(self.cluster, stored.request.id)) is not None:
             rule = f"{withdrawal.by} withdrew the request at {withdrawal.at:%Y-%m-%d %H:%M} UTC: make another"
-            raise PreconditionFailed(self.control.erasure(stored.request.id, "withdrawal"), rule)
-        written_as = identity(self.options, self.store.url)
+            raise PreconditionFailed(self.cluster.keys.erasure(stored.request.id, "withdrawal"), rule)
+        written_as = identity(self.options, self.cluster.store.url)
         if (objection := stored.objection(by, written_as)) is not None:
             raise NotAnotherPerson(f"request {stored.request.id}: {objection}")
         return written_as
@@ -164,10 +162,12 @@ def find_request(deployment: Deployment, cluster: str | None, name: str) -> tupl
     """
     for folder in (folders := folders_of(deployment, cluster)):
         try:
-            return folder, read_request(folder.store, folder.control, name)
+            return folder, read_request(folder.cluster, name)
         except NotFound:
             continue
-    raise NotFound(folders[0].control.erasure(name, "request"), "there is no such request; see tidemark erase status")
+    raise NotFound(
+        folders[0].cluster.keys.erasure(name, "request"), "there is no such request; see tidemark erase status"
+    )
 
 
 def summary(made: ErasureRequest) -> str:
@@ -221,3 +221,63 @@ def has_integers(topic: TopicSettings, column: str, *, confluent: bool) -> bool:
         raise ConfigError(place, [("--column", rule)]) from error
     check_comparable(f"{column} of {place}", kind)
     return pa.types.is_integer(kind)
+
+
+def read_request(cluster: ClusterStore, name: str) -> StoredRequest:
+    """The request with the id ``name``; ``cluster`` is that of the deployment's default store.
+
+    Raises:
+        NotFound: there is none.
+        FormatError: it does not parse, or is another one than its key names.
+        StoreError: the store failed.
+    """
+    key = cluster.keys.erasure(name, "request")
+    body = cluster.store.get(key, limit=ErasureRequest.most_bytes).body
+    request = ErasureRequest.from_bytes(body, key)
+    if (request.cluster, request.id) != (cluster.keys.cluster, name):
+        raise FormatError(key, f"is request {request.cluster}/{request.id}, but its key names another")
+    return StoredRequest(request, hashlib.sha256(body).hexdigest())
+
+
+def withdrawal_of(cluster: ClusterStore, name: str) -> ErasureWithdrawal | None:
+    """The withdrawal of the request with the id ``name``; raises FormatError and StoreError."""
+    try:
+        return ErasureWithdrawal.load(cluster.store, cluster.keys.erasure(name, "withdrawal"))
+    except NotFound:
+        return None
+
+
+def approved(cluster: ClusterStore, name: str) -> Approved | NotApproved:
+    """The request with the id ``name``, with its approval if another person has approved just these bytes.
+
+    Raises:
+        FormatError: one of its objects does not parse, or is another one than its key names.
+        StoreError: the store failed, or there is no such request.
+    """
+    stored, withdrawal = read_request(cluster, name), withdrawal_of(cluster, name)
+    key = cluster.keys.erasure(name, "approval")
+    try:
+        body = cluster.store.get(key, limit=ErasureApproval.most_bytes).body
+    except NotFound:
+        return NotApproved(stored.request, None, withdrawal)
+    approval = ErasureApproval.from_bytes(body, key)
+    if approval.id != name:
+        raise FormatError(key, f"approves request {approval.id}, but its key names another")
+    objection = stored.objection(approval.by, approval.written_as)
+    if approval.request_sha256 != stored.sha256:
+        objection = "the approval is of another content of the request"
+    if objection is not None:
+        return NotApproved(stored.request, objection, withdrawal)
+    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest(), withdrawal)
+
+
+def all_requests(cluster: ClusterStore, but: Collection[str] = ()) -> Iterator[Approved | NotApproved]:
+    """All requests of the cluster ``but`` those with these ids, by id; raises the errors of :func:`approved`."""
+    for info in cluster.store.list(cluster.keys.erasures):
+        name, _, part = info.key.removeprefix(cluster.keys.erasures).partition("/")
+        if part == "request.json" and name not in but:
+            try:
+                check_report(name)
+            except ValueError as error:
+                raise FormatError(info.key, f"is no request for erasure: {error}") from error
+            yield approved(cluster, name)

@@ -144,6 +144,16 @@ class Endpoint:
         if not 0 <= self.entropy_bits <= 128:
             raise ValueError(f"entropy_bits {self.entropy_bits}: 0 to 128, the digits of an MD5")
 
+    @property
+    def root(self) -> Endpoint:
+        """The store and the prefix alone: the cluster's own objects lie there, whatever bits the partitions have."""
+        return Endpoint(self.store, self.prefix)
+
+    @property
+    def url(self) -> str:
+        """The URL of the store and the prefix."""
+        return "/".join(part for part in (self.store, self.prefix) if part)
+
 
 def check_topic(name: str) -> str:
     """``name`` if it is a legal Kafka topic name (``org.apache.kafka.common.internals.Topic``).

@@ -11,11 +11,9 @@ from itertools import islice
 from typing import Final
 
 from tidemark.config import hint
-from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
-from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.index_cache import read_indexes
-from tidemark.store import Store, open_store
+from tidemark.storage import ClusterStore, Storage
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
 
@@ -38,35 +36,38 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
         FormatError: no readable index names the topic, and an index does not parse.
         StoreError: the store did not answer, or has no such bucket.
     """
-    resolver = resolver_of(deployment.raw)
-    default = resolver.default()
-    store, control = open_store(default.store, deployment.store), ControlKeys(default.prefix, topic.cluster)
+    storage = Storage(topic.cluster, deployment.raw, deployment.store)
+    cluster = storage.cluster_store()
     try:
-        store.head(control.incarnations(topic.topic))
+        cluster.store.head(cluster.keys.incarnations(topic.topic))
     except NotFound:
         pass
     else:
         return
-    indexes = read_indexes(store, control.indexes)
+    indexes = read_indexes(cluster.store, cluster.keys.indexes)
     if any(entry.topic == topic.topic for index in indexes.kept.values() for entry in index.entries):
         return
     if indexes.failures:
         raise next(iter(indexes.failures.values()))  # the topic's leader may be one of these brokers
     agents = bool(indexes.brokers)
-    place = f"{store.url}/{default.prefix}" if default.prefix else store.url
-    raise NeverSeen(f"{topic.cluster}/{topic.topic}: {_why(store, control, topic, place, agents=agents)}")
+    why = _why(cluster, topic, storage.default().url, agents=agents)
+    raise NeverSeen(f"{topic.cluster}/{topic.topic}: {why}")
 
 
-def _why(store: Store, control: ControlKeys, topic: TopicSettings, place: str, *, agents: bool) -> str:
-    folder = control.incarnations(topic.topic).removesuffix(f"{topic.topic}.json")
-    topics = [info.key.removeprefix(folder).removesuffix(".json") for info in islice(store.list(folder), _LISTED)]
+def _why(cluster: ClusterStore, topic: TopicSettings, place: str, *, agents: bool) -> str:
+    folder = cluster.keys.incarnations(topic.topic).removesuffix(f"{topic.topic}.json")
+    topics = [
+        info.key.removeprefix(folder).removesuffix(".json") for info in islice(cluster.store.list(folder), _LISTED)
+    ]
     if agents or topics:
         return (
             f"no agent of cluster {topic.cluster} has ever seen this topic in {place}; {hint(topic.topic, topics)}. "
             "Check its name, and that the agents include it (`tidemark-agent plan` lists the topics that they upload)"
         )
     above = folder.removesuffix(f"{topic.cluster}/")
-    clusters = sorted({info.key.removeprefix(above).partition("/")[0] for info in islice(store.list(above), _LISTED)})
+    clusters = sorted(
+        {info.key.removeprefix(above).partition("/")[0] for info in islice(cluster.store.list(above), _LISTED)}
+    )
     there = f"there are {', '.join(clusters[:10])}" if clusters else "nothing of any cluster is there"
     return (
         f"no agent of cluster {topic.cluster} has ever written to {place}; {there}. Check `cluster`, `raw.url` and its "

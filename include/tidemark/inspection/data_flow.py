@@ -16,10 +16,10 @@ from tidemark.formats.raw.lineage import Dataset
 from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.openlineage import naming
-from tidemark.raw import objects
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.storage import ListedObject
+from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ def _column(field: Any) -> TableColumn:
 def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _StoredPartition:
     view = raw.view(part)
     sealed = 0 if view is None else view.watermark.next_offset
-    store = open_store(part.keys.endpoint.store, table.deployment.store)
-    logs = [log for log in objects.listed(store, part.keys) if log.extension == "log" and not log.name.is_of_damage]
+    stored = raw.partition_store(part)
+    logs = [log for log in stored.objects() if log.extension == "log" and not log.name.is_of_damage]
     start = min((log.name.base for log in logs), default=sealed)
     return _StoredPartition(
         len(logs),
@@ -199,7 +199,7 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
         start,
         max(start, sealed),
         *_packed(view, sealed),
-        tuple(_producers(store, part, logs)) if producers else (),
+        tuple(_producers(stored.store, part, logs)) if producers else (),
     )
 
 
@@ -210,7 +210,7 @@ def _packed(view: PartitionView | None, sealed: int) -> tuple[int, int, int]:
     return sum(entry.ranges for _, entry in tails), sum(entry.size for _, entry in tails), max(ends, default=0)
 
 
-def _producers(store: Store, part: RawPartition, logs: Sequence[objects.ListedObject]) -> Iterator[Producer]:
+def _producers(store: Store, part: RawPartition, logs: Sequence[ListedObject]) -> Iterator[Producer]:
     """The producers of the batches at the start of the newest segment."""
     if not logs:
         return

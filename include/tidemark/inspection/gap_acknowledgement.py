@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidemark.endpoints import EndpointResolver, resolver_of
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, TidemarkError, UnknownOutcome
-from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
-from tidemark.formats.raw.gaps import Acknowledgement, Gap, read_acknowledgement, read_acknowledgements
+from tidemark.errors import FormatError, PreconditionFailed, TidemarkError, UnknownOutcome
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import merge
 from tidemark.formats.table.index_cache import read_indexes
 from tidemark.intervals import Intervals
-from tidemark.raw import objects
-from tidemark.raw.objects import OtherWatermark
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.storage import ClusterStore, OtherWatermark, PartitionStore, Storage
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
@@ -32,14 +29,13 @@ class NotAGap(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class GapsOf:
-    """One partition's gaps, and the places of their acknowledgements. ``open`` are the gaps found by the agent."""
+    """One partition's gaps. ``open`` are those found by the agent; ``cluster`` has the acknowledgements."""
 
     table: TopicTable
     at: TopicPartition
     incarnation: int
-    keys: PartitionKeys
-    control: ControlKeys
-    control_store: Store
+    place: str
+    cluster: ClusterStore
     open: tuple[Gap, ...]
 
     def acknowledge(self, start: int, end: int, by: str, reason: str) -> tuple[Acknowledgement, bool]:
@@ -50,13 +46,13 @@ class GapsOf:
             PreconditionFailed: these offsets have an acknowledgement by another person or with another reason.
             StoreError: the store failed.
         """
-        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
+        key = self.cluster.keys.acknowledgement(self.place, self.at.partition, start, end)
         stored = self.acknowledgement(start, end)
         if stored is None:
             self.check(start, end)
             written = self._word(start, end, by, reason)
             try:
-                self.control_store.put(key, written.to_bytes(), if_none_match=True)
+                self.cluster.store.put(key, written.to_bytes(), if_none_match=True)
             except (PreconditionFailed, UnknownOutcome):
                 stored = self.acknowledgement(start, end)
             else:
@@ -93,16 +89,12 @@ class GapsOf:
 
     def acknowledgement(self, start: int, end: int) -> Acknowledgement | None:
         """The stored acknowledgement of exactly these offsets, or None."""
-        key = self.control.acknowledgement(self.keys.place, self.at.partition, start, end)
-        try:
-            return read_acknowledgement(self.control_store, self.control, self.keys, key)
-        except NotFound:
-            return None
+        return self.cluster.acknowledgement(self.place, self.at.partition, start, end)
 
     def _word(self, start: int, end: int, by: str, reason: str) -> Acknowledgement:
-        url, options = self.control_store.url, self.table.deployment.store
+        url, options = self.cluster.store.url, self.table.deployment.store
         statement = {"from": start, "to": end, "by": by, "written_as": identity(options, url), "at": utc_now()}
-        place = {"cluster": self.control.cluster, "place": self.keys.place, "partition": self.keys.partition}
+        place = {"cluster": self.cluster.keys.cluster, "place": self.place, "partition": self.at.partition}
         return Acknowledgement.model_validate({**place, **statement, "reason": reason})
 
 
@@ -113,26 +105,22 @@ def gaps_of(table: TopicTable, partition: int, incarnation: int | None = None) -
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
         StoreError: the store failed.
     """
-    cluster, options, tp = table.topic.cluster, table.deployment.store, TopicPartition(table.topic.topic, partition)
-    endpoints = resolver_of(table.deployment.raw)
-    default, endpoint = endpoints.default(), endpoints.resolve(cluster, tp.topic, tp.partition)
-    control, control_store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
-    incarnations = _incarnations(control_store, control, tp.topic)
+    storage = Storage(table.topic.cluster, table.deployment.raw, table.deployment.store)
+    cluster, tp = storage.cluster_store(), TopicPartition(table.topic.topic, partition)
+    incarnations = _incarnations(cluster, tp.topic)
     number = len(incarnations) - 1 if incarnation is None else incarnation
     if not 0 <= number < len(incarnations):
         rule = f"has incarnations 0 to {len(incarnations) - 1}, and not {number}"
-        raise FormatError(control.incarnations(tp.topic), rule)
+        raise FormatError(cluster.keys.incarnations(tp.topic), rule)
     chosen = incarnations[number]
-    keys = PartitionKeys(endpoint, cluster, chosen.place, tp.partition)
-    store = open_store(endpoint.store, options)
-    gaps = _in_watermark(store, keys)
+    gaps = _in_watermark(storage.partition_store(storage.partition_keys(*tp, chosen.place)))
     if gaps is None:
-        gaps = _in_indexes(control_store, control, tp, chosen.topic_id)
-    return GapsOf(table, tp, number, keys, control, control_store, gaps)
+        gaps = _in_indexes(cluster, tp, chosen.topic_id)
+    return GapsOf(table, tp, number, chosen.place, cluster, gaps)
 
 
 def acknowledgements_of(
-    endpoints: EndpointResolver, options: StoreOptions, cluster: str, topic: str, keys: Iterable[tuple[int, int]]
+    cluster: ClusterStore, topic: str, keys: Iterable[tuple[int, int]]
 ) -> list[list[Acknowledgement]]:
     """The acknowledgements of each of ``keys``, which are (incarnation, partition); makes a listing for each key.
 
@@ -140,31 +128,28 @@ def acknowledgements_of(
         FormatError: there is no such topic or incarnation in the store, or an object does not parse.
         StoreError: the store failed.
     """
-    default = endpoints.default()
-    control, store = ControlKeys(default.prefix, cluster), open_store(default.store, options)
-    incarnations = _incarnations(store, control, topic)
-    places = [(incarnations[incarnation].place, partition) for incarnation, partition in keys]
-    return [read_acknowledgements(store, control, PartitionKeys(default, cluster, *place)) for place in places]
+    incarnations = _incarnations(cluster, topic)
+    return [cluster.acknowledgements(incarnations[number].place, partition) for number, partition in keys]
 
 
-def _incarnations(store: Store, control: ControlKeys, topic: str) -> tuple[Incarnation, ...]:
-    incarnations = objects.incarnations(store, control, topic).incarnations
+def _incarnations(cluster: ClusterStore, topic: str) -> tuple[Incarnation, ...]:
+    incarnations = cluster.incarnations(topic).incarnations
     if not incarnations:
         rule = "is missing: no agent has uploaded this topic; check its name and cluster"
-        raise FormatError(control.incarnations(topic), rule)
+        raise FormatError(cluster.keys.incarnations(topic), rule)
     return incarnations
 
 
-def _in_watermark(store: Store, keys: PartitionKeys) -> tuple[Gap, ...] | None:
-    stored = objects.find_watermark(store, keys)
+def _in_watermark(partition: PartitionStore) -> tuple[Gap, ...] | None:
+    stored = partition.watermark()
     if stored is None:
         return None
     return () if isinstance(stored, OtherWatermark) else stored.watermark.gaps
 
 
-def _in_indexes(store: Store, control: ControlKeys, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
+def _in_indexes(cluster: ClusterStore, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
     """The gaps in the leader's index. A partition without its very first offsets has no ``offset.wm`` yet."""
-    indexes = read_indexes(store, control.indexes)
+    indexes = read_indexes(cluster.store, cluster.keys.indexes)
     entry = merge(indexes.kept.values()).get(tp)
     if entry is None and indexes.failures:
         raise next(iter(indexes.failures.values()))  # the partition's leader may be one of these brokers

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.endpoints import resolver_of
-from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
 from tidemark.formats.table.index_cache import IndexCache, log_failures, read_indexes
-from tidemark.store import open_store
+from tidemark.storage import Storage
 from tidemark.topics import Deployment
 
 log = logging.getLogger(__name__)
@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 def indexes_of(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
     """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
-    default = resolver_of(deployment.raw).default()
-    return read_indexes(open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes)
+    of = Storage(cluster, deployment.raw, deployment.store).cluster_store()
+    return read_indexes(of.store, of.keys.indexes)
 
 
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
@@ -46,11 +46,12 @@ def leaders_of(
     if not deployment.live_topics(cluster):
         return known
     heads: list[Head] = []
+    storage = Storage(cluster, deployment.raw, deployment.store)
     for endpoint in heads_of(deployment, cluster):
-        store, folder = open_store(endpoint.store, deployment.store), ControlKeys(endpoint.prefix, cluster).heads
+        of = storage.cluster_store(endpoint)
         cache = IndexCache(
-            store,
-            folder,
+            of.store,
+            of.keys.heads,
             lambda body, info: parse_head(body, info.key),
             limit=Head.most_bytes,
             on_failure=log_failures(log),
@@ -64,7 +65,7 @@ def heads_of(deployment: Deployment, cluster: str) -> list[Endpoint]:
     """The endpoints of a cluster's heads: the default, and the endpoints of topics with a ``freshness``."""
     resolver = resolver_of(deployment.raw)
     live = (resolver.resolve(cluster, topic.topic, 0) for topic in deployment.live_topics(cluster))
-    return list({(endpoint.store, endpoint.prefix): endpoint for endpoint in (resolver.default(), *live)}.values())
+    return list({endpoint.root: endpoint for endpoint in (resolver.default(), *live)}.values())
 
 
 def with_heads(

@@ -12,14 +12,14 @@ from typing import Final, Literal, NamedTuple
 from pydantic import AwareDatetime
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
-from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
 from tidemark.formats.raw.slots import origin_of
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.storage import ClusterStore, Storage
+from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -94,13 +94,12 @@ def derivation_of(
     )
     rows = derived[:MOST_ROWS]
     deployment = table.deployment
-    endpoint = resolver_of(deployment.raw).resolve(table.topic.cluster, table.topic.topic, key[1])
-    store = open_store(endpoint.store, deployment.store)
-    control = ControlKeys(endpoint.prefix, table.topic.cluster)
-    packed = [row.start for row in rows if row.segment and control.pack_of(row.segment)]
+    storage = Storage(table.topic.cluster, deployment.raw, deployment.store)
+    cluster = storage.cluster_store(storage.endpoint(table.topic.topic, key[1]))
+    packed = [row.start for row in rows if row.segment and cluster.keys.pack_of(row.segment)]
     waiting, complete = _stored(table, key, min([max(start, landed), *packed]), end)
     keys = list(dict.fromkeys([*(row.segment for row in rows if row.segment), *waiting]))
-    segments = in_parallel(lambda segment: _segment(store, control, segment), keys[:MOST_SEGMENTS])
+    segments = in_parallel(lambda segment: _segment(cluster, segment), keys[:MOST_SEGMENTS])
     more = not complete or len(derived) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
 
@@ -143,21 +142,21 @@ def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tu
     return [segment.key for segment in window.segments], window.complete
 
 
-def _segment(store: Store, control: ControlKeys, key: str) -> SegmentInfo:
-    if pack := control.pack_of(key):
-        return _pack(store, key, pack.broker)
+def _segment(cluster: ClusterStore, key: str) -> SegmentInfo:
+    if pack := cluster.keys.pack_of(key):
+        return _pack(cluster.store, key, pack.broker)
     folder, _, file = key.rpartition("/")
     parsed = SegmentName.parse(file)
-    gone = SegmentInfo(store=store.url, key=key, present=False)
+    gone = SegmentInfo(store=cluster.store.url, key=key, present=False)
     if parsed is None:
         return gone
     try:
-        manifest = SegmentManifest.load(store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
+        manifest = SegmentManifest.load(cluster.store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
     except NotFound:
         return gone
     log = manifest.objects.get(file)
     return SegmentInfo(
-        store=store.url,
+        store=cluster.store.url,
         key=key,
         present=True,
         base_offset=manifest.base_offset,

@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.erasure.progress import progress_of
-from tidemark.erasure.requests import ErasureFolder
+from tidemark.erasure.requests import ErasureFolder, all_requests
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.erasure import Approved, all_requests
+from tidemark.formats.raw.erasure import Approved
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
@@ -229,7 +229,7 @@ def _erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now
 
 def _open_erasures(deployment: Deployment, cluster: str, before: ErasureSighting, now: datetime) -> ErasureSighting:
     folder = ErasureFolder.of(deployment, cluster)
-    known = progress_of(deployment, list(all_requests(folder.store, folder.control, but={*before.closed})))
+    known = progress_of(deployment, list(all_requests(folder.cluster, but={*before.closed})))
     return ErasureSighting(
         open=tuple(
             OpenErasure(

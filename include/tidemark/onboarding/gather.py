@@ -17,9 +17,9 @@ from tidemark.onboarding.kafka_source import KafkaSource
 from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, check_request, onboard
 from tidemark.onboarding.options import SampleSource
 from tidemark.onboarding.rights import Right, rights
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.read_range import iter_range
 from tidemark.remote.topics import RemoteTopics
+from tidemark.storage import Storage
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
 

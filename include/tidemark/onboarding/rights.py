@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, NeverSeen, StoreError
-from tidemark.formats.keys import ControlKeys
 from tidemark.inspection.agent_sightings import check_seen
+from tidemark.storage import Storage
 from tidemark.store import open_store
 from tidemark.store.probe import Outcome, Tried, probe_key, try_to_get, try_to_list, try_to_put
 from tidemark.topics import Deployment, TopicSettings
@@ -28,11 +27,10 @@ class Right(NamedTuple):
 
 def rights(deployment: Deployment, topic: TopicSettings) -> Iterator[Right]:
     """The rights that ``topic`` needs."""
-    raw = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, 0)
-    control = ControlKeys(raw.prefix, topic.cluster)
-    store = open_store(raw.store, deployment.store)
-    yield _of("reader, pipeline", try_to_list(store, control.indexes))
-    yield _of("reader, pipeline", try_to_get(store, control.incarnations(topic.topic)))
+    storage = Storage(topic.cluster, deployment.raw, deployment.store)
+    cluster = storage.cluster_store(storage.endpoint(topic.topic, 0))
+    yield _of("reader, pipeline", try_to_list(cluster.store, cluster.keys.indexes))
+    yield _of("reader, pipeline", try_to_get(cluster.store, cluster.keys.incarnations(topic.topic)))
     lake, folder = open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic).root
     yield _of("pipeline", try_to_list(lake, f"{folder}/"))
     yield _of("pipeline", try_to_get(lake, probe_key(folder)))

@@ -17,7 +17,7 @@ from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import RunPlan, StoredMasks
 from tidemark.intervals import Intervals
-from tidemark.raw.objects import mask_of
+from tidemark.raw.masks import mask_of
 from tidemark.raw.topic import RawTopic
 from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import TopicTable

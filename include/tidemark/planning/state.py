@@ -24,9 +24,8 @@ from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.raw import objects
-from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -272,7 +271,9 @@ def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: St
     incarnations = raw.incarnations().incarnations
     for key, rows in new.items():
         part = raw.partition(partitions[key].topic_id, incarnations[key[0]].place, *key)
-        log = _StoredLog(table, part, partitions[key], evidence.ledger.committed_at, reached.get(key))
+        log = _StoredLog(
+            table, raw.partition_store(part), partitions[key], evidence.ledger.committed_at, reached.get(key)
+        )
         counts[key] = counts.get(key, 0) + log.uncertain(rows)
     return counts
 
@@ -292,23 +293,27 @@ class _StoredLog:
     """The manifests of a partition; ``reached`` is a time up to which all committed records are in the state."""
 
     def __init__(
-        self, table: TopicTable, part: RawPartition, state: PartitionState, now: datetime, reached: datetime | None
+        self,
+        table: TopicTable,
+        partition: PartitionStore,
+        state: PartitionState,
+        now: datetime,
+        reached: datetime | None,
     ) -> None:
         assert table.topic.state is not None
         self._retention = table.topic.state.delete_retention
-        self._store: Store = open_store(part.keys.endpoint.store, table.deployment.store)
-        self._keys, self._start, self._now, self._reached = part.keys, state.start_offset, now, reached
+        self._partition, self._start, self._now, self._reached = partition, state.start_offset, now, reached
 
     @cached_property
     def _names(self) -> Sequence[SegmentName]:
-        return [entry.name for entry in objects.manifests(self._store, self._keys)]
+        return [entry.name for entry in self._partition.manifests()]
 
     def uncertain(self, rows: Sequence[EvidenceRow]) -> int:
         """The number of the offsets in ``rows`` that are not certain."""
         return sum(row.rows for row in rows if not self._is_certain(row))
 
     def _is_certain(self, row: EvidenceRow) -> bool:
-        named = self._keys.segment_of(row.segment or "")
+        named = self._partition.keys.segment_of(row.segment or "")
         if named is None:  # of a pack, which was shipped before it landed
             newest = self._read(self._names[-1]) if self._names else None
             return self._reached is not None and self._now - self._reached <= self._within(newest)
@@ -340,5 +345,5 @@ class _StoredLog:
             yield oldest.uploaded_at
 
     def _read(self, name: SegmentName) -> SegmentManifest | None:
-        stored = objects.read_manifest(self._store, self._keys, name)
+        stored = objects.read_manifest(self._partition, name)
         return stored.manifest if stored else None

@@ -13,13 +13,12 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import NamedTuple
 
-from tidemark.errors import FormatError, StoreError
-from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.raw import head
-from tidemark.formats.raw.head import HeadEntry, PartitionOfId
-from tidemark.raw.objects import StoredWatermark
+from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed, StoreError
+from tidemark.formats.base import Version
+from tidemark.formats.keys import Endpoint
+from tidemark.formats.raw.head import Head, HeadEntry, PartitionOfId
 from tidemark.raw.packs import PackLines
-from tidemark.store import Store
+from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +27,57 @@ Entries = Mapping[PartitionOfId, tuple[HeadEntry, ...]]
 
 ReadHead = Entries | FormatError | StoreError
 """A head's entries, or the error of reading it."""
+
+
+class DamagedVersion(NamedTuple):
+    """A damaged object under the key of a head, with its ``etag``."""
+
+    etag: str
+    error: FormatError
+
+
+def find_head(cluster: ClusterStore, broker: int) -> Version[Head] | DamagedVersion | None:
+    """The object under the key of the head of ``broker``; None if there is nothing.
+
+    It is damaged if it is too large, does not parse, or belongs to another broker or cluster than its key.
+
+    Raises:
+        LaterFormat: a later version wrote it.
+        StoreError: the store failed.
+    """
+    key = cluster.keys.head(broker)
+    try:
+        body, etag = cluster.store.get(key, limit=Head.most_bytes)
+    except NotFound:
+        return None
+    except FormatError as error:
+        info = cluster.store.head(key)  # the bytes were not received
+        if info.size <= Head.most_bytes:
+            raise PreconditionFailed(key, "was replaced while it was read: read it again") from error
+        return DamagedVersion(info.etag, error)
+    try:
+        head = Head.from_bytes(body, key)
+    except LaterFormat:
+        raise
+    except FormatError as error:
+        return DamagedVersion(etag, error)
+    if (head.cluster, head.broker) != (cluster.keys.cluster, broker):
+        rule = f"is of broker {head.broker} of {head.cluster}, but its key names another"
+        return DamagedVersion(etag, FormatError(key, rule))
+    return Version(head, etag)
+
+
+def read_head(cluster: ClusterStore, broker: int) -> Version[Head] | None:
+    """The head of ``broker``; None if it has never written one.
+
+    Raises:
+        FormatError: the object is damaged, see :func:`find_head`.
+        StoreError: the store failed.
+    """
+    version = find_head(cluster, broker)
+    if isinstance(version, DamagedVersion):
+        raise version.error
+    return version
 
 
 class PartitionLook(NamedTuple):
@@ -101,51 +151,42 @@ class Unread:
         return tuple(self._errors)
 
 
-class _HeadPlace(NamedTuple):
-    """The location of a broker's head."""
-
-    store: str
-    prefix: str
-    broker: int
-
-
 class Heads:
     """The heads that were read so far. Thread-safe."""
 
     def __init__(self) -> None:
         """Begin without any head."""
         self._lock = Lock()
-        self._read: dict[_HeadPlace, Future[ReadHead]] = {}
+        self._read: dict[tuple[Endpoint, int], Future[ReadHead]] = {}
 
     def look(
-        self, store: Store, keys: PartitionKeys, read_watermark: Callable[[], StoredWatermark | None]
+        self, partition: PartitionStore, read_watermark: Callable[[], StoredWatermark | None]
     ) -> PartitionLook | None:
-        """Look at a partition of ``store``, see :func:`look_at_partition`; each head is read once."""
-        known = self._known(keys)
+        """Look at a partition, see :func:`look_at_partition`; each head is read once."""
+        known = self._known(partition.keys.endpoint.root)
         return look_at_partition(
-            keys.partition, known, lambda brokers: self._heads(store, keys, brokers), read_watermark
+            partition.keys.partition, known, lambda brokers: self._heads(partition, brokers), read_watermark
         )
 
-    def _known(self, keys: PartitionKeys) -> frozenset[int]:
-        """The brokers with heads, in the partition's store and prefix, that have been read by now."""
-        prefix = keys.endpoint.store, keys.endpoint.prefix
+    def _known(self, root: Endpoint) -> frozenset[int]:
+        """The brokers with heads at ``root`` that have been read by now."""
         with self._lock:
-            return frozenset(place.broker for place, read in self._read.items() if place[:2] == prefix and read.done())
+            return frozenset(broker for (at, broker), read in self._read.items() if at == root and read.done())
 
-    def _heads(self, store: Store, keys: PartitionKeys, brokers: Iterable[int]) -> dict[int, ReadHead]:
+    def _heads(self, partition: PartitionStore, brokers: Iterable[int]) -> dict[int, ReadHead]:
         """The heads of ``brokers`` in the partition's prefix; those that are not known are read.
 
         An error of the store is kept as well, so that no other partition requests this head again.
         """
         heads: dict[int, ReadHead] = {}
         for broker in brokers:
-            place = _HeadPlace(keys.endpoint.store, keys.endpoint.prefix, broker)
+            name = partition.keys.endpoint.root, broker
             with self._lock:
-                is_first = place not in self._read
-                read = self._read.setdefault(place, Future())
+                is_first = name not in self._read
+                read = self._read.setdefault(name, Future())
             if is_first:
                 try:
-                    read.set_result(_read_head(store, place, keys.cluster))
+                    read.set_result(_read_entries(partition.cluster, broker))
                 except BaseException as error:
                     read.set_exception(error)
                     raise
@@ -162,9 +203,9 @@ class LiveEnd:
         self.lines = PackLines()
 
 
-def _read_head(store: Store, place: _HeadPlace, cluster: str) -> ReadHead:
+def _read_entries(cluster: ClusterStore, broker: int) -> ReadHead:
     try:
-        version = head.load(store, ControlKeys(place.prefix, cluster), place.broker)
+        version = read_head(cluster, broker)
     except (FormatError, StoreError) as error:
         return error
     return version.value.by_partition if version else {}

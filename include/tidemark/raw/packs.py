@@ -7,33 +7,78 @@ according to the lineage of its batches alone. It does not matter whose head nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Final
 
 from tidemark.errors import FormatError, NotFound, StoreError
-from tidemark.formats.keys import ControlKeys, PackName, PartitionKeys
+from tidemark.formats.keys import PackName
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import (
     MOST_UNSEALED_RANGES,
     PackedRange,
     Range,
     RangePointer,
-    read_lines,
-    read_range_line,
+    check_range_bytes,
+    lines_of,
+    range_of_line,
 )
 from tidemark.formats.raw.slots import origin_of
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.segments import Segment
+from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store
 
 MOST_CHAIN: Final = 2 * MOST_UNSEALED_RANGES
 """Most ranges of a chain that are read: as many as an agent leaves unsealed, and as many while it seals these."""
 
 
-ReadLine = Callable[[Store, ControlKeys, RangePointer], PackedRange]
-"""The signature of :func:`tidemark.formats.raw.pack.read_range_line`."""
+def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedRange]:
+    """All ranges of the pack ``key``; requests and errors are those of :func:`read_lines`."""
+    return [*read_lines(store, key, size).values()]
+
+
+def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, PackedRange]:
+    """All ranges of the pack ``key``, in order, by the position of their lines.
+
+    One or two GETs; another HEAD without ``size``, which listings have.
+
+    Raises:
+        NotFound: there is no such pack.
+        FormatError: the object is no pack, is damaged or cut short, or breaks a limit.
+        StoreError: the store failed.
+    """
+    size = store.head(key).size if size is None else size
+    return lines_of(partial(store.get_range, key), key, size)
+
+
+def read_range_line(cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
+    """The range with the line at ``pointer``, in one GET. No checksum covers a single line.
+
+    Raises:
+        NotFound: there is no such pack.
+        FormatError: the bytes at ``pointer`` are no line of a footer.
+        StoreError: the store failed, or the pack has no such bytes.
+    """
+    key, end = cluster.keys.pack(pointer.name), pointer.position + pointer.length
+    return range_of_line(cluster.store.get_range(key, pointer.position, end), key, pointer)
+
+
+def read_range_bytes(store: Store, packed: PackedRange) -> bytes:
+    """The batches of a range, in one GET.
+
+    Raises:
+        NotFound: there is no such pack.
+        FormatError: the bytes are not those that the agent wrote.
+        StoreError: the store failed, or the pack has no such bytes.
+    """
+    return check_range_bytes(store.get_range(packed.key, packed.range.position, packed.range.end), packed)
+
+
+ReadLine = Callable[[ClusterStore, RangePointer], PackedRange]
+"""The signature of :func:`read_range_line`."""
 
 
 class PackLines:
@@ -48,20 +93,20 @@ class PackLines:
         self._lock = Lock()
         self._packs: dict[str, _KnownLines] = {}
 
-    def read(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """The range of a line; raises errors of :func:`tidemark.formats.raw.pack.read_range_line`."""
-        key = control.pack(pointer.name)
+    def read(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
+        """The range of a line; raises errors of :func:`read_range_line`."""
+        key = cluster.keys.pack(pointer.name)
         with self._lock:
-            known = self._packs.setdefault(f"{store.url}/{key}", _KnownLines())
+            known = self._packs.setdefault(f"{cluster.store.url}/{key}", _KnownLines())
         with known.lock:
             if pointer.position not in known.lines:
                 if known.failure is not None:
                     raise known.failure
                 try:
                     if not known.lines:
-                        known.lines = {pointer.position: read_range_line(store, control, pointer)}
+                        known.lines = {pointer.position: read_range_line(cluster, pointer)}
                     else:
-                        known.lines = read_lines(store, key)
+                        known.lines = read_lines(cluster.store, key)
                 except StoreError as error:
                     known.failure = error
                     raise
@@ -100,13 +145,13 @@ def packed_end(entry: HeadEntry, lineage: Lineage) -> int:
 
 
 def chain(
-    store: Store, control: ControlKeys, entry: HeadEntry, end_of_seals: int, read: ReadLine = read_range_line
+    cluster: ClusterStore, entry: HeadEntry, end_of_seals: int, read: ReadLine = read_range_line
 ) -> list[PackedRange]:
     """The ranges of the tail of ``entry`` that reach beyond ``end_of_seals``, in the order of their offsets.
 
     One GET for each, the last one first. The first range begins at or below ``end_of_seals``, unless the chain begins
     above it, or a pack is missing: retention may have removed sealed packs, or a store may show a pack late. Then the
-    offsets below are found elsewhere. ``control`` is that of the head. ``read`` may take lines from a cache.
+    offsets below are found elsewhere. ``cluster`` is that of the head. ``read`` may take lines from a cache.
 
     Raises:
         FormatError: a line is damaged; a range is not of the entry's topic id, partition, leadership or broker, or does
@@ -122,7 +167,7 @@ def chain(
             rule = f"has more than {MOST_CHAIN} ranges above offset {end_of_seals}, and its agent seals before that"
             raise FormatError(ranges[-1].key, f"the chain of {ranges[-1].range} {rule}: see why it does not seal")
         try:
-            packed = read(store, control, pointer)
+            packed = read(cluster, pointer)
         except NotFound:
             break
         _check(packed, pointer, entry, end)
@@ -179,15 +224,13 @@ class Tails:
 
     def __init__(
         self,
-        store: Store,
-        keys: PartitionKeys,
+        partition: PartitionStore,
         entries: Iterable[HeadEntry],
         lineage: Lineage,
         on_error: Callable[[FormatError | StoreError], None],
         read: ReadLine = read_range_line,
     ) -> None:
-        self._store, self._on_error, self._line = store, on_error, read
-        self._control = keys.control
+        self._cluster, self._on_error, self._line = partition.cluster, on_error, read
         self._lock = Lock()
         self._read: dict[int, tuple[int, list[Segment]]] = {}
         self.ends: Sequence[tuple[int, HeadEntry]] = [(live_end(entry, lineage), entry) for entry in entries]
@@ -217,11 +260,11 @@ class Tails:
 
     def _ranges(self, entry: HeadEntry, end_of_seals: int) -> list[Segment]:
         try:
-            ranges = chain(self._store, self._control, entry, end_of_seals, self._line)
+            ranges = chain(self._cluster, entry, end_of_seals, self._line)
         except (FormatError, StoreError) as error:
             self._on_error(error)
             return []
-        return [segment_of_range(packed, self._store.url) for packed in ranges]
+        return [segment_of_range(packed, self._cluster.store.url) for packed in ranges]
 
 
 def segment_of_range(packed: PackedRange, store: str) -> Segment:

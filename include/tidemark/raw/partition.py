@@ -8,9 +8,9 @@ from typing import NamedTuple
 from tidemark.formats.keys import PartitionKeys
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
-from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.packs import Tails
 from tidemark.raw.segments import Segment
+from tidemark.storage import StoredWatermark
 
 
 @dataclass(frozen=True, slots=True)

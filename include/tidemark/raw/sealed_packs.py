@@ -14,15 +14,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
-from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, Range
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.same_batch import is_same, overlapping
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import LOOK_BACK, pieces
-from tidemark.store import ObjectInfo, Store
+from tidemark.raw.packs import read_range_bytes
+from tidemark.storage import PartitionStore
+from tidemark.store import ObjectInfo
 
 _NEAREST: Final = 64
 """Most seals at and below a range that are searched for its part: on a single lineage it is in the first of them."""
@@ -86,8 +88,7 @@ class SealsAround:
     ``lineage`` is the partition's newest, as far as it is known: a manifest's lineage may begin above its segment.
     """
 
-    store: Store
-    keys: PartitionKeys
+    partition: PartitionStore
     lineage: Lineage = field(default_factory=Lineage)
     listed: dict[SegmentName, ListedSeal] = field(default_factory=dict)
     names: list[SegmentName] = field(default_factory=list)
@@ -98,7 +99,7 @@ class SealsAround:
         for distance in LOOK_BACK:
             start = max(0, first - distance)
             by_name: dict[SegmentName, dict[str, ObjectInfo]] = {}
-            for entry in objects.listed(self.store, self.keys, start, end):
+            for entry in self.partition.objects(start, end):
                 by_name.setdefault(entry.name, {})[entry.extension] = entry.info
             self.listed = {
                 name: ListedSeal(infos[MANIFEST_EXTENSION], infos["log"])
@@ -117,7 +118,7 @@ class SealsAround:
             StoreError: the store failed.
         """
         if name not in self._manifests:
-            stored = objects.read_manifest(self.store, self.keys, name)
+            stored = objects.read_manifest(self.partition, name)
             whole = stored.manifest if stored is not None and stored.manifest.state == "whole" else None
             log = whole.objects.get(whole.log_name) if whole is not None else None
             self._manifests[name] = whole if log is not None and log.etag == self.listed[name].log.etag else None
@@ -177,7 +178,9 @@ class SealsAround:
             if not self._overlaps(packed.range) or self._is_listed(packed.range):
                 continue
             try:
-                headers = [*scan_batches([read_range_bytes(self.store, packed)], packed.key, packed.range.first)]
+                headers = [
+                    *scan_batches([read_range_bytes(self.partition.store, packed)], packed.key, packed.range.first)
+                ]
             except NotFound:
                 continue  # retention has deleted the pack: seals hold its content
             except FormatError as error:
@@ -232,7 +235,7 @@ class SealsAround:
             return header
 
         try:
-            headers = map(note, scan_batches(pieces(self.store, log), log.key, name.base))
+            headers = map(note, scan_batches(pieces(self.partition.store, log), log.key, name.base))
             packed = [wanted[batch].header for batch in sorted(claimed)]
             pairs = [*overlapping(headers, packed, lambda one: one, lambda one: one)]
             for _ in headers:

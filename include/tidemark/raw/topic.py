@@ -15,12 +15,9 @@ from functools import cached_property
 from itertools import islice
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.errors import AbortsUnreadable, FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
-from tidemark.formats.raw import tombstones
-from tidemark.formats.raw.gaps import acknowledged
+from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
@@ -32,14 +29,15 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.kafka_log.scan import scan_batches
-from tidemark.raw import objects
+from tidemark.raw import objects, tombstones
 from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
-from tidemark.raw.objects import LOOK_BACK, StoredWatermark, mask_index_of, pieces_between
+from tidemark.raw.masks import mask_index_of
+from tidemark.raw.objects import LOOK_BACK, pieces_between
 from tidemark.raw.packs import Tails
 from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
-from tidemark.store import Store, open_store
+from tidemark.storage import ClusterStore, PartitionStore, Storage, StoredWatermark
 from tidemark.table.delta_table import TopicTable
 
 _AT_ONCE = 32
@@ -59,11 +57,7 @@ class RawTopic:
     def __init__(self, table: TopicTable, live_end: LiveEnd | None = None, *, outages: bool = False) -> None:
         topic, deployment = table.topic, table.deployment
         self._topic = topic
-        self._options = deployment.store
-        self._resolver = resolver_of(deployment.raw)
-        self._default = self._resolver.default()
-        self._control = ControlKeys(self._default.prefix, topic.cluster)
-        self._stores: dict[str, Store] = {}
+        self._storage = Storage(topic.cluster, deployment.raw, deployment.store)
         self._masks: dict[str, MaskIndex] = {}
         self._reading_masks = threading.Lock()
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
@@ -72,11 +66,11 @@ class RawTopic:
 
     def now(self) -> datetime:
         """The time by the clock of the store that has the watermark indexes."""
-        return self._store(self._default.store).now()
+        return self._cluster.store.now()
 
     def incarnations(self) -> TopicIncarnations:
         """The topic's incarnations; an empty list if no agent has seen it."""
-        return objects.incarnations(self._store(self._default.store), self._control, self._topic.topic)
+        return self._cluster.incarnations(self._topic.topic)
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
@@ -117,7 +111,11 @@ class RawTopic:
         """All entries of incarnations that the topic has had, the latest first."""
         topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
         entries: dict[tuple[int, int], list[IndexEntry]] = {}
-        for index in (index for place in {self._default, self._endpoint(0)} for index in self._indexes(place)):
+        for index in (
+            index
+            for place in {self._storage.default(), self._storage.endpoint(self._topic.topic, 0)}
+            for index in self._indexes(place)
+        ):
             for entry in (entry for entry in index.entries if entry.topic == self._topic.topic):
                 if entry.incarnation < len(topic_ids) and topic_ids[entry.incarnation] == entry.topic_id:
                     entries.setdefault((entry.incarnation, entry.partition), []).append(entry)
@@ -142,8 +140,11 @@ class RawTopic:
 
     def partition(self, topic_id: str | None, place: str, incarnation: int, partition: int) -> RawPartition:
         """The partition at ``place``."""
-        keys = PartitionKeys(self._endpoint(partition), self._topic.cluster, place, partition)
-        return RawPartition(incarnation, topic_id, keys)
+        return RawPartition(incarnation, topic_id, self._storage.partition_keys(self._topic.topic, partition, place))
+
+    def partition_store(self, part: RawPartition) -> PartitionStore:
+        """The objects of a partition."""
+        return self._storage.partition_store(part.keys)
 
     def watermark(self, part: RawPartition) -> Watermark | None:
         """The partition's watermark; None while nothing contiguous is uploaded."""
@@ -152,26 +153,26 @@ class RawTopic:
 
     def stored_watermark(self, part: RawPartition) -> StoredWatermark | None:
         """The partition's ``offset.wm``; None while nothing contiguous is uploaded."""
-        return objects.read_watermark(self._store(part.keys.endpoint.store), part.keys, part.topic_id)
+        return objects.read_watermark(self.partition_store(part), part.topic_id)
 
     def view(self, part: RawPartition) -> PartitionView | None:
         """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``."""
-        store, live_end = self._store(part.keys.endpoint.store), self._live_end
-        look = live_end.heads.look(store, part.keys, lambda: self.stored_watermark(part))
+        stored, live_end = self.partition_store(part), self._live_end
+        look = live_end.heads.look(stored, lambda: self.stored_watermark(part))
         if look is None:
             return None
         for error in look.errors:
             self.unread.add(error)
-        tails = Tails(store, part.keys, look.entries, look.stored.lineage, self.unread.add, live_end.lines.read)
+        tails = Tails(stored, look.entries, look.stored.lineage, self.unread.add, live_end.lines.read)
         return PartitionView(part, look.stored, tails)
 
     def first(self, part: RawPartition, start: int) -> int:
         """The start of raw: ``start``, unless retention has removed the segments there."""
-        return objects.first_left(self._store(part.keys.endpoint.store), part.keys, start)
+        return objects.first_left(self.partition_store(part), start)
 
     def removal(self, part: RawPartition, offset: int) -> str | None:
         """The key of the tombstone of the retention that removed ``offset``, or None."""
-        removals = tombstones.listed(self._store(part.keys.endpoint.store), part.keys)
+        removals = tombstones.listed(self.partition_store(part))
         return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
     def segments(self, view: PartitionView, start: int, end: int, limit_bytes: int) -> SegmentWindow:
@@ -210,7 +211,7 @@ class RawTopic:
             return []
 
     def _proved_cuts(self, segment: Segment) -> list[BatchCut]:
-        store = self._store(segment.store)
+        store = self._storage.store(segment.store)
         name = segment.sibling("index")
         entries = parse_offset_index(
             store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
@@ -265,7 +266,7 @@ class RawTopic:
 
     def _aborts(self, segment: Segment) -> list[AbortedTransaction]:
         try:
-            return objects.aborts_of(self._store(segment.store), segment)
+            return objects.aborts_of(self._storage.store(segment.store), segment)
         except (NotFound, PreconditionFailed, FormatError) as error:
             name = segment.sibling("txnindex")
             reason = str(error).removeprefix(f"{name}: ")
@@ -280,7 +281,7 @@ class RawTopic:
         """
         with self._reading_masks:  # else partitions that are planned side by side may know different ones
             if place not in self._masks:
-                self._masks[place] = mask_index_of(self._store(self._default.store), self._control, place)
+                self._masks[place] = mask_index_of(self._cluster, place)
             return self._masks[place]
 
     def mask_numbers(self) -> dict[str, int]:
@@ -295,33 +296,33 @@ class RawTopic:
             index = self.masks(incarnation.place)
             keys: dict[int, list[str]] = {}
             for mask in index.masks[ledger.masks.get(incarnation.place, 0) if pending else 0 :]:
-                keys.setdefault(mask.partition, []).append(index.key_of(self._control, mask))
+                keys.setdefault(mask.partition, []).append(index.key_of(self._cluster.keys, mask))
             for partition, named in keys.items():
                 if (number, partition) in ledger.by_partition:
-                    masks[number, partition] = StoredMasks(store=self._default.store, keys=tuple(named))
+                    masks[number, partition] = StoredMasks(store=self._storage.default().store, keys=tuple(named))
         return masks
 
     def masked(self, part: RawPartition, plan: PartitionPlan, spared: Intervals | None = None) -> PartitionPlan:
         """``plan`` with the masks of its offsets, apart from ``spared`` ones."""
         index = self.masks(part.keys.place)
-        keys = [index.key_of(self._control, mask) for mask in index.within(plan.partition, plan.start, plan.end)]
+        keys = [index.key_of(self._cluster.keys, mask) for mask in index.within(plan.partition, plan.start, plan.end)]
         if not keys:
             return plan
         clipped = (spared or Intervals()).clip(plan.start, plan.end)
-        masks = StoredMasks(store=self._default.store, keys=tuple(keys), spared=tuple(clipped))
+        masks = StoredMasks(store=self._storage.default().store, keys=tuple(keys), spared=tuple(clipped))
         return plan.model_copy(update={"masks": masks})
 
     def acknowledged(self, part: RawPartition) -> Intervals:
         """The offsets that a person has acknowledged as lost."""
-        return acknowledged(self._store(self._default.store), self._control, part.keys)
+        return self._cluster.acknowledged(part.keys.place, part.keys.partition)
 
     def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
-        store = self._store(part.keys.endpoint.store)
-        listed = objects.manifests(store, part.keys, first, end)
+        partition = self.partition_store(part)
+        listed = partition.manifests(first, end)
         segments: list[Segment] = []
         size = 0
         while batch := list(islice(listed, _AT_ONCE)):
-            stored = in_parallel(lambda entry: objects.read_segments(store, part.keys, entry.name), batch)
+            stored = in_parallel(lambda entry: objects.read_segments(partition, entry.name), batch)
             present = {segment.key: segment for found in stored for segment in found if segment.end > start}
             fresh = [self._judged(segment) for segment in present.values()]
             segments += fresh
@@ -340,11 +341,13 @@ class RawTopic:
 
     def _bytes(self, segment: Segment, position: int) -> Iterator[bytes]:
         """The bytes of the segment from ``position`` on."""
-        return pieces_between(self._store(segment.store), segment.key, position, segment.stop, segment.etag or None)
+        return pieces_between(
+            self._storage.store(segment.store), segment.key, position, segment.stop, segment.etag or None
+        )
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
-        store = self._store(place.store)
-        indexes = read_indexes(store, ControlKeys(place.prefix, self._topic.cluster).indexes)
+        cluster = self._storage.cluster_store(place)
+        indexes = read_indexes(cluster.store, cluster.keys.indexes)
         for key, error in indexes.failures.items():
             log.warning(
                 "%s cannot be read; partitions of its broker may land later, and no date becomes final by it", key
@@ -353,13 +356,9 @@ class RawTopic:
         self._unread |= indexes.failures.keys()
         return indexes.kept.values()
 
-    def _endpoint(self, partition: int) -> Endpoint:
-        return self._resolver.resolve(self._topic.cluster, self._topic.topic, partition)
-
-    def _store(self, url: str) -> Store:
-        if url not in self._stores:
-            self._stores[url] = open_store(url, self._options)
-        return self._stores[url]
+    @property
+    def _cluster(self) -> ClusterStore:
+        return self._storage.cluster_store()
 
 
 def _may_add(entry: IndexEntry, state: PartitionState | None) -> bool:

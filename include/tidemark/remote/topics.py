@@ -8,18 +8,18 @@ import time
 from datetime import datetime
 from typing import Final
 
+from tidemark.concurrency import OnePerKey
 from tidemark.config import hint
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
 from tidemark.formats.table.index_cache import IndexCache, log_failures
-from tidemark.raw.objects import incarnations
 from tidemark.raw.partition import RawPartition
-from tidemark.remote.catalog.heads import HeadsByPlace
-from tidemark.remote.catalog.masks import MasksByPlace
+from tidemark.remote.catalog.heads import HeadCache
+from tidemark.remote.catalog.masks import TopicMasks
 from tidemark.remote.catalog.partition import RemotePartition
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.time_lookup import IndexObjects, OffsetForTime, Stretch
+from tidemark.storage import Storage
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
@@ -39,29 +39,32 @@ class RemoteTopics:
         """
         self._kafka_too = kafka_too
         self.storage = storage
-        default = storage.default()
-        self._control = ControlKeys(default.prefix, storage.cluster)
-        self._store = default.store
         self._indexes = IndexObjects()
         self._observations = Observations(storage)
-        self._heads = HeadsByPlace(storage, heads_seconds)
-        self._masks = MasksByPlace(storage)
+        self._heads = OnePerKey[Endpoint, HeadCache](lambda at: HeadCache(storage.cluster_store(at), heads_seconds))
+        self._masks = OnePerKey[str, TopicMasks](lambda place: TopicMasks(storage.cluster_store(), place))
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The partition of the incarnation ``topic_id``, or of the newest; None if no agent has seen that one."""
-        endpoint = self.storage.endpoint(topic, partition)
         numbered = self._incarnation(topic, topic_id)
         if numbered is None:
             return None
         number, incarnation = numbered
-        keys = PartitionKeys(endpoint, self.storage.cluster, incarnation.place, partition)
+        keys = self.storage.partition_keys(topic, partition, incarnation.place)
         part = RawPartition(number, incarnation.topic_id, keys)
 
         def observe(number: int, partition: int, latest: tuple[int, int] | None) -> tuple[int, datetime] | None:
             return self._observations.log_end(topic, number, partition, latest)
 
         remote = RemotePartition(
-            self.storage, topic, part, self._indexes, self._heads, self._masks, observe, kafka_too=self._kafka_too
+            self.storage,
+            topic,
+            part,
+            self._indexes,
+            self._heads.of(keys.endpoint.root),
+            self._masks.of(keys.place),
+            observe,
+            kafka_too=self._kafka_too,
         )
         remote.refresh()
         return remote
@@ -74,8 +77,9 @@ class RemoteTopics:
 
     def topics(self) -> set[str]:
         """The topics that agents have seen."""
-        folder = self._control.incarnations("-").removesuffix("-.json")
-        listed = self.storage.store(self._store).list(folder)
+        cluster = self.storage.cluster_store()
+        folder = cluster.keys.incarnations("-").removesuffix("-.json")
+        listed = cluster.store.list(folder)
         return {info.key.removeprefix(folder).removesuffix(".json") for info in listed}
 
     def unseen(self, topic: str) -> str:
@@ -83,7 +87,7 @@ class RemoteTopics:
         return f"no agent of cluster {self.storage.cluster} has ever seen this topic; {hint(topic, self.topics())}"
 
     def _incarnation(self, topic: str, topic_id: str | None) -> tuple[int, Incarnation] | None:
-        listed = incarnations(self.storage.store(self._store), self._control, topic)
+        listed = self.storage.cluster_store().incarnations(topic)
         if topic_id is not None:
             return listed.find(topic_id)
         return (len(listed.incarnations) - 1, listed.incarnations[-1]) if listed.incarnations else None
@@ -131,8 +135,9 @@ class Observations:
 
     def _look(self, place: Endpoint) -> None:
         if place not in self._indexes:
-            store = self._storage.store(place.store)
-            folder = ControlKeys(place.prefix, self._storage.cluster).indexes
-            self._indexes[place] = IndexCache(store, folder, parse_index, on_failure=log_failures(log))
+            cluster = self._storage.cluster_store(place)
+            self._indexes[place] = IndexCache(
+                cluster.store, cluster.keys.indexes, parse_index, on_failure=log_failures(log)
+            )
         self._indexes[place].look()
         self._indexes[place].check()

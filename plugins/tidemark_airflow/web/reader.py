@@ -13,7 +13,6 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from tidemark.brokersets.load import BrokersetLoad, load_of, observed_loads
 from tidemark.brokersets.settings import load_brokersets
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
@@ -30,6 +29,7 @@ from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
+from tidemark.storage import Storage
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -188,8 +188,8 @@ class Reader:
         if not keys:
             return {}
         deployment, topic = now.table.deployment, now.table.topic
-        endpoints = resolver_of(deployment.raw)
-        acknowledged = acknowledgements_of(endpoints, deployment.store, topic.cluster, topic.topic, keys)
+        cluster = Storage(topic.cluster, deployment.raw, deployment.store).cluster_store()
+        acknowledged = acknowledgements_of(cluster, topic.topic, keys)
         return dict(zip(keys, acknowledged, strict=True))
 
     def flow(self, topic: TopicSettings) -> DataFlow:

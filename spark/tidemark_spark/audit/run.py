@@ -13,18 +13,17 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
-from tidemark.endpoints import resolver_of
-from tidemark.erasure.requests import ErasureFolder
+from tidemark.erasure.requests import ErasureFolder, all_requests
 from tidemark.errors import NotFound
-from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.erasure import Approved, all_requests
+from tidemark.formats.raw.erasure import Approved
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import masked_offsets, spared_offsets
 from tidemark.raw.topic import RawTopic
-from tidemark.store import open_store, put_once
+from tidemark.storage import Storage
+from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -123,7 +122,7 @@ class _Audit:
     def _approvals(self) -> frozenset[str]:
         """The digests of the approvals of all requests for erasure that count."""
         folder = ErasureFolder.of(self._table.deployment, self._table.topic.cluster)
-        asked = all_requests(folder.store, folder.control)
+        asked = all_requests(folder.cluster)
         return frozenset(request.sha256 for request in asked if isinstance(request, Approved))
 
     def _find(self, kind: Kind, part: PartitionUnderAudit | None, detail: str, **more: object) -> None:
@@ -132,11 +131,12 @@ class _Audit:
 
     def _has_pack(self, part: PartitionUnderAudit, key: str) -> bool | None:
         topic, deployment = self._table.topic, self._table.deployment
-        place = resolver_of(deployment.raw).resolve(topic.cluster, topic.topic, part.state.partition)
-        if ControlKeys(place.prefix, topic.cluster).pack_of(key) is None:
+        storage = Storage(topic.cluster, deployment.raw, deployment.store)
+        cluster = storage.cluster_store(storage.endpoint(topic.topic, part.state.partition))
+        if cluster.keys.pack_of(key) is None:
             return None
         try:
-            open_store(place.store, deployment.store).head(key)
+            cluster.store.head(key)
         except NotFound:
             return False
         return True

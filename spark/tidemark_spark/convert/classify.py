@@ -19,7 +19,7 @@ from tidemark.decode.offset_mask import OffsetMask
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
-from tidemark.raw.objects import mask_of
+from tidemark.raw.masks import mask_of
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.evidence import OffsetClass
 from tidemark_spark.model import Stop

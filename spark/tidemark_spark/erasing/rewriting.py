@@ -28,7 +28,8 @@ from tidemark.formats.raw.manifest import ErasedRecords, ObjectSum, SegmentManif
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import BatchHeader, SegmentScanner, SegmentSummary
 from tidemark.kafka_log.indexes import DerivedIndexes
-from tidemark.raw.objects import PIECE_BYTES, StoredManifest, mask_of, pieces, read_checksum, stored_checksum
+from tidemark.raw.masks import mask_of
+from tidemark.raw.objects import PIECE_BYTES, StoredManifest, pieces, read_checksum, stored_checksum
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once
 from tidemark_spark.convert.date_partitioner import take
 from tidemark_spark.convert.row_checksums import Account

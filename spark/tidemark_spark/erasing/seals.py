@@ -19,12 +19,11 @@ from tidemark.decode.offset_mask import OffsetMask
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
-from tidemark.formats.keys import MANIFEST_EXTENSION, ControlKeys, PartitionKeys, SegmentName
-from tidemark.formats.raw import tombstones
-from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, read_buried
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
-from tidemark.formats.raw.pack import PackedRange, Range, lines_of, read_footer
+from tidemark.formats.raw.pack import PackedRange, Range, lines_of
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals
@@ -32,13 +31,16 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.pack_proof import COMPARED
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.raw import objects
-from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version, mask_of, remove_segment
-from tidemark.raw.packs import live_part
+from tidemark.raw import objects, tombstones
+from tidemark.raw.masks import mask_of
+from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version, remove_segment
+from tidemark.raw.packs import live_part, read_footer
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
+from tidemark.raw.tombstones import read_buried
 from tidemark.raw.topic import RawTopic
 from tidemark.retry import Retry
-from tidemark.store import ObjectInfo, Store, StoreOptions, open_store, put_once, put_over
+from tidemark.storage import ClusterStore, PartitionStore
+from tidemark.store import ObjectInfo, Store, StoreOptions, put_once, put_over
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
@@ -77,15 +79,15 @@ def erase_seals(
         return RawReport()
     ledger = committed_ledger(table)
     folder = ErasureFolder.of(table.deployment, table.topic.cluster)
-    place = _Place(folder.store, folder.control, attempt, unseen)
-    known = in_parallel(lambda state: _Partition.of(table, raw, place, state), ledger.partitions)
+    place = _Place(folder.cluster, attempt, unseen)
+    known = in_parallel(lambda state: _Partition.of(raw, place, state), ledger.partitions)
     tasks = [task for partition in known for task in partition.tasks()]
     outcomes = execute(table.deployment.store, tasks) if tasks else []
     by_folder: dict[str, list[SealOutcome]] = {}
     for outcome in outcomes:
         by_folder.setdefault(outcome.task.keys.folder, []).append(outcome)
-    deleted = sum(partition.finish(by_folder.get(partition.keys.folder, ())) for partition in known)
-    _name_packs({(partition.topic_id, partition.keys.partition): partition for partition in known})
+    deleted = sum(partition.finish(by_folder.get(partition.stored.keys.folder, ())) for partition in known)
+    _name_packs({(partition.topic_id, partition.stored.keys.partition): partition for partition in known})
     return RawReport(
         searched=len(tasks),
         rewritten=sum(outcome.new is not None for outcome in outcomes),
@@ -97,10 +99,9 @@ def erase_seals(
 
 
 class _Place(NamedTuple):
-    """The store of masks and of records of deletions, the number of the pass, and what it has not seen."""
+    """The objects with masks and with records of deletions, the number of the pass, and what it has not seen."""
 
-    store: Store
-    control: ControlKeys
+    cluster: ClusterStore
     attempt: int
     unseen: Unseen
 
@@ -144,10 +145,9 @@ class _Seal(NamedTuple):
 class _Partition:
     """The seals of one partition, and what remains of them. ``end`` is that of the landed offsets."""
 
-    store: Store
+    stored: PartitionStore
     topic_id: str | None
     key: Key
-    keys: PartitionKeys
     place: _Place
     end: int
     line_1: int
@@ -158,21 +158,20 @@ class _Partition:
     lineage: Lineage = field(default_factory=Lineage)
 
     @classmethod
-    def of(cls, table: TopicTable, raw: RawTopic, place: _Place, state: PartitionState) -> _Partition:
+    def of(cls, raw: RawTopic, place: _Place, state: PartitionState) -> _Partition:
         """Read what the store has of a partition of the ledger."""
         known = raw.incarnations().incarnations[state.incarnation]
         part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
         stored = raw.stored_watermark(part)
-        store = open_store(part.keys.endpoint.store, table.deployment.store)
         masks = _masks(raw.masks(known.place), place, state.partition)
         line_1 = stored.base_offset if stored else 0
-        partition = cls(store, part.topic_id, state.key, part.keys, place, state.next_offset, line_1, masks)
+        partition = cls(raw.partition_store(part), part.topic_id, state.key, place, state.next_offset, line_1, masks)
         partition._look()
         partition._name_unsearched(stored.lineage if stored else Lineage(), state.history)
         return partition
 
     def _look(self) -> None:
-        groups = list(objects.grouped(self.store, self.keys, self.end))
+        groups = list(objects.grouped(self.stored, self.end))
         read = in_parallel(self._read, groups)
         for group, stored in zip(groups, read, strict=True):
             if stored is None:
@@ -181,7 +180,7 @@ class _Partition:
                 self.seals.append(_Seal(group, stored, tuple(self._hidden(stored.manifest))))
 
     def _read(self, group: SegmentObjects) -> StoredManifest | None:
-        return objects.read_manifest(self.store, self.keys, group.name) if MANIFEST_EXTENSION in group.objects else None
+        return objects.read_manifest(self.stored, group.name) if MANIFEST_EXTENSION in group.objects else None
 
     def _hidden(self, manifest: SegmentManifest) -> Iterator[_KnownMask]:
         """The masks with offsets of the seal's own branch that it was not rewritten without."""
@@ -219,7 +218,7 @@ class _Partition:
                 self._remains(seal, f"is damaged from offset {seal.manifest.damage.offset} on, and not searched there")
 
     def _segment(self, seal: _Seal) -> Segment:
-        return segment_of(seal.manifest, self.keys.manifest(seal.listed.name), self.store.url)
+        return segment_of(seal.manifest, self.stored.keys.manifest(seal.listed.name), self.stored.store.url)
 
     def tasks(self) -> list[SealTask]:
         """The seals to rewrite. Those that cannot be are named."""
@@ -235,9 +234,9 @@ class _Partition:
             same = (name for name in self._names() if name.base == seal.listed.name.base)
             tasks.append(
                 SealTask(
-                    self.keys,
+                    self.stored.keys,
                     seal.stored,
-                    StoredMasks(store=self.place.store.url, keys=tuple(mask.key for mask in seal.hidden)),
+                    StoredMasks(store=self.place.cluster.store.url, keys=tuple(mask.key for mask in seal.hidden)),
                     1 + max((name.erasure for name in same), default=0),
                 )
             )
@@ -269,7 +268,7 @@ class _Partition:
                 continue
             if self._is_there(successor):
                 going.append(seal)
-                successors[self.keys.file(seal.manifest.log_name)] = self.keys.file(successor.log_name)
+                successors[self.stored.keys.file(seal.manifest.log_name)] = self.stored.keys.file(successor.log_name)
             else:
                 self._remains(
                     seal, f"{successor.log_name}, which replaces it, is not as its manifest says", seal.hidden
@@ -280,30 +279,30 @@ class _Partition:
         ]
         completed = {outcome.new.name for outcome in outcomes if outcome.new}
         bare = [group for group in self.bare if group.name not in completed]
-        records = list(read_buried(self.place.store, self.place.control, self.keys.place, self.keys.partition))
+        records = list(read_buried(self.place.cluster, self.stored.keys.place, self.stored.keys.partition))
         segments = [*(seal.buried for seal in going), *self._leftovers(records, bare), *self._of_retention(records)]
         segments.sort(key=lambda segment: segment.base_offset)
         chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
         records += [self._record(chunk) for chunk in chunks]
         for seal, segment in ((seal, seal.buried) for seal in going):
-            if not remove_segment(self.store, self.keys, segment.name, segment.manifest_etag, segment.etags):
+            if not remove_segment(self.stored, segment.name, segment.manifest_etag, segment.etags):
                 self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it", seal.hidden)
-        named = _named(records, self.keys)
+        named = _named(records, self.stored.keys)
         for info in (info for group in bare for info in group.objects.values()):
             if info.etag in named.get(info.key, ()):
-                delete_version(self.store, info.key, info.etag)
+                delete_version(self.stored.store, info.key, info.etag)
         self._delete_versions([record for record in records if record.gone is None])
         self._name_unseen()
         return len(going)
 
     def _is_there(self, manifest: SegmentManifest) -> bool:
         """True if all objects of a seal are stored as its manifest says, and so is the manifest."""
-        stored = objects.read_manifest(self.store, self.keys, manifest.name)
+        stored = objects.read_manifest(self.stored, manifest.name)
         if stored is None or stored.manifest != manifest:
             return False
         for file, described in manifest.objects.items():
             try:
-                info = self.store.head(self.keys.file(file))
+                info = self.stored.store.head(self.stored.keys.file(file))
             except NotFound:
                 return False
             if (info.size, info.etag) != (described.size, described.etag):
@@ -315,9 +314,9 @@ class _Partition:
 
         A killed pass has left them, or a seal has come back in part.
         """
-        named = _named(records, self.keys)
-        listed = _named([record for record in records if record.gone is None], self.keys)
-        before = self.store.now() - RUN_OVER
+        named = _named(records, self.stored.keys)
+        listed = _named([record for record in records if record.gone is None], self.stored.keys)
+        before = self.stored.store.now() - RUN_OVER
         for group in bare:
             going: dict[str, BuriedObject] = {}
             for extension, info in group.objects.items():
@@ -337,14 +336,14 @@ class _Partition:
 
         A tombstone does not tell the leader epochs of a segment.
         """
-        if not self.masks or versioned(self.store) is None:
+        if not self.masks or versioned(self.stored.store) is None:
             return
-        named = _named(records, self.keys)
-        for removed in tombstones.named(self.store, self.keys):
+        named = _named(records, self.stored.keys)
+        for removed in tombstones.named(self.stored):
             if not self._has_masked(removed.start, removed.end):
                 continue
-            for segment in tombstones.read(self.store, self.keys, removed.key).segments:
-                known = segment.manifest_etag in named.get(self.keys.manifest(segment.name), ())
+            for segment in tombstones.read(self.stored, removed.key).segments:
+                known = segment.manifest_etag in named.get(self.stored.keys.manifest(segment.name), ())
                 if not known and self._has_masked(segment.base_offset, segment.next_offset):
                     yield BuriedSegment(
                         base_offset=segment.base_offset,
@@ -359,19 +358,24 @@ class _Partition:
 
     def _name_unseen(self) -> None:
         """Name the tombstones of segments of which the bucket has versions that no search has seen."""
-        store, unseen = versioned(self.store), self.place.unseen
+        store, unseen = versioned(self.stored.store), self.place.unseen
         if store is None or not any(unseen):
             return
-        offsets, stones = unseen.offsets.get(self.key, Intervals()), tombstones.named(self.store, self.keys)
+        offsets, stones = (
+            unseen.offsets.get(self.key, Intervals()),
+            tombstones.named(self.stored),
+        )
         chosen = [stone.key for stone in stones if stone.key in unseen.named or offsets.clip(stone.start, stone.end)]
         if not chosen:
             return
-        former = Retry().call(lambda: store.deleted(self.keys.folder))
+        former = Retry().call(lambda: store.deleted(self.stored.keys.folder))
         kept = {(key, version.etag) for key, versions in former.items() for version in versions if version.etag}
         for key in chosen:
-            segments = tombstones.read(self.store, self.keys, key).segments
+            segments = tombstones.read(self.stored, key).segments
             segments = tuple(each for each in segments if not self._has_masked(each.base_offset, each.next_offset))
-            files = {(self.keys.file(name), file.etag) for each in segments for name, file in each.objects.items()}
+            files = {
+                (self.stored.keys.file(name), file.etag) for each in segments for name, file in each.objects.items()
+            }
             if not files.isdisjoint(kept):
                 self.remaining.append(Remaining(key=key, why=_UNSEEN))
 
@@ -384,33 +388,33 @@ class _Partition:
         """Write the list of ``segments`` that go."""
         place = self.place
         buried = Buried(
-            cluster=self.keys.cluster,
-            place=self.keys.place,
-            partition=self.keys.partition,
+            cluster=self.stored.keys.cluster,
+            place=self.stored.keys.place,
+            partition=self.stored.keys.partition,
             attempt=place.attempt,
-            at=place.store.now(),
+            at=place.cluster.store.now(),
             segments=tuple(segments),
         )
-        put_once(place.store, buried.key(place.control), buried.to_bytes())
+        put_once(place.cluster.store, buried.key(place.cluster.keys), buried.to_bytes())
         return buried
 
     def _delete_versions(self, records: Sequence[Buried]) -> None:
         """Delete the former versions of all that ``records`` list, name those that stay, and note what is gone."""
-        control = self.place.control
-        store = versioned(self.store)
+        control = self.place.cluster.keys
+        store = versioned(self.stored.store)
         if store is None:
             self.remaining += [Remaining(key=record.key(control), why=_VERSIONS) for record in records]
             return
-        kept = delete_versions(store, _named(records, self.keys))
+        kept = delete_versions(store, _named(records, self.stored.keys))
         self.remaining += [Remaining(**version._asdict()) for version in kept]
         held = {version.key for version in kept}
         for record in records:
-            if held.isdisjoint(key for key, _ in record.versions(self.keys)):
-                gone = record.model_copy(update={"gone": self.place.store.now()})
-                put_over(self.place.store, record.key(control), gone.to_bytes())
+            if held.isdisjoint(key for key, _ in record.versions(self.stored.keys)):
+                gone = record.model_copy(update={"gone": self.place.cluster.store.now()})
+                put_over(self.place.cluster.store, record.key(control), gone.to_bytes())
 
     def _remains(self, seal: _Seal, why: str, masks: Iterable[_KnownMask] = ()) -> None:
-        key = self.keys.file(seal.manifest.log_name)
+        key = self.stored.keys.file(seal.manifest.log_name)
         self.remaining.append(Remaining(key=key, why=why, approvals=_approvals(masks)))
 
     def masks_of(self, range_: Range) -> list[_KnownMask]:
@@ -430,15 +434,15 @@ class _Partition:
 
 def _name_packs(partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
     """Name the packs that hold records of masks, or may."""
-    places = {(partition.store.url, partition.keys.control.tails): partition.store for partition in partitions.values()}
-    for (_, tails), store in places.items():
-        packs = [info for info in store.list(tails) if info.key.endswith(".pack")]
+    clusters = {partition.stored.keys.endpoint.root: partition.stored.cluster for partition in partitions.values()}
+    for store, keys in ((cluster.store, cluster.keys) for cluster in clusters.values()):
+        packs = [info for info in store.list(keys.tails) if info.key.endswith(".pack")]
         for info, ranges in zip(packs, in_parallel(partial(_footer, store), packs), strict=True):
             for packed in ranges:
                 partition = partitions.get((packed.range.topic_id, packed.range.partition))
                 if partition is not None:
                     partition.remains_packed(info.key, packed.range)
-        _erase_former_packs(store, tails, partitions)
+        _erase_former_packs(store, keys.tails, partitions)
 
 
 def _erase_former_packs(store: Store, tails: str, partitions: Mapping[tuple[str | None, int], _Partition]) -> None:
@@ -490,8 +494,8 @@ def _footer(store: Store, info: ObjectInfo) -> list[PackedRange]:
 
 
 def _masks(index: MaskIndex, place: _Place, partition: int) -> tuple[_KnownMask, ...]:
-    keys = [(name, index.key_of(place.control, name)) for name in index.masks if name.partition == partition]
-    masks = [(name, key, mask_of(place.store, key)) for name, key in keys]
+    keys = [(name, index.key_of(place.cluster.keys, name)) for name in index.masks if name.partition == partition]
+    masks = [(name, key, mask_of(place.cluster.store, key)) for name, key in keys]
     return tuple(_KnownMask(name, key, OffsetMask([mask]), mask.approvals, mask.restores) for name, key, mask in masks)
 
 

@@ -15,7 +15,7 @@ from tidemark.erasure.requests import ErasureFolder
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store, put_once
+from tidemark.store import Store, put_once
 from tidemark.store.versions import versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 
@@ -42,10 +42,10 @@ NOTHING: Final = Unseen({}, ())
 def notes(table: TopicTable, attempt: int, *, erases: bool) -> Iterator[Remaining]:
     """The notes that nobody has deleted yet; a pass that ``erases`` writes its own. Raises StoreError."""
     work = ErasureFolder.of(table.deployment, table.topic.cluster)
-    folder = work.control.untold(table.topic.topic)
+    folder = work.cluster.keys.untold(table.topic.topic)
     if erases and (urls := sorted({store.url for store in _stores(table) if versioned(store) is None})):
-        put_once(work.store, f"{folder}{attempt}.txt", "\n".join([*urls, ""]).encode())
-    yield from (Remaining(key=info.key, why=_NOTE) for info in work.store.list(folder))
+        put_once(work.cluster.store, f"{folder}{attempt}.txt", "\n".join([*urls, ""]).encode())
+    yield from (Remaining(key=info.key, why=_NOTE) for info in work.cluster.store.list(folder))
 
 
 def _stores(table: TopicTable) -> Iterator[Store]:
@@ -55,4 +55,4 @@ def _stores(table: TopicTable) -> Iterator[Store]:
     for state in committed_ledger(table).partitions:
         known = raw.incarnations().incarnations[state.incarnation]
         part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
-        yield open_store(part.keys.endpoint.store, table.deployment.store)
+        yield raw.partition_store(part).store

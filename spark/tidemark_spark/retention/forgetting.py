@@ -16,20 +16,20 @@ from typing import ClassVar, NamedTuple
 from pydantic import AwareDatetime
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
-from tidemark.formats.keys import ControlKeys, PartitionKeys
+from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.pack import Range
 from tidemark.formats.raw.tombstones import GivenUpPartition, PackTombstone
 from tidemark.intervals import Intervals
 from tidemark.planning.maintenance.pack_proof import SETTLED
 from tidemark.raw import objects
-from tidemark.store import ObjectInfo, Store, open_store, put_once
+from tidemark.storage import ClusterStore, Storage
+from tidemark.store import ObjectInfo, put_once
 from tidemark.store.identity import identity
 from tidemark.topics import Deployment
-from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, PackStore, footer, places_of
+from tidemark_spark.retention.packs import CHUNK, KnownIncarnations, endpoints_of, footer
 
 
 class StillPacked(TidemarkError):
@@ -83,16 +83,19 @@ def forget(
         FormatError: an object of the topic does not parse.
         StoreError: a store did not answer.
     """
-    incarnations = KnownIncarnations(resolver_of(deployment.raw).default(), cluster, deployment.store)
-    places = places_of(deployment, cluster)
-    by_place = [_Forgetting(deployment, cluster, topic_id, incarnations, place).found() for place in places]
+    storage = Storage(cluster, deployment.raw, deployment.store)
+    incarnations = KnownIncarnations(storage)
+    by_place = [
+        _Forgetting(storage.cluster_store(endpoint), endpoint, topic_id, incarnations).found()
+        for endpoint in endpoints_of(deployment, storage)
+    ]
     reports = [report for report in by_place if report is not None]
     if by is None or reason is None:
         return reports
-    return [_written(deployment, report, by, reason) for report in reports]
+    return [_written(storage, report, by, reason) for report in reports]
 
 
-def _written(deployment: Deployment, report: ForgetReport, by: str, reason: str) -> ForgetReport:
+def _written(storage: Storage, report: ForgetReport, by: str, reason: str) -> ForgetReport:
     if not report.partitions:
         return report
     stone = PackTombstone(
@@ -100,13 +103,14 @@ def _written(deployment: Deployment, report: ForgetReport, by: str, reason: str)
         topic=report.topic,
         topic_id=report.topic_id,
         by=by,
-        written_as=identity(deployment.store, report.store),
+        written_as=identity(storage.options, report.store),
         at=report.at,
         reason=reason,
         partitions=report.partitions,
     )
-    key = stone.key(ControlKeys(report.prefix, report.cluster))
-    put_once(open_store(report.store, deployment.store), key, stone.to_bytes())
+    cluster = storage.cluster_store(Endpoint(report.store, report.prefix))
+    key = stone.key(cluster.keys)
+    put_once(cluster.store, key, stone.to_bytes())
     return report.model_copy(update={"record": key})
 
 
@@ -121,18 +125,16 @@ class _HeldRange(NamedTuple):
 class _Forgetting:
     """One look at the packs of one place."""
 
-    deployment: Deployment
-    cluster: str
+    cluster: ClusterStore
+    endpoint: Endpoint
     topic_id: str
     incarnations: KnownIncarnations
-    place: PackStore
 
     def found(self) -> ForgetReport | None:
         """The ranges that may be given up; None if no pack has a range of the topic id."""
-        store = open_store(self.place.store, self.deployment.store)
-        now = store.now()
+        now = self.cluster.store.now()
         held: dict[int, list[_HeldRange]] = {}
-        for packed in self._held(store):
+        for packed in self._held():
             held.setdefault(packed.range.partition, []).append(packed)
         if not held:
             return None
@@ -150,9 +152,9 @@ class _Forgetting:
         packs = {packed.pack.key: packed.pack.modified for known in going.values() for packed in known}
         self._check_old(topic, packs.values(), now)
         return ForgetReport(
-            cluster=self.cluster,
-            store=self.place.store,
-            prefix=self.place.prefix,
+            cluster=self.cluster.keys.cluster,
+            store=self.endpoint.store,
+            prefix=self.endpoint.prefix,
             topic=topic,
             topic_id=self.topic_id,
             at=now,
@@ -169,9 +171,9 @@ class _Forgetting:
             stays=tuple(stays),
         )
 
-    def _held(self, store: Store) -> Iterator[_HeldRange]:
+    def _held(self) -> Iterator[_HeldRange]:
         """All ranges of the topic id. A pack that cannot be read stays, and retention reports it."""
-        control = ControlKeys(self.place.prefix, self.cluster)
+        store, control = self.cluster.store, self.cluster.keys
         packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
         while chunk := list(islice(packs, CHUNK)):
             for pack, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
@@ -181,19 +183,15 @@ class _Forgetting:
 
     def _limit(self, topic: str, partition: int) -> int | None:
         """The offset below which nothing leads to a range any more; None if nothing leads to any range."""
-        place = self.incarnations.place_of(topic, self.topic_id)
-        if place is None:
-            return None
-        endpoint = resolver_of(self.deployment.raw).resolve(self.cluster, topic, partition)
-        keys = PartitionKeys(endpoint, self.cluster, place, partition)
-        stored = objects.read_watermark(open_store(endpoint.store, self.deployment.store), keys, self.topic_id)
+        found = self.incarnations.partition_of(topic, self.topic_id, partition)
+        stored = None if found is None else objects.read_watermark(found, self.topic_id)
         return stored.watermark.start_offset if stored else None
 
     def _check_old(self, topic: str, packed_at: Iterable[datetime], now: datetime) -> None:
         newest = max(packed_at, default=now - SETTLED)
         if newest > now - SETTLED:
             rule = f"was packed at {newest:%Y-%m-%d %H:%M} UTC: give it up once nothing of it was packed for {SETTLED}"
-            raise StillPacked(f"{self.cluster}: {topic}, topic id {self.topic_id}: {rule}")
+            raise StillPacked(f"{self.cluster.keys.cluster}: {topic}, topic id {self.topic_id}: {rule}")
 
 
 def _spans(held: Iterable[_HeldRange]) -> Intervals:

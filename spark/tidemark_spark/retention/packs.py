@@ -17,18 +17,19 @@ from typing import ClassVar, Final, NamedTuple
 from pydantic import AwareDatetime
 
 from tidemark.concurrency import in_parallel
-from tidemark.endpoints import EndpointResolver, resolver_of
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
+from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.raw.pack import PackedRange, read_footer
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.formats.raw.tombstones import GivenUp
 from tidemark.planning.maintenance.pack_proof import COMPARED, SETTLED, SealsOfPartition
-from tidemark.raw import objects
+from tidemark.raw.packs import read_footer
 from tidemark.raw.sealed_packs import bounds
-from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
+from tidemark.raw.tombstones import given_up
+from tidemark.storage import ClusterStore, PartitionStore, Storage
+from tidemark.store import ObjectInfo, Store
 from tidemark.topics import Deployment
 
 CHUNK: Final = 64
@@ -79,48 +80,41 @@ def retain_packs(deployment: Deployment, cluster: str, *, dry_run: bool = False)
     Raises:
         StoreError: a store did not answer; the next run deletes the rest.
     """
-    resolver = resolver_of(deployment.raw)
-    known = KnownIncarnations(resolver.default(), cluster, deployment.store)
+    storage = Storage(cluster, deployment.raw, deployment.store)
+    known = KnownIncarnations(storage)
     return [
-        _StoreRun(cluster, *place, deployment.store, resolver, known, dry_run=dry_run).reported()
-        for place in places_of(deployment, cluster)
+        _StoreRun(storage, endpoint, known, dry_run=dry_run).reported()
+        for endpoint in endpoints_of(deployment, storage)
     ]
 
 
-class PackStore(NamedTuple):
-    """Place of packs: a store and a prefix in it."""
-
-    store: str
-    prefix: str
-
-
-def places_of(deployment: Deployment, cluster: str) -> list[PackStore]:
-    """Places of the packs of ``cluster``, the default place first."""
-    resolver = resolver_of(deployment.raw)
-    names = {*(topic.topic for topic in deployment.topics if topic.cluster == cluster), *deployment.raw.topics}
-    endpoints = [resolver.default(), *(resolver.resolve(cluster, name, 0) for name in sorted(names))]
-    return [*dict.fromkeys(PackStore(endpoint.store, endpoint.prefix) for endpoint in endpoints)]
+def endpoints_of(deployment: Deployment, storage: Storage) -> list[Endpoint]:
+    """Where packs of the cluster of ``storage`` lie, the default endpoint first."""
+    names = {*(topic.topic for topic in deployment.topics if topic.cluster == storage.cluster), *deployment.raw.topics}
+    endpoints = [storage.default(), *(storage.endpoint(name, 0) for name in sorted(names))]
+    return [*dict.fromkeys(endpoint.root for endpoint in endpoints)]
 
 
 @dataclass
 class KnownIncarnations:
     """The incarnations of the cluster's topics; each topic is read once."""
 
-    default: Endpoint
-    cluster: str
-    options: StoreOptions
+    storage: Storage
     _read: dict[str, TopicIncarnations] = field(default_factory=dict)
 
     def place_of(self, topic: str, topic_id: str) -> str | None:
         """The place of a topic id's objects; None if it is not known."""
         if topic not in self._read:
-            store, control = (
-                open_store(self.default.store, self.options),
-                ControlKeys(self.default.prefix, self.cluster),
-            )
-            self._read[topic] = objects.incarnations(store, control, topic)
+            self._read[topic] = self.storage.cluster_store().incarnations(topic)
         incarnation = self._read[topic].find(topic_id)
         return incarnation[1].place if incarnation else None
+
+    def partition_of(self, topic: str, topic_id: str, partition: int) -> PartitionStore | None:
+        """The objects of a partition of a topic id; None if that is not known."""
+        place = self.place_of(topic, topic_id)
+        if place is None:
+            return None
+        return self.storage.partition_store(self.storage.partition_keys(topic, partition, place))
 
 
 class _PartitionGroup(NamedTuple):
@@ -135,28 +129,26 @@ class _PartitionGroup(NamedTuple):
 class _StoreRun:
     """A run over the packs of one store and prefix."""
 
-    cluster: str
-    url: str
-    prefix: str
-    options: StoreOptions
-    resolver: EndpointResolver
+    storage: Storage
+    endpoint: Endpoint
     incarnations: KnownIncarnations
     dry_run: bool
 
     def reported(self) -> PacksReport:
         """Delete the packs that may go, and report them."""
-        store = open_store(self.url, self.options)
+        cluster = self.storage.cluster_store(self.endpoint)
+        store, (url, prefix) = cluster.store, (self.endpoint.store, self.endpoint.prefix)
         now = store.now()
-        report = PacksReport(cluster=self.cluster, store=self.url, prefix=self.prefix, at=now, dry_run=self.dry_run)
+        report = PacksReport(cluster=self.storage.cluster, store=url, prefix=prefix, at=now, dry_run=self.dry_run)
         counts = {"packs": 0, "young": 0, "removed": 0, "removed_bytes": 0, "needed": 0}
         examples: list[NeededPack] = []
 
         def note(error: FormatError) -> None:
             examples.append(NeededPack(key=error.name, why=error.rule))
 
-        given_up = GivenUp.read(store, ControlKeys(self.prefix, self.cluster), now - SETTLED, note)
-        for chunk in self._chunks(store, now, counts):
-            needed = self._needed(store, chunk, now, given_up)
+        stones = given_up(cluster, now - SETTLED, note)
+        for chunk in self._chunks(cluster, now, counts):
+            needed = self._needed(store, chunk, now, stones)
             for info in chunk:
                 if why := needed.get(info.key):
                     counts["needed"] += 1
@@ -168,13 +160,12 @@ class _StoreRun:
                 counts["removed_bytes"] += info.size
         return report.model_copy(update={**counts, "examples": tuple(examples)})
 
-    def _chunks(self, store: Store, now: datetime, counts: dict[str, int]) -> Iterator[list[ObjectInfo]]:
+    def _chunks(self, cluster: ClusterStore, now: datetime, counts: dict[str, int]) -> Iterator[list[ObjectInfo]]:
         """Chunks of the packs that are old enough to be examined."""
-        control = ControlKeys(self.prefix, self.cluster)
 
         def old() -> Iterator[ObjectInfo]:
-            for info in store.list(control.tails):
-                if control.pack_of(info.key) is None:
+            for info in cluster.store.list(cluster.keys.tails):
+                if cluster.keys.pack_of(info.key) is None:
                     continue
                 counts["packs"] += 1
                 if info.modified > now - SETTLED:
@@ -186,7 +177,7 @@ class _StoreRun:
         while chunk := list(islice(listed, CHUNK)):
             yield chunk
 
-    def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime, given_up: GivenUp) -> dict[str, str]:
+    def _needed(self, store: Store, chunk: list[ObjectInfo], now: datetime, stones: GivenUp) -> dict[str, str]:
         """Reasons for keeping packs of ``chunk``, by key."""
         needed: dict[str, str] = {}
         groups: dict[_PartitionGroup, list[PackedRange]] = {}
@@ -196,7 +187,7 @@ class _StoreRun:
                 continue
             for packed in ranges:
                 span = packed.range
-                if given_up.covers(span, info.modified):
+                if stones.covers(span, info.modified):
                     continue
                 groups.setdefault(_PartitionGroup(span.topic, span.topic_id, span.partition), []).append(packed)
         compared = {info.key for info in chunk if info.modified <= now - COMPARED}
@@ -209,13 +200,11 @@ class _StoreRun:
         self, group: _PartitionGroup, ranges: list[PackedRange], now: datetime, compared: Iterable[str]
     ) -> list[tuple[str, str]]:
         """Reasons for keeping packs, from the ranges of one partition, by key."""
-        place = self.incarnations.place_of(group.topic, group.topic_id)
-        if place is None:
+        partition = self.incarnations.partition_of(*group)
+        if partition is None:
             rule = f"no agent knows the topic id {group.topic_id}; --forget gives it up"
             return [(packed.key, f"{packed.range}: {rule}") for packed in ranges]
-        endpoint = self.resolver.resolve(self.cluster, group.topic, group.partition)
-        keys = PartitionKeys(endpoint, self.cluster, place, group.partition)
-        seals = SealsOfPartition(open_store(endpoint.store, self.options), keys, now)
+        seals = SealsOfPartition(partition, now)
         seals.look(*bounds(packed.range for packed in ranges))
         return [(packed.key, why) for packed in ranges if (why := _why(seals, packed, compare=packed.key in compared))]
 

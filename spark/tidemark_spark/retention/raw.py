@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
+from tidemark.formats.keys import MANIFEST_EXTENSION
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
@@ -28,7 +28,8 @@ from tidemark.raw import objects
 from tidemark.raw.objects import SegmentObjects, delete_version
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.topic import RawTopic
-from tidemark.store import Store, open_store
+from tidemark.storage import PartitionStore
+from tidemark.store import Store
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -152,23 +153,22 @@ class _ExpiringPartition:
 
     def go(self) -> str:
         """Remove the segments that may go; returns the reason why the rest stays."""
-        keys = self.part.keys
-        store = open_store(keys.endpoint.store, self.run.table.deployment.store)
-        buried = Tombstones(store, keys)
+        partition = self.run.raw.partition_store(self.part)
+        buried = Tombstones(partition)
         stays = "offset.wm names a segment that is not there"
-        for group in objects.grouped(store, keys):
-            manifest = _manifest_of(store, keys, group)
-            self._leftovers(store, group, manifest, buried)
+        for group in objects.grouped(partition):
+            manifest = _manifest_of(partition, group)
+            self._leftovers(partition.store, group, manifest, buried)
             if manifest is None and MANIFEST_EXTENSION not in group.objects:
                 continue
             base = group.name.base
             if _reach(self.chunk) <= base and (len(self.chunk) >= CHUNK or base >= (self.limit or 0)):
-                self._close(store)
+                self._close(partition)
             why = self._why(group, manifest)
             if manifest is None or why:
                 stays = f"segment {base} stays: {why}"
                 self.chunk = _apart(self.chunk, base)
-                self._close(store)
+                self._close(partition)
                 break
             self.chunk.append(_removed_segment(manifest, group))
         return stays
@@ -193,7 +193,7 @@ class _ExpiringPartition:
                 if self.limit is not None:
                     delete_version(store, info.key, info.etag)
 
-    def _close(self, store: Store) -> None:
+    def _close(self, partition: PartitionStore) -> None:
         """Count the chunk, and remove its segments if they were reviewed."""
         chunk, self.chunk = self.chunk, []
         if not chunk:
@@ -205,7 +205,7 @@ class _ExpiringPartition:
         self._count("bytes", sum(segment.size for segment in chunk))
         if self.limit is None or end > self.limit:
             return
-        if bury(store, self.part.keys, self._tombstone(chunk, start, end)):
+        if bury(partition, self._tombstone(chunk, start, end)):
             self.found["removed_to"] = end
         else:
             self.limit = 0  # a segment was replaced since it was judged: keep all above it
@@ -249,13 +249,13 @@ def _apart(chunk: list[RemovedSegment], kept: int) -> list[RemovedSegment]:
     return left
 
 
-def _manifest_of(store: Store, keys: PartitionKeys, group: SegmentObjects) -> SegmentManifest | None:
+def _manifest_of(partition: PartitionStore, group: SegmentObjects) -> SegmentManifest | None:
     """The listed manifest; None if it is gone or has been replaced."""
     if MANIFEST_EXTENSION not in group.objects:
         return None
-    key = keys.manifest(group.name)
+    key = partition.keys.manifest(group.name)
     try:
-        return SegmentManifest.load(store, key, if_match=group.objects[MANIFEST_EXTENSION].etag)
+        return SegmentManifest.load(partition.store, key, if_match=group.objects[MANIFEST_EXTENSION].etag)
     except (NotFound, PreconditionFailed):
         return None
 

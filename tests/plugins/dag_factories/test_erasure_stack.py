@@ -9,7 +9,9 @@ from tests.plugins.world import CLUSTER, World
 from tests.support.airflow import USER
 from tests.support.airflow_client import AirflowApiError
 from tests.tidemark.erasure.asked import asked
-from tidemark.formats.raw.erasure import Approved, NotApproved, approved
+from tidemark.erasure.requests import approved
+from tidemark.formats.raw.erasure import Approved, NotApproved
+from tidemark.storage import ClusterStore
 
 APPROVE = "tidemark_approve_erasure"
 OTHER = "ann"
@@ -38,11 +40,11 @@ def test_who_made_the_request_cannot_approve_it_and_another_user_can(stack: Shar
     assert dag["is_paused"] is False
     state, log = ended(stack, USER)
     assert (state, f"{USER} made the request, and another person must approve it" in log) == ("failed", True), log
-    assert isinstance(approved(world.raw, world.control, REQUEST.id), NotApproved)
+    assert isinstance(approved(ClusterStore(world.raw, world.control), REQUEST.id), NotApproved)
     state, log = ended(stack, OTHER, records=7, by="eve")
     assert state == "success", log
     assert f"{REQUEST.id}: 1 value of {CLUSTER}/orders kafka_key, for 'DSR-1182', by {USER} at " in log
-    found = approved(world.raw, world.control, REQUEST.id)
+    found = approved(ClusterStore(world.raw, world.control), REQUEST.id)
     assert isinstance(found, Approved)
     assert (found.approval.by, found.approval.records) == (OTHER, 7)
 

@@ -11,7 +11,9 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
 from tests.plugins.world import CLUSTER, World
 from tests.tidemark.erasure.asked import asked
-from tidemark.formats.raw.erasure import Approved, NotApproved, approved
+from tidemark.erasure.requests import approved
+from tidemark.formats.raw.erasure import Approved, NotApproved
+from tidemark.storage import ClusterStore
 from tidemark_airflow.dag_factories.erasure import approval_dag
 from tidemark_airflow.operators.erasure import ApproveErasureOperator
 
@@ -34,7 +36,7 @@ def run(user: str | None = "grace", **fields: Any) -> dict[str, Any]:
 
 
 def stands(world: World) -> Approved | NotApproved:
-    return approved(world.raw, world.control, REQUEST.id)
+    return approved(ClusterStore(world.raw, world.control), REQUEST.id)
 
 
 def test_the_user_of_the_run_approves(world: World, caplog: pytest.LogCaptureFixture) -> None:

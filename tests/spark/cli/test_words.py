@@ -9,7 +9,8 @@ import pytest
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.test_catalog import bury
-from tidemark.formats.raw import tombstones
+from tidemark.raw import tombstones
+from tidemark.storage import PartitionStore
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_what_no_tombstone_holds_for_is_lost_and_not_expired(
     """A new table begins where raw does; a name alone does not turn what is missing into what was removed."""
     world.raw.segment(simple(3), base=3)
     bury(world.raw, 0, 3)
-    [named] = tombstones.named(world.raw.store, world.raw.keys())
+    [named] = tombstones.named(PartitionStore(world.raw.store, world.raw.keys()))
     if not holds:
         world.raw.store.put(named.key, b"")
     world.land()

@@ -23,12 +23,14 @@ from tidemark.decode.rewrite import BatchRewriter, RewrittenBatch
 from tidemark.erasure.reports import RawReport
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.keys import ControlKeys, SegmentName
-from tidemark.formats.raw.buried import Buried, read_buried
+from tidemark.formats.raw.buried import Buried
 from tidemark.formats.raw.manifest import SegmentDamage, SegmentManifest
-from tidemark.formats.raw.masks import read_mask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.raw import objects
+from tidemark.raw.masks import read_mask
+from tidemark.raw.tombstones import read_buried
 from tidemark.remote.reader.read_range import read_range
+from tidemark.storage import ClusterStore
 from tidemark.store.local import LocalStore
 from tidemark_spark.erasing import rewriting as worker
 from tidemark_spark.erasing import seals
@@ -64,7 +66,11 @@ CONTROL = ControlKeys("", "east")
 
 def lists(world: World) -> list[Buried]:
     """The lists of what was deleted."""
-    return [buried for partition in (0, 1) for buried in read_buried(world.raw.store, CONTROL, "orders", partition)]
+    return [
+        buried
+        for partition in (0, 1)
+        for buried in read_buried(ClusterStore(world.raw.store, CONTROL), "orders", partition)
+    ]
 
 
 def records(world: World) -> Pairs:

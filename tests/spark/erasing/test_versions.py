@@ -23,8 +23,9 @@ from tests.tidemark.remote.live import Packing, Range
 from tidemark.decode import decode_batches, scan_headers
 from tidemark.erasure.reports import RawReport
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw import tombstones
 from tidemark.intervals import Intervals
+from tidemark.raw import tombstones
+from tidemark.storage import PartitionStore
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
 from tidemark_spark.erasing.seals import erase_seals
@@ -191,7 +192,7 @@ def test_versions_of_what_retention_deleted_are_named_where_no_search_has_seen_t
 ) -> None:
     bucket = made((0, 4))
     bucket.retain()
-    [key] = [stone.key for stone in tombstones.named(bucket.world.raw.store, bucket.world.raw.keys())]
+    [key] = [stone.key for stone in tombstones.named(PartitionStore(bucket.world.raw.store, bucket.world.raw.keys()))]
     assert bucket.step(7, Unseen({(0, 0): Intervals([(9, 12)])}, ())).remaining == (), "the segment is there"
     [item] = bucket.step(8, Unseen({(0, 0): Intervals([(7, 8)])}, ())).remaining
     assert (item.key, "nothing has searched these" in item.why) == (key, True)

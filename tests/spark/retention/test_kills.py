@@ -26,14 +26,16 @@ from tests.spark.retention.test_raw import (
 from tests.spark.test_vacuum import Died
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
+from tidemark import storage
 from tidemark.cli.continuity import continuity_of
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import SegmentName, TableKeys
-from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.tombstones import Tombstone
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning import plan_ingest
-from tidemark.raw import objects
+from tidemark.raw import objects, tombstones
+from tidemark.storage import PartitionStore
 from tidemark.store import put_once
 from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
@@ -83,7 +85,7 @@ def test_a_retention_that_is_killed_is_completed_by_the_next(
     DyingStore.left = deletes
     store = DyingStore(tmp_path / "raw")
     with monkeypatch.context() as patch:
-        patch.setattr(raw, "open_store", lambda *_: store)
+        patch.setattr(storage, "open_store", lambda *_: store)
         with pytest.raises(Died):
             remove(world)
     world.check()
@@ -114,7 +116,7 @@ def test_what_comes_after_the_tombstone_stays(world: World, monkeypatch: pytest.
     remove(world)
     stray = world.raw.keys().segment(SegmentName(3), "log")
     world.raw.store.put(stray, simple(3))
-    monkeypatch.setattr(tombstones.Tombstone, "names", lambda *_: True)
+    monkeypatch.setattr(Tombstone, "names", lambda *_: True)
     assert remove(world, NOW + timedelta(days=3)).leftover == 0
     assert world.raw.store.get(stray).body == simple(3)
 
@@ -195,7 +197,7 @@ def test_a_kill_leaves_no_hole_between_overlapping_segments(
     world.land()
     DyingStore.left = deletes
     store = DyingStore(tmp_path / "raw")
-    monkeypatch.setattr(raw, "open_store", lambda *_: store)
+    monkeypatch.setattr(storage, "open_store", lambda *_: store)
     with pytest.raises(Died):
         remove(world)
     left = [read_manifest(world, base) for base, names in bases(world).items() if "manifest.json" in names]
@@ -225,7 +227,7 @@ def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
     """Segments of random sizes that overlap, landed at times, retained at times, killed at times."""
     world = World(tmp_path, "retention: {raw: 1d, apply: true}")
     store = DyingStore(tmp_path / "raw")
-    monkeypatch.setattr(raw, "open_store", lambda *_: store)
+    monkeypatch.setattr(storage, "open_store", lambda *_: store)
     for _ in range(40):
         world.raw.now += timedelta(hours=rng.randint(1, 16))
         step = rng.choice(["segment", "segment", "land", "retain"])
@@ -244,7 +246,7 @@ def test_whatever_happens_raw_is_cut_off_at_its_old_end_alone(
         there = [base for base, names in sorted(bases(world).items()) if "manifest.json" in names]
         spans = [read_manifest(world, base) for base in there]
         assert Intervals(spans).parts == (Interval(there[0], known.end),), "no hole"
-        removed = tombstones.removed(world.raw.store, world.raw.keys())
+        removed = tombstones.removed(PartitionStore(world.raw.store, world.raw.keys()))
         assert not removed or removed.parts[-1].end <= world.next_offset()
     DyingStore.left = 1 << 30
     last = world.raw.partition().end

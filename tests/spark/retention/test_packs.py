@@ -15,11 +15,11 @@ from tests.support.live_end import Packed, Packer
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.table.plan import RUN_LIMIT
 from tidemark.intervals import Intervals
 from tidemark.planning.maintenance.pack_proof import SETTLED
+from tidemark.raw import tombstones
 from tidemark.store import LocalStore
 from tidemark_spark.cli import retain_packs as command
 from tidemark_spark.retention import packs

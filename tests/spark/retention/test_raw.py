@@ -18,11 +18,12 @@ from tidemark.cli.continuity import continuity_of
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw import tombstones
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.table.plan import ConversionTask, SegmentRange
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport
+from tidemark.raw import tombstones
+from tidemark.storage import PartitionStore
 from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
@@ -75,7 +76,7 @@ def bases(world: World, partition: int = 0, incarnation: int = 0) -> dict[int, s
 
 
 def buried(world: World) -> list[tuple[int, int]]:
-    return [(one.start, one.end) for one in tombstones.listed(world.raw.store, world.raw.keys())]
+    return [(one.start, one.end) for one in tombstones.listed(PartitionStore(world.raw.store, world.raw.keys()))]
 
 
 def test_all_but_the_last_segment_goes_and_a_tombstone_stays(world: World) -> None:
@@ -88,8 +89,8 @@ def test_all_but_the_last_segment_goes_and_a_tombstone_stays(world: World) -> No
     assert set(bases(world)) == {12}
     assert world.raw.store.get(world.raw.keys().watermark) == mark
     assert buried(world) == [(0, 12)]
-    [named] = tombstones.listed(world.raw.store, world.raw.keys())
-    stone = tombstones.read(world.raw.store, world.raw.keys(), named.key)
+    [named] = tombstones.listed(PartitionStore(world.raw.store, world.raw.keys()))
+    stone = tombstones.read(PartitionStore(world.raw.store, world.raw.keys()), named.key)
     assert [one.base_offset for one in stone.segments] == [0, 3, 6, 9]
     assert (stone.by, stone.window, stone.ledger_n) == ("ada", timedelta(days=30), world.ledger.n)
     assert world.table.store.get(stone.report).body
@@ -266,7 +267,7 @@ def test_ingestion_goes_on_and_audits_prove_by_evidence(world: World) -> None:
 
 def test_a_rebuild_of_what_is_gone_names_the_tombstone(world: World) -> None:
     remove(world)
-    [stone] = tombstones.listed(world.raw.store, world.raw.keys())
+    [stone] = tombstones.listed(PartitionStore(world.raw.store, world.raw.keys()))
     with pytest.raises(ContinuityError, match=rf"no offsets 0 to 12 any more: retention removed them, see {stone.key}"):
         plan_rebuild(world.table, [PAST])
 
@@ -322,7 +323,7 @@ def test_a_partition_of_which_nothing_goes_takes_four_requests(world: World, mon
 def test_a_tombstone_that_does_not_hold_removes_nothing(world: World, body: bytes) -> None:
     """What it named stays, and it is named."""
     remove(world)
-    [named] = tombstones.named(world.raw.store, world.raw.keys())
+    [named] = tombstones.named(PartitionStore(world.raw.store, world.raw.keys()))
     world.raw.store.put(world.raw.keys().segment(SegmentName(3), "log"), b"left")
     world.raw.store.put(named.key, body)
     reported(world, NOW + timedelta(days=2), dry_run=True)

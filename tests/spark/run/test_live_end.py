@@ -338,7 +338,7 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Counting:
     def open_counted(url: str, *of: Any) -> Store:
         return counting if url == counting.url else open_store(url, *of)
 
-    monkeypatch.setattr("tidemark.raw.topic.open_store", open_counted)
+    monkeypatch.setattr("tidemark.storage.open_store", open_counted)
     return counting
 
 

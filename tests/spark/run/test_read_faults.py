@@ -21,8 +21,8 @@ from tidemark.cli.read_models import files_of, status_of
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
 from tidemark.monitoring.incident_store import watch
-from tidemark.remote import Storage
 from tidemark.retry import ATTEMPTS
+from tidemark.storage import Storage
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import open_delta
 from tidemark.timestamps import utc_now

@@ -20,6 +20,7 @@ from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.masks import Mask, MaskIndex
 from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.raw.topic import RawTopic
+from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import live_files
 from tidemark_spark.model import Job
 from tidemark_spark.run.accounting import account
@@ -250,7 +251,7 @@ def test_runs_before_and_after_the_command_leave_the_disks_log(tmp_path: Path) -
     agent.once(cluster="east")
     assert land() == before, "the agent has stopped the partition"
     folder = agent.disk.log_dirs[0] / "orders-0"
-    branching = Branching(TopicPartition("orders", 0), Led(3, ID), folder, agent.store, keys, 1, ())
+    branching = Branching(TopicPartition("orders", 0), Led(3, ID), folder, PartitionStore(agent.store, keys), 1, ())
     assert branching.go_on(Statement("ada", "ada@host", "a backup"), lambda: True).at == 150
     assert land() == before, "of the present history nothing is stored yet"
     agent.once(cluster="east")

@@ -21,9 +21,10 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.cli.erase import NOT_COVERED
 from tidemark.erasure import requests as erasure_requests
 from tidemark.erasure.reports import RawReport, Remaining
+from tidemark.erasure.requests import all_requests, approved, read_request
 from tidemark.erasure.secret import VARIABLE, Secret
 from tidemark.errors import UnknownOutcome
-from tidemark.formats.raw.erasure import Approved, ErasureRequest, all_requests, approved, read_request
+from tidemark.formats.raw.erasure import Approved, ErasureRequest
 from tidemark.store.local import LocalStore
 from tidemark.timestamps import utc_now
 
@@ -101,7 +102,7 @@ def identities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def read(folder: erasure_requests.ErasureFolder, name: str) -> ErasureRequest:
-    found = approved(folder.store, folder.control, name)
+    found = approved(folder.cluster, name)
     return found.request
 
 
@@ -273,7 +274,7 @@ def test_another_person_approves(person: Person, folder: erasure_requests.Erasur
     identities[0] = "key GRACE by grace@host"
     code, answer = person.approve(name, "--records", "7")
     assert (code, answer["by"], answer["records"], answer["new"]) == (0, "grace", 7, True)
-    found = approved(folder.store, folder.control, name)
+    found = approved(folder.cluster, name)
     assert isinstance(found, Approved)
     assert (found.approval.by, found.approval.written_as, found.approval.records) == ("grace", identities[0], 7)
     again, repeated = person.approve(name, "--records", "7")
@@ -394,8 +395,8 @@ def test_status_names_an_approval_that_does_not_count(
     identities[0] = "key GRACE by grace@host"
     person.approve(name)
     request = read(folder, name)
-    folder.store.put(
-        folder.control.erasure(name, "request"), request.model_copy(update={"reason": "another"}).to_bytes()
+    folder.cluster.store.put(
+        folder.cluster.keys.erasure(name, "request"), request.model_copy(update={"reason": "another"}).to_bytes()
     )
     code, output, _ = person("status")
     assert (code, "the approval does not count: the approval is of another content" in output) == (1, True)
@@ -430,7 +431,7 @@ def test_status_marks_what_is_near_its_date(
 ) -> None:
     made = utc_now() + timedelta(days=days) - timedelta(days=30)
     old = asked([b"ada"]).model_copy(update={"at": made})  # as of before requests had a date
-    folder.store.put(folder.control.erasure(old.id, "request"), old.to_bytes())
+    folder.cluster.store.put(folder.cluster.keys.erasure(old.id, "request"), old.to_bytes())
     lines = person("status")[1].splitlines()
     assert lines[1] == f"  due on {made.date() + timedelta(days=30)}, {left}"
     [state] = json.loads(person("status", *JSON)[1])
@@ -500,7 +501,7 @@ def test_what_may_hold_the_records_of_others_alone_does_not_hold_a_request_open(
     name = person.request()[1]["id"]
     identities[0] = "key GRACE by grace@host"
     person.approve(name)
-    [asked] = all_requests(folder.store, folder.control)
+    [asked] = all_requests(folder.cluster)
     assert isinstance(asked, Approved)
     own, others = {"why": "packed", "approvals": ["0" * 64, asked.sha256]}, {"why": "packed", "approvals": ["0" * 64]}
     lake = [{"key": "orders/1.parquet", "why": "replaced"}, {"key": "orders/2.parquet", "why": "replaced"}]
@@ -527,7 +528,7 @@ def test_the_report_is_for_keeping(
     person: Person, world: World, folder: erasure_requests.ErasureFolder, identities: list[str]
 ) -> None:
     name = person.request(text="a\nb\n")[1]["id"]
-    stored_request = read_request(folder.store, folder.control, name)
+    stored_request = read_request(folder.cluster, name)
     lines = person("report", name)[1].splitlines()
     assert "  waits for the approval of another person" in lines
     assert "  orders: waiting, no pass has searched it" in lines
@@ -556,7 +557,7 @@ def test_the_report_is_for_keeping(
         ", up to 7 records, as key GRACE by grace@host"
     )
     answer = json.loads(person("report", name, *JSON)[1])
-    found = approved(folder.store, folder.control, name)
+    found = approved(folder.cluster, name)
     assert isinstance(found, Approved)
     assert (answer["request_sha256"], answer["approval_sha256"]) == (stored_request.sha256, found.sha256)
     assert (answer["values"], answer["through"], answer["not_covered"]) == (

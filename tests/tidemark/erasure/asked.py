@@ -8,9 +8,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from tidemark.erasure.reports import ErasureReport, RawReport, Remaining, write_report
+from tidemark.erasure.requests import approved
 from tidemark.erasure.secret import Secret
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.erasure import Approved, ErasureApproval, ErasureRequest, SearchedTopic, WantedValue, approved
+from tidemark.formats.raw.erasure import Approved, ErasureApproval, ErasureRequest, SearchedTopic, WantedValue
+from tidemark.storage import ClusterStore
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
@@ -49,7 +51,7 @@ def approve(store: Store, request: ErasureRequest, records: int | None = None, p
         at=utc_now(),
     )
     store.put(control.erasure(request.id, "approval"), approval.to_bytes())
-    stands = approved(store, control, request.id)
+    stands = approved(ClusterStore(store, control), request.id)
     assert isinstance(stands, Approved)
     return stands.sha256
 

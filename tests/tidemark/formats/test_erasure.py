@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 
 from tests.tidemark.erasure.asked import asked
+from tidemark.erasure.requests import all_requests, approved, read_request
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.erasure import (
-    Approved,
-    ErasureApproval,
-    ErasureRequest,
-    NotApproved,
-    all_requests,
-    approved,
-    read_request,
-)
+from tidemark.formats.raw.erasure import Approved, ErasureApproval, ErasureRequest, NotApproved
+from tidemark.storage import ClusterStore
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 
@@ -34,7 +28,7 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, request: ErasureRequest = REQUEST, **approval: Any) -> str:
     """Put ``request``, and an approval if there is anything in it; the digest of the request."""
     store.put(CONTROL.erasure(request.id, "request"), request.to_bytes())
-    sha256 = read_request(store, CONTROL, request.id).sha256
+    sha256 = read_request(ClusterStore(store, CONTROL), request.id).sha256
     word: dict[str, Any] = {
         "id": request.id,
         "request_sha256": sha256,
@@ -49,7 +43,7 @@ def put(store: Store, request: ErasureRequest = REQUEST, **approval: Any) -> str
 
 def test_two_people_make_a_request_count(store: Store) -> None:
     put(store, records=7)
-    found = approved(store, CONTROL, REQUEST.id)
+    found = approved(ClusterStore(store, CONTROL), REQUEST.id)
     assert isinstance(found, Approved)
     assert (found.request, found.approval.records) == (REQUEST, 7)
     assert found.approval.by == "grace"
@@ -57,7 +51,7 @@ def test_two_people_make_a_request_count(store: Store) -> None:
 
 def test_a_request_without_approval_waits(store: Store) -> None:
     put(store)
-    assert approved(store, CONTROL, REQUEST.id) == NotApproved(REQUEST, None)
+    assert approved(ClusterStore(store, CONTROL), REQUEST.id) == NotApproved(REQUEST, None)
 
 
 @pytest.mark.parametrize(
@@ -74,35 +68,35 @@ def test_a_request_without_approval_waits(store: Store) -> None:
 )
 def test_one_person_does_not(store: Store, approval: dict[str, Any], objection: str) -> None:
     put(store, **approval)
-    found = approved(store, CONTROL, REQUEST.id)
+    found = approved(ClusterStore(store, CONTROL), REQUEST.id)
     assert isinstance(found, NotApproved)
     assert objection in str(found.objection)
 
 
 def test_a_name_with_other_spaces_is_the_same_persons(store: Store) -> None:
     put(store, REQUEST.model_copy(update={"by": "Ada Lovelace"}), by=" ada  lovelace\t")
-    assert isinstance(approved(store, CONTROL, REQUEST.id), NotApproved)
+    assert isinstance(approved(ClusterStore(store, CONTROL), REQUEST.id), NotApproved)
 
 
 def test_without_a_principal_user_and_host_are_the_identity(store: Store) -> None:
     put(store, REQUEST.model_copy(update={"written_as": "ada@host"}), written_as="grace@host")
-    assert isinstance(approved(store, CONTROL, REQUEST.id), Approved)
+    assert isinstance(approved(ClusterStore(store, CONTROL), REQUEST.id), Approved)
     put(store, REQUEST.model_copy(update={"written_as": "ada@host"}), written_as="ada@host")
-    assert isinstance(approved(store, CONTROL, REQUEST.id), NotApproved)
+    assert isinstance(approved(ClusterStore(store, CONTROL), REQUEST.id), NotApproved)
 
 
 def test_a_request_that_changes_after_its_approval_does_not_count(store: Store) -> None:
     put(store, records=None)
-    assert isinstance(approved(store, CONTROL, REQUEST.id), Approved)
+    assert isinstance(approved(ClusterStore(store, CONTROL), REQUEST.id), Approved)
     put(store, asked([b"bob"]))
-    assert approved(store, CONTROL, REQUEST.id)[1] == "the approval is of another content of the request"
+    assert approved(ClusterStore(store, CONTROL), REQUEST.id)[1] == "the approval is of another content of the request"
 
 
 def test_each_approval_has_its_own_digest(store: Store) -> None:
     put(store, records=7)
-    first = approved(store, CONTROL, REQUEST.id)
+    first = approved(ClusterStore(store, CONTROL), REQUEST.id)
     put(store, records=8)
-    second = approved(store, CONTROL, REQUEST.id)
+    second = approved(ClusterStore(store, CONTROL), REQUEST.id)
     assert isinstance(first, Approved)
     assert isinstance(second, Approved)
     assert first.sha256 != second.sha256
@@ -115,28 +109,28 @@ def test_what_lies_under_the_key_of_another_is_refused(store: Store) -> None:
         store.put(CONTROL.erasure(f"{2:016x}", "request"), asked([b"a"], number=2).to_bytes())
         store.put(CONTROL.erasure(f"{2:016x}", part), body)
         with pytest.raises(FormatError, match=rule):
-            approved(store, CONTROL, f"{2:016x}")
+            approved(ClusterStore(store, CONTROL), f"{2:016x}")
     other = ControlKeys("raw", "west")
     store.put(other.erasure(REQUEST.id, "request"), REQUEST.to_bytes())
     with pytest.raises(FormatError, match="its key names another"):
-        approved(store, other, REQUEST.id)
+        approved(ClusterStore(store, other), REQUEST.id)
 
 
 def test_all_requests_are_listed(store: Store) -> None:
-    assert [*all_requests(store, CONTROL)] == []
+    assert [*all_requests(ClusterStore(store, CONTROL))] == []
     put(store, records=7)
     put(store, asked([b"bob"], number=2))
     store.put(CONTROL.erasure(f"{3:016x}", "approval"), b"of no request")
-    found = [*all_requests(store, CONTROL)]
+    found = [*all_requests(ClusterStore(store, CONTROL))]
     assert [type(each) for each in found] == [Approved, NotApproved]
     store.put(f"{CONTROL.erasures}orders/request.json", b"")
     with pytest.raises(FormatError, match=r"^raw/_erasure/east/orders/request\.json: is no request for erasure"):
-        [*all_requests(store, CONTROL)]
+        [*all_requests(ClusterStore(store, CONTROL))]
 
 
 def test_a_request_that_is_not_there_is_not_found(store: Store) -> None:
     with pytest.raises(NotFound):
-        approved(store, CONTROL, REQUEST.id)
+        approved(ClusterStore(store, CONTROL), REQUEST.id)
 
 
 @pytest.mark.parametrize(
@@ -181,4 +175,4 @@ def test_people_are_warned_ten_days_before_or_after_half_of_a_shorter_time(
 def test_some_requests_are_passed_over_unread(store: Store) -> None:
     put(store)
     store.put(CONTROL.erasure(f"{2:016x}", "request"), b"damaged")
-    assert [*all_requests(store, CONTROL, but={f"{2:016x}"})] == [NotApproved(REQUEST, None)]
+    assert [*all_requests(ClusterStore(store, CONTROL), but={f"{2:016x}"})] == [NotApproved(REQUEST, None)]

@@ -19,16 +19,15 @@ from tidemark.formats import object_sizes
 from tidemark.formats.base import canonical
 from tidemark.formats.raw.head import (
     MOST_ENTRY_BYTES,
-    DamagedVersion,
     EntryKey,
     Head,
     HeadEntry,
     entry_json,
-    find,
-    load,
     render,
 )
 from tidemark.formats.raw.pack import RangePointer
+from tidemark.raw.heads import DamagedVersion, find_head, read_head
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 from tidemark.store.base import Fetched
 
@@ -73,11 +72,11 @@ def test_heads_round_trip(found: list[HeadEntry]) -> None:
 
 def test_a_head_is_read_by_one_request_and_replaced_by_if_match(tmp_path: Path) -> None:
     store = Counting(LocalStore(tmp_path))
-    assert load(store, CONTROL, 5) is None
+    assert read_head(ClusterStore(store, CONTROL), 5) is None
     key, body = render(head(), CONTROL)
     store.put(key, body, if_none_match=True)
     store.reset()
-    found = load(store, CONTROL, 5)
+    found = read_head(ClusterStore(store, CONTROL), 5)
     assert store.requests == {"get": 1}
     assert found is not None
     assert found.value == head()
@@ -85,7 +84,7 @@ def test_a_head_is_read_by_one_request_and_replaced_by_if_match(tmp_path: Path) 
     store.put(key, body, if_match=found.etag)
     with pytest.raises(PreconditionFailed):
         store.put(key, body, if_match=found.etag)
-    again = load(store, CONTROL, 5)
+    again = read_head(ClusterStore(store, CONTROL), 5)
     assert again is not None
     assert again.value.by_key == {EntryKey(entry().topic_id, 17, 3): entry()}
 
@@ -140,14 +139,14 @@ def test_a_head_under_anothers_key_is_refused(tmp_path: Path, changes: dict[str,
     store = LocalStore(tmp_path)
     store.put(KEY, head(**changes).to_bytes())
     with pytest.raises(FormatError, match=rf"^{KEY}: is of broker \d of \w+, but its key names another"):
-        load(store, CONTROL, 5)
+        read_head(ClusterStore(store, CONTROL), 5)
 
 
 @pytest.mark.parametrize("what", BODIES)
 def test_whatever_lies_there_is_a_head_or_a_format_error(tmp_path: Path, what: str) -> None:
     spoil(tmp_path, KEY, what)
     with pytest.raises(FormatError, match=rf"^{KEY}: "):
-        load(LocalStore(tmp_path), CONTROL, 5)
+        read_head(ClusterStore(LocalStore(tmp_path), CONTROL), 5)
 
 
 def test_what_is_too_large_is_told_by_its_etag_unless_it_was_replaced(
@@ -156,7 +155,7 @@ def test_what_is_too_large_is_told_by_its_etag_unless_it_was_replaced(
     """Whoever replaces what is damaged must replace that version, and its bytes are not received."""
     store = LocalStore(tmp_path)
     etag = store.put(KEY, b" " * (object_sizes.HEAD + 1))
-    found = find(store, CONTROL, 5)
+    found = find_head(ClusterStore(store, CONTROL), 5)
     assert isinstance(found, DamagedVersion)
     assert found.etag == etag
     get = store.get
@@ -169,8 +168,8 @@ def test_what_is_too_large_is_told_by_its_etag_unless_it_was_replaced(
 
     monkeypatch.setattr(store, "get", replaced)
     with pytest.raises(PreconditionFailed, match="replaced while it was read"):
-        find(store, CONTROL, 5)
-    assert not isinstance(find(store, CONTROL, 5), DamagedVersion)
+        find_head(ClusterStore(store, CONTROL), 5)
+    assert not isinstance(find_head(ClusterStore(store, CONTROL), 5), DamagedVersion)
 
 
 def test_the_entries_that_fit_fit(monkeypatch: pytest.MonkeyPatch) -> None:

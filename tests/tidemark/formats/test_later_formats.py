@@ -18,7 +18,7 @@ from tests.tidemark.formats.packing import content, line
 from tests.tidemark.test_unreadable import KINDS
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import StoredObject, canonical
-from tidemark.formats.raw.masks import digest_of, read_mask
+from tidemark.formats.raw.masks import digest_of
 from tidemark.formats.raw.pack import RangePointer, build, range_of_line
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger, StoredLedger
@@ -27,6 +27,7 @@ from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.plan import RunPlan
 from tidemark.monitoring.incidents import Incidents, page_of
 from tidemark.monitoring.judgement import with_incidents
+from tidemark.raw.masks import read_mask
 from tidemark.store import open_store
 from tidemark.table.evidence import FORMAT_KEY, EvidenceRow, parse_evidence, schema, to_parquet
 

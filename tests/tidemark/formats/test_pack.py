@@ -46,12 +46,11 @@ from tidemark.formats.raw.pack import (
     build,
     line_bytes,
     pack_name,
-    read_footer,
-    read_range_bytes,
-    read_range_line,
 )
 from tidemark.formats.table.plan import Aborted
 from tidemark.kafka_log import SegmentScanner
+from tidemark.raw.packs import read_footer, read_range_bytes, read_range_line
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 
 KEY = CONTROL.pack(NAME)
@@ -126,7 +125,7 @@ def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) 
         assert written.shipped_at == given_content.shipped_at
         assert str(one.range) == str(given_content)
         disk.reset()
-        assert read_range_line(disk, CONTROL, written.pointer) == one
+        assert read_range_line(ClusterStore(disk, CONTROL), written.pointer) == one
         assert disk.requests == {"get_range": 1}
         assert read_range_bytes(disk, one) == data
         assert disk.requests == {"get_range": 2}
@@ -258,7 +257,7 @@ def test_ranges_that_contradict_themselves_are_refused(disk: Disk, changes: dict
         read_footer(disk, disk.place(body), len(body))
     pointer = RangePointer(pack=str(NAME), position=3, length=len(body) - TRAILER_SIZE - 3)
     with pytest.raises(FormatError, match=rf"^{KEY}: line at byte 3: .*{rule}"):
-        read_range_line(disk, CONTROL, pointer)
+        read_range_line(ClusterStore(disk, CONTROL), pointer)
 
 
 # -- what may lie under a pack's key -----------------------------------------------------------------------------------
@@ -378,29 +377,31 @@ def test_a_pointer_that_misses_its_line_is_noticed(disk: Disk, position: int, le
     disk.place(pack_of(b"abc", LINE, line(3, 3)))
     pointer = RangePointer(pack=str(NAME), position=position, length=length)
     if rule is None:
-        assert read_range_line(disk, CONTROL, pointer).range.position == 3
+        assert read_range_line(ClusterStore(disk, CONTROL), pointer).range.position == 3
     else:
         with pytest.raises(FormatError, match=rf"^{KEY}: line at byte {position}: .*{rule}"):
-            read_range_line(disk, CONTROL, pointer)
+            read_range_line(ClusterStore(disk, CONTROL), pointer)
     assert disk.requests == {"get_range": 1}
 
 
 def test_a_line_in_front_of_its_own_range_is_refused(disk: Disk) -> None:
     disk.place(b"ab" + LINE)
     with pytest.raises(FormatError, match="position, size: the range ends at 3, behind its own line"):
-        read_range_line(disk, CONTROL, RangePointer(pack=str(NAME), position=2, length=len(LINE)))
+        read_range_line(ClusterStore(disk, CONTROL), RangePointer(pack=str(NAME), position=2, length=len(LINE)))
 
 
 def test_what_is_not_there_is_the_stores_matter(disk: Disk) -> None:
     disk.place(pack_of(b"abc", LINE))
     with pytest.raises(StoreError, match="has no bytes"):
-        read_range_line(disk, CONTROL, RangePointer(pack=str(NAME), position=3, length=9999))
+        read_range_line(ClusterStore(disk, CONTROL), RangePointer(pack=str(NAME), position=3, length=9999))
     gone = CONTROL.pack(PackName(5, "ab" * 16))
     one = Range(**dict(content()), position=0, size=3, crc32c="00000000")
     calls: list[Callable[[], object]] = [
         lambda: read_footer(disk, gone),
         lambda: read_footer(disk, gone, 100),
-        lambda: read_range_line(disk, CONTROL, RangePointer(pack=f"5/{'ab' * 16}.pack", position=3, length=9)),
+        lambda: read_range_line(
+            ClusterStore(disk, CONTROL), RangePointer(pack=f"5/{'ab' * 16}.pack", position=3, length=9)
+        ),
         lambda: read_range_bytes(disk, PackedRange(gone, one)),
     ]
     for call in calls:
@@ -447,7 +448,7 @@ def test_any_bytes_give_ranges_or_a_format_error(
         if position < len(body):
             pointer = RangePointer(pack=str(NAME), position=position, length=rng.randint(1, len(body) - position))
             try:
-                read_range_line(disk, CONTROL, pointer)
+                read_range_line(ClusterStore(disk, CONTROL), pointer)
             except FormatError as error:
                 assert error.name == KEY  # noqa: PT017  # likewise
     tried("damaged packs", count)

@@ -17,8 +17,8 @@ from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
 from tests.tidemark.erasure.asked import approve, asked, tell
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import RawReport, Remaining
-from tidemark.erasure.requests import ErasureFolder
-from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic, read_request
+from tidemark.erasure.requests import ErasureFolder, read_request
+from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic
 from tidemark.formats.raw.manifest import last_batch_of
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
@@ -576,7 +576,7 @@ def test_a_withdrawn_request_closes_its_incident(world: World) -> None:
     request = erasure(world)
     assert keys(world, 29 * DAY) == [f"erasure/kafka-1/{request.id}"]
     folder = ErasureFolder.of(world.deployment, CLUSTER)
-    folder.withdraw(read_request(folder.store, folder.control, request.id), "ada", "asked twice")
+    folder.withdraw(read_request(folder.cluster, request.id), "ada", "asked twice")
     assert keys(world, 30 * DAY) == []
 
 

@@ -15,11 +15,12 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import AccessDenied, FormatError, UnknownOutcome
 from tidemark.formats.keys import PackName
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.pack import PackedRange, Range, RangePointer, build, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, Range, RangePointer, build
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import packs
-from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part, packed_end
+from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part, packed_end, read_range_bytes
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore, ObjectInfo
 
 
@@ -49,7 +50,7 @@ class Tail:
     def read(self, end_of_seals: int, of: HeadEntry | None = None) -> list[tuple[int, int]]:
         """The ranges that the chain gives, in short."""
         self.store.reset()
-        found = chain(self.store, CONTROL, of or self.entry(), end_of_seals)
+        found = chain(ClusterStore(self.store, CONTROL), of or self.entry(), end_of_seals)
         assert set(self.store.requests) <= {"get_range"}, "and nothing is listed"
         return [(one.range.first, one.range.next) for one in found]
 
@@ -83,7 +84,7 @@ def test_a_chain_is_read_back_to_the_end_of_the_seals(
 
 
 def test_the_bytes_of_a_chain_are_those_that_were_packed(tail: Tail) -> None:
-    found = chain(tail.store, CONTROL, tail.entry(), 1000)
+    found = chain(ClusterStore(tail.store, CONTROL), tail.entry(), 1000)
     assert [read_range_bytes(tail.store, one) for one in found] == [b"1100", b"1110", b"1200", b"1260"]
     assert [one.key for one in found] == [CONTROL.pack(pointer.name) for pointer in tail.last]
 
@@ -192,7 +193,7 @@ def test_a_store_that_fails_is_not_a_chain_that_ends(tail: Tail) -> None:
         raise AccessDenied("k", "not with this key")
 
     with pytest.raises(AccessDenied):
-        chain(tail.store, CONTROL, tail.entry(), 1000, failing)
+        chain(ClusterStore(tail.store, CONTROL), tail.entry(), 1000, failing)
 
 
 # -- what is live ------------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ def test_the_live_part_has_the_live_batches_and_what_lies_between(
 def test_a_tail_ends_where_it_leaves_the_lineage(tail: Tail, lineage: list[tuple[int, int]], end: int) -> None:
     assert live_end(tail.entry(), Lineage(tuple(lineage))) == end
     live = Intervals()
-    for one in chain(tail.store, CONTROL, tail.entry(), 0):
+    for one in chain(ClusterStore(tail.store, CONTROL), tail.entry(), 0):
         live = live | live_part(one.range, Lineage(tuple(lineage)))
     assert live.missing(1000, 1260) == Intervals([(max(end, 1000), 1260)])
     assert packed_end(tail.entry(), Lineage(tuple(lineage))) == (end if end > 900 else 0)
@@ -293,7 +294,7 @@ def test_the_lines_of_a_pack_are_read_together_once_two_are_asked_for(tmp_path: 
     pointers, lines = [one.pointer for one in built.ranges], PackLines()
 
     def read(pointer: RangePointer) -> tuple[int, int, int, str]:
-        found = lines.read(store, CONTROL, pointer).range
+        found = lines.read(ClusterStore(store, CONTROL), pointer).range
         return found.partition, found.first, found.next, found.crc32c
 
     wanted = [(number, one.first, one.next, one.crc32c) for number, one in enumerate(built.ranges)]
@@ -310,9 +311,9 @@ def test_a_pointer_to_no_line_is_refused_however_many_are_known(tmp_path: Path) 
     lines, pointer = PackLines(), built.ranges[1].pointer
     wrong = pointer.model_copy(update={"position": pointer.position + 1})
     for one in built.ranges:
-        lines.read(store, CONTROL, one.pointer)
+        lines.read(ClusterStore(store, CONTROL), one.pointer)
     with pytest.raises(FormatError, match=f"byte {wrong.position}: no line of the footer begins there"):
-        lines.read(store, CONTROL, wrong)
+        lines.read(ClusterStore(store, CONTROL), wrong)
 
 
 def test_a_pack_that_is_not_given_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +322,7 @@ def test_a_pack_that_is_not_given_is_asked_for_once(tmp_path: Path, monkeypatch:
     [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(3)])
     store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
     lines = PackLines()
-    assert lines.read(store, CONTROL, built.ranges[0].pointer).range.partition == 0
+    assert lines.read(ClusterStore(store, CONTROL), built.ranges[0].pointer).range.partition == 0
 
     def refuse(key: str, *_: object) -> ObjectInfo:
         raise UnknownOutcome(key, "no answer")
@@ -329,6 +330,6 @@ def test_a_pack_that_is_not_given_is_asked_for_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(LocalStore, "head", lambda _, key: refuse(key))
     for one in built.ranges[1:]:
         with pytest.raises(UnknownOutcome):
-            lines.read(store, CONTROL, one.pointer)
+            lines.read(ClusterStore(store, CONTROL), one.pointer)
     assert store.requests["head"] == 1
-    assert lines.read(store, CONTROL, built.ranges[0].pointer).range.partition == 0, "it is known"
+    assert lines.read(ClusterStore(store, CONTROL), built.ranges[0].pointer).range.partition == 0, "it is known"

@@ -12,6 +12,7 @@ from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.store.test_store import at
 from tidemark.formats.keys import SegmentName
 from tidemark.raw.objects import read_manifest, remove_segment
+from tidemark.storage import PartitionStore
 from tidemark.store import open_store
 
 
@@ -24,13 +25,13 @@ def test_a_segment_goes_unless_its_manifest_was_replaced(s3: S3Server, tmp_path:
     raw = RawBuilder(store, prefix=change)
     raw.segment([simple(0)])
     keys, name = raw.keys(), SegmentName(0)
-    stored = read_manifest(store, keys, name)
+    stored = read_manifest(PartitionStore(store, keys), name)
     assert stored is not None
     if change == "deleted":
         store.delete(keys.manifest(name))
     elif change == "replaced":
         store.put(keys.manifest(name), b"another")
     etags = {file: described.etag for file, described in stored.manifest.objects.items()}
-    assert remove_segment(store, keys, name, stored.etag, etags) == (change != "replaced")
+    assert remove_segment(PartitionStore(store, keys), name, stored.etag, etags) == (change != "replaced")
     left = {info.key for info in store.list(keys.folder)}
     assert left == ({keys.manifest(name), *map(keys.file, etags)} if change == "replaced" else set())

@@ -15,6 +15,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.raw.byte_ranges import ranges_of
 from tidemark.raw.packs import Tails
 from tidemark.raw.segments import Segment, cover
+from tidemark.storage import PartitionStore
 
 LINEAGE = Lineage(((3, 0),))
 
@@ -35,7 +36,7 @@ def segments(tail: Tail, end_of_seals: int, lineage: Lineage = LINEAGE) -> list[
     def failed(error: FormatError | StoreError) -> None:
         raise error
 
-    return Tails(tail.store, keys_of(tail), [tail.entry()], lineage, failed).segments(end_of_seals)
+    return Tails(PartitionStore(tail.store, keys_of(tail)), [tail.entry()], lineage, failed).segments(end_of_seals)
 
 
 def test_ranges_are_read_where_they_lie_in_their_packs(tail: Tail) -> None:

@@ -17,9 +17,9 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.common import code_digest
 from tidemark.raw import topic as raw
-from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.topic import RawTopic
+from tidemark.storage import StoredWatermark
 
 
 @pytest.fixture

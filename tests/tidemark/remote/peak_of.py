@@ -9,7 +9,7 @@ import sys
 
 from tests.support.memory import own_peak
 from tests.tidemark.remote.reader import TP, Reader, records_of
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from kafka.consumer.fetcher import ConsumerRecord
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch, empty, marker
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote import Storage
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.consumer_records import consumer_records
 from tidemark.remote.reader.tier import RemoteTier
+from tidemark.storage import Storage
 
 PATIENCE = 60.0
 """Seconds after which a reader that hears nothing has failed its promise never to wait in silence."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.tidemark.remote.model import Row
 from tidemark.decode import aborted_mask, decode_batches, scan_headers
-from tidemark.remote import Storage, Stretch
+from tidemark.remote import Stretch
+from tidemark.storage import Storage
 
 
 def read(storage: Storage, stretch: Stretch) -> list[Row]:

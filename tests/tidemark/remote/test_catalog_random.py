@@ -11,7 +11,8 @@ from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import OutOfRange, PreconditionFailed
 from tidemark.formats.raw.gaps import Gap
-from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage, Stretch
+from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Stretch
+from tidemark.storage import Storage
 
 
 def grow(rng: random.Random, log: Log, epoch: int) -> int:

@@ -16,7 +16,7 @@ NOON = int(datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp() * 1000)
 TOPICS = "cluster: east\nraw: {url: 'file://RAW'}\nlake: 'file://RAW'\ntopics: [{topic: orders}]\n"
 
 
-@pytest.mark.parametrize("name", ["tidemark.remote.reader.read_range", "tidemark.remote.catalog.storage:Storage"])
+@pytest.mark.parametrize("name", ["tidemark.remote.reader.read_range", "tidemark.storage:Storage"])
 def test_examples_say_what_happens(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = RawBuilder(LocalStore(tmp_path / "raw"))
     raw.segment([batch(0, [Record(at, NOON + at * 1000, b"k", b"order %d" % at) for at in range(100)])])
@@ -30,6 +30,6 @@ def test_examples_say_what_happens(name: str, tmp_path: Path, monkeypatch: pytes
 
 def test_an_example_that_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    count, failed = failures_of("tidemark.remote.catalog.storage:Storage", {})
+    count, failed = failures_of("tidemark.storage:Storage", {})
     assert count
     assert "topics.yaml" in failed, "there is no such file here"

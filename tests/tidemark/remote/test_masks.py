@@ -22,11 +22,12 @@ from tests.tidemark.remote.test_reading import Shrink, ranges
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, FormatError, NotFound, TidemarkError
 from tidemark.formats.raw.masks import MaskIndex
-from tidemark.remote import RemoteTopics, Storage
+from tidemark.remote import RemoteTopics
 from tidemark.remote.catalog import masks
 from tidemark.remote.reader import blocks
 from tidemark.remote.reader.read_range import read_range, read_time
 from tidemark.restore.records import records_of as restored
+from tidemark.storage import Storage
 
 __all__ = ["ranges"]
 

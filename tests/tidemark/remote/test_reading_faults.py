@@ -22,8 +22,8 @@ from tests.tidemark.remote.world import RemoteStore
 from tidemark import retry
 from tidemark.errors import AccessDenied, NotFound, OutOfRange, SegmentError, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote import Storage
 from tidemark.remote.reader import partition_reader, tier
+from tidemark.storage import Storage
 from tidemark.store import Body, Store, StoreOptions
 
 

@@ -14,7 +14,8 @@ from tests.tidemark.remote.test_catalog import bury, opened, stretch
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import FormatError, OutOfRange
 from tidemark.formats.keys import SegmentName
-from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Storage
+from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics
+from tidemark.storage import Storage
 
 
 def follows(store: RemoteStore) -> tuple[RawBuilder, Packing]:

@@ -20,7 +20,8 @@ from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import NotFound
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.kafka_log import Lineage, UnfinishedTransaction
-from tidemark.remote import RemotePartition, RemoteTopics, Storage, Stretch
+from tidemark.remote import RemotePartition, RemoteTopics, Stretch
+from tidemark.storage import Storage
 
 BROKERS = (5, 6, 7)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.raw_builder import RawBuilder
-from tidemark.remote import Storage
+from tidemark.storage import Storage
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 
 

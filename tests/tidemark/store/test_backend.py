@@ -18,7 +18,8 @@ from tests.tidemark.store import test_store
 from tidemark.config import parse
 from tidemark.endpoints import EndpointSettings
 from tidemark.errors import ConfigError, FormatError
-from tidemark.remote import RemoteTopics, Storage, Stretch
+from tidemark.remote import RemoteTopics, Stretch
+from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.topics import Deployment
 from uploader_agent.settings import AgentSettings

@@ -11,15 +11,14 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, re
 from tests.uploader_agent.repair.test_gaps import with_hole
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.verify.test_verify import delete, examine, put
-from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
-from tidemark.store import Store
+from tidemark.storage import Storage
 from uploader_agent.broker.admin import Led
 from uploader_agent.cli import inspect_commands
 from uploader_agent.cli.inspect_commands import PlanLine
 from uploader_agent.repair.reupload import Reupload, ReuploadRow
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.verify import Severity
 
 
@@ -109,16 +108,14 @@ def test_leaders_are_what_is_led(world: World) -> None:
     assert line == ("orders-0", 3, ID, 1_000_000, str(world.disk.log_dirs[0] / "orders-0"))
 
 
-def destinations(world: World) -> Destinations:
-    def open_store(_url: str) -> Store:
-        return world.store
-
-    return Destinations(world.control.cluster, resolver_of(world.settings().raw), open_store, record=True)
+def incarnations(world: World) -> Incarnations:
+    storage = Storage(world.control.cluster, world.settings().raw, opener=lambda _url: world.store)
+    return Incarnations(storage, record=True)
 
 
 def reuploaded(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
     broker = world.broker
-    found = Reupload(destinations(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
+    found = Reupload(incarnations(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
     return list(found.run(start, end, dry_run=dry_run))
 
 

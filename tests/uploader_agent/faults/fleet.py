@@ -33,6 +33,7 @@ from tests.uploader_agent.packs import reader
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.storage import ClusterStore
 from tidemark.store import Store
 
 
@@ -250,7 +251,7 @@ class Fleet:
         found = self._watermark(topic, 0, topic_id(folder(self.leader(topic).broker, topic, 0)))
         if found is None:
             return 0
-        heads = reader.heads(self.store, self.control)
+        heads = reader.heads(ClusterStore(self.store, self.control))
         entries = [(entry, head.broker) for head in heads for entry in head.entries if entry.topic == topic]
         ends = [one.tail_end for one, broker in entries if (one.epoch, broker) in found.tails]
         return max([found.next_offset, *ends])

@@ -23,6 +23,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.raw.segments import SegmentPiece, cover, segment_of, whole_lineage
+from tidemark.storage import PartitionStore
 from tidemark.store import Store
 
 Digest = bytes
@@ -131,7 +132,7 @@ class Reader:
         """Compare everything of one partition."""
         verdict = Verdict(f"{keys.place}-{keys.partition}")
         try:
-            _Judge(self._store, keys, truth, expected, verdict).run(self.watermark(keys), topic_id)
+            _Judge(PartitionStore(self._store, keys), truth, expected, verdict).run(self.watermark(keys), topic_id)
         except TidemarkError as error:
             verdict.wrong(f"cannot be read: {error}")
         return verdict
@@ -140,9 +141,9 @@ class Reader:
 class _Judge:
     """The steps of :meth:`Reader.judge`."""
 
-    def __init__(self, store: Store, keys: PartitionKeys, truth: Truth, expected: Expected, verdict: Verdict) -> None:
-        self._store = store
-        self._keys = keys
+    def __init__(self, partition: PartitionStore, truth: Truth, expected: Expected, verdict: Verdict) -> None:
+        self._store = partition.store
+        self._keys = partition.keys
         self._truth = truth
         self._expected = expected
         self._verdict = verdict

@@ -18,9 +18,11 @@ from tests.uploader_agent.faults.oracle import Expected
 from tests.uploader_agent.packs import reader
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
-from tidemark.formats.raw.pack import PackedRange, read_footer, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import scan_batches
 from tidemark.raw.objects import read_manifest
+from tidemark.raw.packs import read_footer, read_range_bytes
+from tidemark.storage import ClusterStore, PartitionStore
 
 
 class Tails:
@@ -38,7 +40,7 @@ class Tails:
 
     def end(self, broker: int) -> int:
         """The end of what the head of ``broker`` names."""
-        found = [one for one in reader.heads(self._fleet.store, self.control) if one.broker == broker]
+        found = [one for one in reader.heads(ClusterStore(self._fleet.store, self.control)) if one.broker == broker]
         return max((entry.tail_end for head in found for entry in head.entries), default=0)
 
     def readable_end(self) -> int:
@@ -55,7 +57,7 @@ class Tails:
 
     def planned(self, high_watermark: int) -> bytes:
         """The batches that a reader finds below a high watermark."""
-        pieces = reader.pieces(self._fleet.store, self.control, self.keys)
+        pieces = reader.pieces(PartitionStore(self._fleet.store, self.keys))
         return reader.content(self._fleet.store, pieces, high_watermark)
 
     def on_disk(self, high_watermark: int) -> bytes:
@@ -103,11 +105,14 @@ def test_tails_are_packed_over_elections_and_restarts(
         end = high_watermark(cluster, topic, 0)
         assert end is not None
         wait_until(lambda: tails.end(1) >= end, what="all that is committed to be packed")
-        assert reader.seals(fleet.store, tails.keys) == []
+        assert reader.seals(PartitionStore(fleet.store, tails.keys)) == []
         assert tails.planned(end) == tails.on_disk(end)
     fleet.settle()
     assert tails.planned(end) == tails.on_disk(end)
-    sealed = [read_manifest(fleet.store, tails.keys, one.name) for one in reader.seals(fleet.store, tails.keys)]
+    sealed = [
+        read_manifest(PartitionStore(fleet.store, tails.keys), one.name)
+        for one in reader.seals(PartitionStore(fleet.store, tails.keys))
+    ]
     parts = sorted({(one.first, one.next, one.crc32c) for seal in sealed if seal for one in seal.manifest.parts})
     ranges = {(one.range.first, one.range.next, one.range.crc32c) for one in tails.ranges()}
     assert {*parts} <= ranges
@@ -135,7 +140,7 @@ def test_what_the_cleaner_has_emptied_is_sealed_from_packs(
         assert end == 300
         wait_until(lambda: tails.end(1) >= end, what="all to be packed")
     packed = {key: batch for one in tails.ranges() for key, batch in _batches(tails.bytes_of(one), one.range.first)}
-    assert reader.seals(fleet.store, tails.keys) == []
+    assert reader.seals(PartitionStore(fleet.store, tails.keys)) == []
 
     def emptied() -> bool:
         send(kraft3, topic, book, 40, keys=40, **plain)  # Kafka rolls a segment on append only
@@ -150,10 +155,10 @@ def test_what_the_cleaner_has_emptied_is_sealed_from_packs(
 
     def settled() -> bool:  # an agent asks its own broker, which may learn later than others that it leads
         fleet.settle()
-        return reader.seals(fleet.store, tails.keys) != []
+        return reader.seals(PartitionStore(fleet.store, tails.keys)) != []
 
     wait_until(settled, what="the leader's agent to have sealed")
-    seals = reader.seals(fleet.store, tails.keys)
+    seals = reader.seals(PartitionStore(fleet.store, tails.keys))
     sealed = {key: batch for seal in seals for key, batch in _batches(fleet.store.get(seal.key).body, seal.base)}
     assert packed.items() <= sealed.items(), "no row lands that raw does not keep"
     assert_exact(fleet.judge(topic, book, expected=Expected(compacted=True)), f"{len(packed)} batches were packed")
@@ -200,7 +205,7 @@ def test_a_damaged_head_is_made_again(kraft3: KafkaCluster, make_fleet: MakeFlee
         wait_until(lambda: tails.readable_end() >= last, what="all that is committed to be packed")
         damage(b"")
         wait_until(lambda: tails.readable_end() >= last, what="the head to be made again although nothing is new")
-        assert reader.seals(fleet.store, tails.keys) == []
+        assert reader.seals(PartitionStore(fleet.store, tails.keys)) == []
         assert tails.planned(last) == tails.on_disk(last)
     found = [fleet.store.get(info.key).body for info in fleet.store.list(f"{topic}/_damaged/")]
     assert sorted(found) == sorted(kept)

@@ -18,6 +18,7 @@ from tests.uploader_agent.faults.load import Book, send
 from tests.uploader_agent.faults.test_packs import Tails
 from tidemark.errors import NotFound
 from tidemark.kafka_log import scan_batches
+from tidemark.storage import PartitionStore
 from uploader_agent.stored import watermark
 
 NODE = 2
@@ -89,6 +90,6 @@ def _is_planned(tails: Tails, end: int) -> bool:
 
 
 def _lineage(tails: Tails) -> tuple[tuple[int, int], ...]:
-    found = watermark.read(tails._fleet.store, tails.keys)
+    found = watermark.read(PartitionStore(tails._fleet.store, tails.keys))
     assert found is not None
     return found.watermark.lineage

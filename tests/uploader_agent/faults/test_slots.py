@@ -15,6 +15,7 @@ from tests.uploader_agent.faults.oracle import Expected
 from tests.uploader_agent.faults.test_own_replica import small
 from tests.uploader_agent.packs import reader
 from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.storage import ClusterStore
 
 VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
 PACKED = {"freshness": {".*": "3s"}}
@@ -28,7 +29,7 @@ def cluster(starts_kafka: None, version: str, request: pytest.FixtureRequest) ->
 
 def packed_end(fleet: Fleet, topic: str) -> int:
     """The highest end of a topic's ranges that a head names."""
-    heads = reader.heads(fleet.store, fleet.control)
+    heads = reader.heads(ClusterStore(fleet.store, fleet.control))
     return max((entry.tail_end for head in heads for entry in head.entries if entry.topic == topic), default=0)
 
 

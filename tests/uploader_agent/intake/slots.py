@@ -11,7 +11,6 @@ from typing import Any
 from tests.uploader_agent.fakes import CLUSTER, WatchedStore
 from tests.uploader_agent.intake.scripted import BROKERS, TOPIC, ScriptedCluster, T, header_of
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.slots import FIRST_SLOT
@@ -19,6 +18,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
+from tidemark.storage import Storage
 from tidemark.store import LocalStore
 from uploader_agent.broker.admin import AdminMetadata, Cleanup, Leader, Led, Offsets
 from uploader_agent.broker.properties import Broker
@@ -30,7 +30,7 @@ from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 from uploader_agent.settings import AgentSettings
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 
 
 class ScriptedTime(Runtime):
@@ -97,9 +97,10 @@ class Slot:
         """The slot's replica, of a new process."""
         assert self.settings.fetch is not None
         self.cluster.begin_client()
-        destinations = Destinations(CLUSTER, resolver_of(self.settings.raw), lambda _: self.store, record=False)
+        storage = Storage(CLUSTER, self.settings.raw, opener=lambda _: self.store)
+        resolve = Incarnations(storage, record=False).resolve
         settings = self.settings.fetch.model_copy(update={"segment": 500, **fetch})
-        return SlotReplica(settings, self.cluster, destinations, Metrics(), ScriptedTime(self.cluster))
+        return SlotReplica(settings, self.cluster, resolve, Metrics(), ScriptedTime(self.cluster))
 
     def agent(self, replica: SlotReplica, bell: NoWatcher) -> TestedAgent:
         """An agent on ``replica``."""

@@ -12,6 +12,7 @@ import pytest
 from tidemark.errors import ConfigError, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.slots import LeaseOfSlot
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 from uploader_agent.intake.lease import LeaseLost, SlotLease, check_count
 from uploader_agent.settings import FetchSettings
@@ -48,7 +49,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def process(store: LocalStore, clock: Clock) -> SlotLease:
     """The lease of another process."""
-    return SlotLease(SETTINGS, store, CONTROL, clock=lambda: clock.now, sleep=clock.sleep)
+    return SlotLease(SETTINGS, ClusterStore(store, CONTROL), clock=lambda: clock.now, sleep=clock.sleep)
 
 
 def test_a_standby_waits_while_the_holder_renews_and_takes_over_when_it_is_silent(
@@ -172,9 +173,9 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_nothing(
 
 
 def test_agents_with_another_number_of_slots_are_refused(store: LocalStore) -> None:
-    check_count(store, CONTROL, 4)
-    check_count(store, CONTROL, 4)
+    check_count(ClusterStore(store, CONTROL), 4)
+    check_count(ClusterStore(store, CONTROL), 4)
     with pytest.raises(ConfigError, match=r"slots.*is 5, and the agents of this cluster share its partitions among 4"):
-        check_count(store, CONTROL, 5)
+        check_count(ClusterStore(store, CONTROL), 5)
     store.delete(CONTROL.slot_count)
-    check_count(store, CONTROL, 5)
+    check_count(ClusterStore(store, CONTROL), 5)

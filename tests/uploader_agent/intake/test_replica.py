@@ -32,6 +32,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import UnfinishedTransaction
 from tidemark.raw.objects import read_manifest, remove_segment
+from tidemark.storage import PartitionStore
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
@@ -153,11 +154,11 @@ def test_a_new_spool_is_not_compared_with_a_stored_batch_that_lacks_erased_recor
     keys, store = slot.keys, slot.store.inner
     mask = Mask.of(CLUSTER, TOPIC, T.partition, {0: [cluster.log.end - 1]}, ["0" * 64])
     store.put(key := mask.key(ControlKeys("", CLUSTER)), mask.to_bytes())
-    last = read_manifest(store, keys, max(manifest.name for manifest in slot.manifests()))
+    last = read_manifest(PartitionStore(store, keys), max(manifest.name for manifest in slot.manifests()))
     assert last is not None
     assert rewrite(StoreOptions(), SealTask(keys, last, StoredMasks(store=store.url, keys=(key,)), 1)).new is not None
     objects = {name: stored.etag for name, stored in last.manifest.objects.items()}
-    remove_segment(store, keys, last.manifest.name, last.etag, objects)
+    remove_segment(PartitionStore(store, keys), last.manifest.name, last.etag, objects)
     slot.lose_spool()
     cluster.produce(3)
     slot.upload(tails=True)

@@ -17,8 +17,9 @@ from tests.uploader_agent.test_run import running, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.head import load
 from tidemark.formats.raw.watermark_index import DamagedHead, WatermarkIndex
+from tidemark.raw.heads import read_head
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import DirectoryWatcher
@@ -55,7 +56,7 @@ def two_buckets(world: World, apart: WatchedStore, **settings: object) -> Iterat
 
 def packed(world: World, store: WatchedStore, end: int) -> bool:
     """Whether the head in a bucket names something up to ``end``."""
-    found = load(store.inner, world.control, 1)
+    found = read_head(ClusterStore(store.inner, world.control), 1)
     return found is not None and max((one.tail_end for one in found.value.entries), default=0) == end
 
 

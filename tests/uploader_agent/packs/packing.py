@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from tests.uploader_agent.fakes import OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.packs import reader
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.raw.pack import PackedRange, read_footer
+from tidemark.formats.raw.pack import PackedRange
+from tidemark.raw.packs import read_footer
 from tidemark.raw.segments import Segment, SegmentPiece
+from tidemark.storage import ClusterStore, PartitionStore
 from uploader_agent.broker.admin import Led
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.stored.destinations import Bucket
 
 FRESHNESS = {".*": "3s"}
 
@@ -22,7 +23,7 @@ FRESHNESS = {".*": "3s"}
 def tick(agent: TestedAgent) -> None:
     """What the loop and the packer do in a tick, in this thread."""
     agent.refresh()
-    due: dict[Bucket, list[LedPartition]] = {}
+    due: dict[Endpoint, list[LedPartition]] = {}
     fresh = [one for one in agent.leadership.partitions.values() if one.freshness is not None]
     for one in fresh:
         if (one.high_watermark or 0) > one.stored_end:
@@ -88,7 +89,7 @@ def spans(world: World) -> list[tuple[int, int]]:
 
 def heads(world: World) -> list[Head]:
     """All brokers' heads."""
-    return reader.heads(world.store.inner, world.control)
+    return reader.heads(ClusterStore(world.store.inner, world.control))
 
 
 def entries(world: World, broker: int = 1) -> list[HeadEntry]:
@@ -98,12 +99,12 @@ def entries(world: World, broker: int = 1) -> list[HeadEntry]:
 
 def seals(world: World, tp: TopicPartition = T, place: str | None = None) -> list[Segment]:
     """The partition's segments."""
-    return reader.seals(world.store.inner, world.keys(tp, place))
+    return reader.seals(PartitionStore(world.store.inner, world.keys(tp, place)))
 
 
 def pieces(world: World, tp: TopicPartition = T, place: str | None = None) -> list[SegmentPiece]:
     """What a reader plans of a partition."""
-    return reader.pieces(world.store.inner, world.control, world.keys(tp, place))
+    return reader.pieces(PartitionStore(world.store.inner, world.keys(tp, place)))
 
 
 def content(world: World, tp: TopicPartition = T, place: str | None = None) -> bytes:

@@ -31,6 +31,7 @@ from tidemark.errors import AccessDenied, SlowDown, UnknownOutcome
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
+from tidemark.storage import PartitionStore
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.tail import PackedSources, Tail
@@ -677,7 +678,7 @@ def test_what_the_log_has_below_the_first_fuller_range_is_sealed_by_itself(compa
 
 def test_a_chain_is_read_as_far_down_as_the_lowest_run_needs(compacted: World) -> None:
     """Several workers seal runs of one partition, and the upper one may come first."""
-    route = UploadRoute(T, ID, Path(str(T)), compacted.store, compacted.keys(), 2)
+    route = UploadRoute(T, ID, Path(str(T)), PartitionStore(compacted.store, compacted.keys()), 2)
     sources = PackedSources()
     for start, expected in ((40, [40]), (0, [0, 20, 40]), (20, [20, 40])):
         parts = sources.parts(route, Tail(), {1}, Lineage(((3, 0),)), start)

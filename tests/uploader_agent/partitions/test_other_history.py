@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.uploader_agent.cli.test_commands import destinations
+from tests.uploader_agent.cli.test_commands import incarnations
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import SegmentName
@@ -342,7 +342,7 @@ def test_nothing_is_uploaded_again_from_another_history(world: World) -> None:
     restored(world, 0, 100, 250, at=120, end=300)
     checkpoint = world.disk.log_dirs[0] / "replication-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{T.topic} {T.partition} 300\n")
-    again = Reupload(destinations(world), 1, world.disk.log_dirs, T, lambda _: None)
+    again = Reupload(incarnations(world), 1, world.disk.log_dirs, T, lambda _: None)
     with pytest.raises(HistoriesPart, match="another history than the stored one from offset 120 on"):
         list(again.run())
     assert objects(world) == before
@@ -356,7 +356,7 @@ def test_nothing_is_uploaded_again_from_an_epoch_that_was_given_again_from_an_ea
     given_again_earlier(world, 0, 250, end=300)
     checkpoint = world.disk.log_dirs[0] / "replication-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{T.topic} {T.partition} 300\n")
-    again = Reupload(destinations(world), 1, world.disk.log_dirs, T, lambda _: None)
+    again = Reupload(incarnations(world), 1, world.disk.log_dirs, T, lambda _: None)
     with pytest.raises(HistoriesPart, match="another history than the stored one from offset 0 on"):
         list(again.run())
     assert objects(world) == before

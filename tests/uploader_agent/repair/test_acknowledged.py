@@ -13,7 +13,8 @@ from tests.uploader_agent.repair.test_gaps import with_hole
 from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.formats.keys import SegmentName
-from tidemark.remote import RemoteTopics, Storage, Stretch
+from tidemark.remote import RemoteTopics, Stretch
+from tidemark.storage import Storage
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity
 

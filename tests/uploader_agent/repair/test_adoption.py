@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.tidemark.kafka_log.build import marker, transactional
-from tests.uploader_agent.cli.test_commands import destinations
+from tests.uploader_agent.cli.test_commands import incarnations
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, remove
 from tests.uploader_agent.verify.test_verify import examine
@@ -15,6 +15,7 @@ from tidemark.errors import FormatError, PreconditionFailed, StoreError
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.planning import plan_ingest
 from tidemark.remote.reader.read_range import read_range
+from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
@@ -45,7 +46,7 @@ def theirs(world: World, *bases: int, of: FakePartition | None = None, offset_wm
 def adopted(world: World, *, policy: str = "delete", dry_run: bool = False) -> list[AdoptionRow]:
     """What becomes of each segment."""
     broker = world.broker
-    return list(Adoption(destinations(world), broker.node_id, broker.log_dirs, T, policy).run(dry_run=dry_run))
+    return list(Adoption(incarnations(world), broker.node_id, broker.log_dirs, T, policy).run(dry_run=dry_run))
 
 
 def outcomes(rows: list[AdoptionRow]) -> list[tuple[int, str]]:
@@ -270,7 +271,7 @@ def test_an_uploader_that_still_runs_is_noticed(stored: World) -> None:
     with pytest.raises(PreconditionFailed):
         adopted(stored)
     with pytest.raises(FormatError, match="another uploader"):
-        watermark.read(stored.store, stored.keys())
+        watermark.read(PartitionStore(stored.store, stored.keys()))
 
 
 def test_a_topic_that_was_made_again_has_another_prefix(stored: World) -> None:

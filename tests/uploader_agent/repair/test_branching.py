@@ -22,7 +22,6 @@ from tests.uploader_agent.packs.packing import (
     tick,
 )
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.endpoints import resolver_of
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.log_restore import LogRestore
@@ -30,14 +29,15 @@ from tidemark.formats.raw.watermark import render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.planning.maintenance.pack_proof import SETTLED, SealsOfPartition
-from tidemark.raw.objects import StoredWatermark, find_watermark, manifests, read_segment
+from tidemark.raw.objects import read_segment
 from tidemark.raw.sealed_packs import SealsAround
 from tidemark.raw.segments import cover
+from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.broker.authority import MetadataMark
 from uploader_agent.repair.branching import Branching, BranchRefused, BranchRow, Statement, confirmed
 from uploader_agent.repair.reupload import Reupload
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 
 SAID = Statement("ada", "ada@host", "restored a backup")
 
@@ -57,7 +57,7 @@ def restored(world: World, at: int, *bases: int, end: int, value: str = "other",
 
 def branching(world: World, epoch: int = 3) -> Branching:
     led = Led(epoch, ID)
-    return Branching(T, led, world.disk.log_dirs[0] / str(T), world.store, world.keys(), 1, ())
+    return Branching(T, led, world.disk.log_dirs[0] / str(T), PartitionStore(world.store, world.keys()), 1, ())
 
 
 def go_on(world: World, **options: bool) -> BranchRow:
@@ -67,9 +67,11 @@ def go_on(world: World, **options: bool) -> BranchRow:
 def stored_log(world: World, start: int = 0) -> bytes:
     """What readers of ``offset.wm`` read."""
     keys, store = world.keys(), world.store
-    found = find_watermark(store, keys)
+    found = PartitionStore(store, keys).watermark()
     assert isinstance(found, StoredWatermark)
-    segments = [read_segment(store, keys, listed.name) for listed in manifests(store, keys)]
+    segments = [
+        read_segment(PartitionStore(store, keys), listed.name) for listed in PartitionStore(store, keys).manifests()
+    ]
     end = found.watermark.next_offset
     pieces, hole = cover([one for one in segments if one], found.lineage, Intervals([(start, end)]))
     assert hole is None
@@ -84,7 +86,7 @@ def stored_log(world: World, start: int = 0) -> bytes:
 
 def read_now(world: World) -> bytes:
     """What readers of heads and ``offset.wm`` read."""
-    return reader.content(world.store, reader.pieces(world.store, world.control, world.keys()), 1 << 40)
+    return reader.content(world.store, reader.pieces(PartitionStore(world.store, world.keys())), 1 << 40)
 
 
 def errors(agent: TestedAgent) -> dict[str, str]:
@@ -381,17 +383,17 @@ def test_packs_of_a_dead_history_are_claimed_by_no_seal_of_the_live_one(world: W
     go_on(world)
     world.once()
     ranges = packs(world)
-    around = SealsAround(world.store, world.keys(), world.watermark()[1].history)
+    around = SealsAround(PartitionStore(world.store, world.keys()), world.watermark()[1].history)
     around.look(0, 400)
     assert around.lacking(ranges, lambda error: pytest.fail(str(error))) == []
-    proof = SealsOfPartition(world.store, world.keys(), world.store.now() + 2 * SETTLED)
+    proof = SealsOfPartition(PartitionStore(world.store, world.keys()), world.store.now() + 2 * SETTLED)
     proof.look(0, 400)
     whys = [proof.why_needed(packed, compare=True) for packed in ranges]
     assert [why for why in whys if why is not None] != [], "the former history is not sealed yet"
     with world.agent(freshness=FRESHNESS) as agent:
         agent.survey()
         care(agent, 3)
-    proof = SealsOfPartition(world.store, world.keys(), world.store.now() + 2 * SETTLED)
+    proof = SealsOfPartition(PartitionStore(world.store, world.keys()), world.store.now() + 2 * SETTLED)
     proof.look(0, 400)
     assert [proof.why_needed(packed, compare=True) for packed in ranges] == [None] * len(ranges)
 
@@ -425,8 +427,8 @@ def test_what_the_store_loses_of_the_present_history_is_uploaded_again(world: Wo
     (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 250\n")
     former = world.stored(100)
     world.store.inner.delete(world.keys().segment(SegmentName(100, "r1"), extension))
-    destinations = Destinations(CLUSTER, resolver_of(world.settings().raw), lambda _: world.store, record=True)
-    rows = [*Reupload(destinations, 1, world.disk.log_dirs, T, lambda _seconds: None).run()]
+    incarnations = Incarnations(Storage(CLUSTER, world.settings().raw, opener=lambda _: world.store), record=True)
+    rows = [*Reupload(incarnations, 1, world.disk.log_dirs, T, lambda _seconds: None).run()]
     assert [(row.base_offset, row.next_offset) for row in rows if row.outcome in {"brought", "rebuilt"}] == [(100, 250)]
     assert stored_log(world) == disk_log(partition)
     assert world.stored(100) == former

@@ -19,6 +19,7 @@ from tidemark.formats.raw.masks import Mask
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.kafka_log import scan_batches
 from tidemark.raw.objects import StoredManifest, read_manifest, remove_segment
+from tidemark.storage import PartitionStore
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.verify import Severity
@@ -27,7 +28,7 @@ GONE = [103, 105, *range(130, 140)]
 
 
 def stored_manifest(world: World, suffix: str = "", base: int = 100) -> StoredManifest:
-    found = read_manifest(world.store.inner, world.keys(), SegmentName(base, suffix))
+    found = read_manifest(PartitionStore(world.store.inner, world.keys()), SegmentName(base, suffix))
     assert found is not None
     return found
 
@@ -44,7 +45,7 @@ def erase(
     done = rewrite(StoreOptions(), SealTask(keys, old, masks, number))
     assert done.new is not None
     etags = {name: described.etag for name, described in old.manifest.objects.items()}
-    assert remove_segment(store, keys, old.manifest.name, old.etag, etags)
+    assert remove_segment(PartitionStore(store, keys), old.manifest.name, old.etag, etags)
     return done.new
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.tidemark.kafka_log.build import empty, marker, transactional
-from tests.uploader_agent.cli.test_commands import destinations, outcomes
+from tests.uploader_agent.cli.test_commands import incarnations, outcomes
 from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.packs.packing import append, pack_once, packs
 from tests.uploader_agent.test_agent import flipped, no_errors
@@ -31,7 +31,7 @@ class _Killed(BaseException):
 
 
 def made_whole(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
-    return list(FromPacks(destinations(world), T).run(start, end, dry_run=dry_run))
+    return list(FromPacks(incarnations(world), T).run(start, end, dry_run=dry_run))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_only_segments_of_the_range_are_made_whole(world: World) -> None:
 
 def test_a_topic_that_nobody_knows(world: World) -> None:
     with pytest.raises(FormatError, match="no agent has seen the topic nothing"):
-        FromPacks(destinations(world), TopicPartition("nothing", 0))
+        FromPacks(incarnations(world), TopicPartition("nothing", 0))
 
 
 def test_the_lineage_has_the_start_of_an_epoch_that_was_empty(world: World) -> None:

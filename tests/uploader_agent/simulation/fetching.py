@@ -28,10 +28,10 @@ from tests.uploader_agent.simulation.process import Surroundings
 from tests.uploader_agent.simulation.schedule import Fetching
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
-from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.storage import Storage
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.log_dirs import LogDirs
@@ -53,7 +53,7 @@ from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import AgentSettings
-from uploader_agent.stored.destinations import Destinations
+from uploader_agent.stored.incarnations import Incarnations
 
 Answer = TypeVar("Answer")
 
@@ -313,9 +313,9 @@ def of_slot(
     assert fetch is not None
     number = FIRST_SLOT + fetch.slot
     small = fetch.model_copy(update={"segment": fetched.segment, "spool_max": fetched.spool_max})
-    destinations = Destinations(CLUSTER, resolver_of(agent.raw), lambda _url: store, record=False)
+    resolve = Incarnations(Storage(CLUSTER, agent.raw, opener=lambda _url: store), record=False).resolve
     brokers = Brokers(cluster, scheduler, faults, fetched.answer, spool.changed)
-    replica = SlotReplica(small, brokers, destinations, Metrics(), runtime)
+    replica = SlotReplica(small, brokers, resolve, Metrics(), runtime)
     admin = AdminMetadata(-1, lambda: Client(cluster, scheduler, faults))
     metadata = SlotMetadata(fetch, number, admin, lambda: replica.over)
     there = Broker(number, CLUSTER, (spool.path,), "127.0.0.1:1", "PLAINTEXT", "fetch")

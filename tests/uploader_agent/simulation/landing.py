@@ -17,6 +17,7 @@ from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER
 from tidemark import concurrency
+from tidemark.endpoints import EndpointSettings
 from tidemark.errors import NotFound, StoreError
 from tidemark.formats.table import index_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
@@ -26,6 +27,7 @@ from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.topic import RawTopic
 from tidemark.retry import Retry
+from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import Reach
@@ -267,12 +269,15 @@ def _in_memory(table: MemoryTable, store: Store) -> Iterator[None]:
     class Evidence:
         of = staticmethod(lambda _table: table)
 
+    def opened(cluster: str, endpoints: EndpointSettings, _options: StoreOptions) -> Storage:
+        return Storage(cluster, endpoints, opener=lambda _url: store)
+
     with ExitStack() as stack:
         for module, name, value in (
             (ingest, "open_delta", lambda _table: None),
             (ingest, "ledger_of", lambda _table, _delta: table.ledger),
             (partition_plan, "EffectiveEvidence", Evidence),
-            (raw_topic, "open_store", lambda _url, _options: store),
+            (raw_topic, "Storage", opened),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield

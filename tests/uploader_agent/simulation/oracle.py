@@ -15,13 +15,14 @@ from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPar
 from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
-from tidemark.formats.raw.pack import PackedRange, Range, read_footer, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, Range
 from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.raw.packs import chain, live_end, live_part
+from tidemark.raw.packs import chain, live_end, live_part, read_footer, read_range_bytes
+from tidemark.storage import ClusterStore
 
 CLUSTER = "simulated"
 CONTROL = ControlKeys("", CLUSTER)
@@ -225,7 +226,7 @@ class Oracle:
     def _wrong_tail(self, entry: HeadEntry, partition: Partition) -> str | None:
         """What is wrong with a chain of ranges; each one of them ends where the next one begins."""
         assert self.store is not None
-        ranges = chain(self.packs, CONTROL, entry, 0)
+        ranges = chain(ClusterStore(self.packs, CONTROL), entry, 0)
         before = ranges[0].range.previous if ranges else entry.last
         if before is not None and CONTROL.pack(before.name) not in self.store.deleted:
             return "a pack of the tail is not stored"
@@ -379,7 +380,7 @@ class Oracle:
             if entry is None or entry.tail_end <= watermark.next_offset or self._put_at[entry] > until:
                 continue
             if entry not in self._chains:
-                self._chains[entry] = chain(self.packs, CONTROL, entry, 0)
+                self._chains[entry] = chain(ClusterStore(self.packs, CONTROL), entry, 0)
             for packed in self._chains[entry]:
                 found |= live_part(packed.range, lineage)
         return found - Intervals([(0, _shared(Lineage(watermark.lineage), partition.led, watermark.next_offset))])

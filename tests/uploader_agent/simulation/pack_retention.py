@@ -12,9 +12,11 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.landing import DEPLOYMENT, RUN_LIMIT
 from tests.uploader_agent.simulation.oracle import CLUSTER
+from tidemark.endpoints import EndpointSettings
 from tidemark.errors import StoreError
 from tidemark.planning.maintenance import pack_proof
-from tidemark.store import Store
+from tidemark.storage import Storage
+from tidemark.store import Store, StoreOptions
 from tidemark_spark.retention import packs
 
 SETTLED = timedelta(seconds=RUN_LIMIT + 3)
@@ -54,7 +56,11 @@ class PackRetention:
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The ages and the store of the simulation."""
-        with patch.object(packs, "open_store", lambda _url, _options: self._store), _ages(SETTLED, COMPARED):
+
+        def opened(cluster: str, endpoints: EndpointSettings, _options: StoreOptions) -> Storage:
+            return Storage(cluster, endpoints, opener=lambda _url: self._store)
+
+        with patch.object(packs, "Storage", opened), _ages(SETTLED, COMPARED):
             yield
 
 

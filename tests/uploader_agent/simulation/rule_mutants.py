@@ -17,20 +17,20 @@ from tests.uploader_agent.simulation.process import AgentProcess
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.world import World
 from tidemark.errors import StoreError
-from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
+from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
 from tidemark.planning.maintenance.pack_proof import SealsOfPartition
-from tidemark.raw import objects, segments
+from tidemark.raw import segments
 from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import Heads
-from tidemark.raw.objects import StoredWatermark
 from tidemark.raw.packs import live_end
 from tidemark.raw.partition import PartitionView, RawPartition
 from tidemark.raw.segments import Segment
+from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.packs import reading, tail
 from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
@@ -56,15 +56,15 @@ def _line_1_stays() -> Patches:
     """A claim that cuts below line 1 leaves it where it is."""
     write = watermark.write
 
-    def staying(store: Store, keys: PartitionKeys, base: int, new: Watermark, before: Any) -> StoredWatermark:
-        return write(store, keys, max(base, getattr(before, "base_offset", 0)), new, before)
+    def staying(partition: PartitionStore, base: int, new: Watermark, before: Any) -> StoredWatermark:
+        return write(partition, max(base, getattr(before, "base_offset", 0)), new, before)
 
     yield patch.object(watermark, "write", staying)
 
 
-def _replace_without_condition(store: Store, keys: PartitionKeys, base: int, new: Watermark, _etag: Any) -> Any:
+def _replace_without_condition(partition: PartitionStore, base: int, new: Watermark, _etag: Any) -> Any:
     body = render(base, new)
-    return StoredWatermark(base, new, store.put(keys.watermark, body))
+    return StoredWatermark(base, new, partition.store.put(partition.keys.watermark, body))
 
 
 def _watermark_replaced_without_if_match() -> Patches:
@@ -137,11 +137,15 @@ def _entries_are_of_a_name() -> Patches:
     """Whatever the topic id: the entries of a deleted topic count for the one of its name."""
     look = Heads.look
 
-    def named(self: Heads, store: Store, keys: PartitionKeys, read: Any) -> Any:
-        found = look(self, store, keys, read)
+    def named(self: Heads, partition: PartitionStore, read: Any) -> Any:
+        found = look(self, partition, read)
         heads = [one.result() for one in self._read.values()]
         entries = [entry for head in heads if isinstance(head, dict) for of_id in head.values() for entry in of_id]
-        mine = [one for one in entries if one.partition == keys.partition and keys.place.startswith(one.topic)]
+        mine = [
+            one
+            for one in entries
+            if one.partition == partition.keys.partition and partition.keys.place.startswith(one.topic)
+        ]
         return found._replace(entries=mine) if found else None
 
     yield patch.object(Heads, "look", named)
@@ -183,8 +187,8 @@ def _dead_tails_are_dropped() -> Patches:
     is_sealed = Abandoned.is_sealed
 
     def dropped(self: Abandoned, head: BrokerHead, entry: HeadEntry) -> bool:
-        _, store, keys = self._resolve(TopicPartition(entry.topic, entry.partition), entry.topic_id)
-        stored = watermark.read(store, keys)
+        _, partition = self._resolve(TopicPartition(entry.topic, entry.partition), entry.topic_id)
+        stored = watermark.read(partition)
         listed = stored is not None and (entry.epoch, self._broker) in stored.watermark.tails
         return is_sealed(self, head, entry) if listed else True
 
@@ -192,21 +196,21 @@ def _dead_tails_are_dropped() -> Patches:
 
 
 def _manifests_are_listed_before_heads() -> Patches:
-    listed, view = objects.listed, raw_topic.RawTopic.view
-    early: dict[tuple[Store, PartitionKeys], list[objects.ListedObject]] = {}
+    listed, view = PartitionStore.objects, raw_topic.RawTopic.view
+    early: dict[PartitionStore, list[ListedObject]] = {}
 
     def looked(self: raw_topic.RawTopic, part: RawPartition) -> PartitionView | None:
-        store = self._store(part.keys.endpoint.store)
-        early[store, part.keys] = [*listed(store, part.keys)]
+        partition = self.partition_store(part)
+        early[partition] = [*listed(partition)]
         return view(self, part)
 
-    def known(store: Store, keys: PartitionKeys, first: int = 0, end: int | None = None) -> Any:
-        if (store, keys) not in early:
-            return listed(store, keys, first, end)
-        return (one for one in early[store, keys] if first <= one.name.base and (end is None or one.name.base < end))
+    def known(self: PartitionStore, first: int = 0, end: int | None = None) -> Any:
+        if self not in early:
+            return listed(self, first, end)
+        return (one for one in early[self] if first <= one.name.base and (end is None or one.name.base < end))
 
     yield patch.object(raw_topic.RawTopic, "view", looked)
-    yield patch.object(objects, "listed", known)
+    yield patch.object(PartitionStore, "objects", known)
 
 
 def _a_tail_reaches_to_its_own_lineage() -> Patches:

@@ -17,6 +17,7 @@ from tidemark.errors import ConfigError, PreconditionFailed, Refused, UnknownOut
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.watermark_index import WatermarkIndex
+from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 from tidemark.store.base import Fetched
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
@@ -42,7 +43,7 @@ def of(store: LocalStore, *ids: str) -> ClusterName:
         current[0] = next(following, now)
         return now
 
-    return ClusterName(store, CONTROL, own_id)
+    return ClusterName(ClusterStore(store, CONTROL), own_id)
 
 
 def test_the_first_cluster_owns_the_name_and_another_one_is_refused(store: LocalStore) -> None:
@@ -70,7 +71,7 @@ def test_two_that_begin_at_once_agree(store: LocalStore) -> None:
             raise PreconditionFailed(key, "exists already")
 
     with pytest.raises(ConfigError, match="belongs to the cluster one"):
-        ClusterName(Raced(Path(store.url.removeprefix("file://"))), CONTROL, lambda: "two").check()
+        ClusterName(ClusterStore(Raced(Path(store.url.removeprefix("file://"))), CONTROL), lambda: "two").check()
 
 
 def test_a_cluster_that_becomes_another_one_writes_no_more(store: LocalStore) -> None:
@@ -90,7 +91,7 @@ def test_while_the_store_fails_nothing_is_written_and_nothing_decided(store: Loc
         def get(self, key: str, *, if_match: str | None = None, limit: int | None = None) -> Fetched:
             raise UnknownOutcome(key, "connection reset")
 
-    name = ClusterName(Failing(Path(store.url.removeprefix("file://"))), CONTROL, lambda: "one")
+    name = ClusterName(ClusterStore(Failing(Path(store.url.removeprefix("file://"))), CONTROL), lambda: "one")
     with pytest.raises(UnknownOutcome):
         GuardedStore(store, name.check).put("a", b"")
     name.raise_wrong()
@@ -173,7 +174,7 @@ def test_an_answer_of_another_clusters_broker_does_not_count() -> None:
 
 def test_a_frozen_agent_of_the_former_owner_writes_no_more_after_the_hand_over(store: LocalStore) -> None:
     now = [0.0]
-    former = ClusterName(store, CONTROL, lambda: "one", lambda: now[0])
+    former = ClusterName(ClusterStore(store, CONTROL), lambda: "one", lambda: now[0])
     former.check()
     of(store, "two").hand_over("one")
     now[0] = 599.0

@@ -10,7 +10,7 @@ import pytest
 from tests.uploader_agent.fakes import ID, T, World, records
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import parse, render
-from tidemark.raw.objects import StoredWatermark
+from tidemark.storage import StoredWatermark
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
 from uploader_agent.broker.authority import MetadataMark
 from uploader_agent.observability.metrics import Metrics

@@ -11,6 +11,7 @@ from tests.tidemark.kafka_log.build import compressed, empty, legacy, reseal, si
 from tests.uploader_agent.fakes import ID, FakePartition, World, records
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.kafka_log.same_batch import is_same
+from tidemark.storage import PartitionStore
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.stored.histories import Parting, find_parting, local_difference
 
@@ -24,7 +25,7 @@ def header(raw: bytes) -> BatchHeader:
 
 def found(world: World, partition: FakePartition, end: int, lineage: Lineage = EPOCH) -> Parting | None:
     with PartitionFiles(partition.folder, ID) as files:
-        return find_parting(world.store, world.keys(), files, lineage, end=end)
+        return find_parting(PartitionStore(world.store, world.keys()), files, lineage, end=end)
 
 
 WHOLE = simple(40, 10)

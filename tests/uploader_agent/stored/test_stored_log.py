@@ -12,6 +12,7 @@ from tidemark.formats.raw.manifest import LineagePairs
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, SegmentScanner
 from tidemark.kafka_log.batch import read_header
+from tidemark.storage import PartitionStore
 from tidemark.store import LocalStore
 from uploader_agent.stored.lineage import BatchLineage, KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.stored_log import StoredLog, load
@@ -30,7 +31,7 @@ def raw(tmp_path: Path) -> RawBuilder:
 def loaded(raw: RawBuilder, lineage: LineagePairs) -> StoredLog:
     """What a leader with a log of this ``lineage`` finds."""
     topic_id = raw.lives.incarnations[-1].topic_id
-    return load(raw.store, raw.keys(), Lineage(lineage), lineage[-1][0], topic_id, 1, lambda _: False)
+    return load(PartitionStore(raw.store, raw.keys()), Lineage(lineage), lineage[-1][0], topic_id, 1, lambda _: False)
 
 
 @pytest.mark.parametrize("counted", [21, 23])

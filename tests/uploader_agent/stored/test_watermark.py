@@ -13,6 +13,7 @@ from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.storage import PartitionStore
 from tidemark.store import LocalStore
 from uploader_agent.repair.gap_search import Evidence, find_gaps
 from uploader_agent.stored import watermark
@@ -148,27 +149,27 @@ class Flaky(LocalStore):
 
 def test_conditional_writes(tmp_path: Path) -> None:
     store, keys = LocalStore(tmp_path), PartitionKeys(Endpoint("file:///x"), CLUSTER, "orders", 0)
-    first = watermark.write(store, keys, 0, made((0, 100)), None)
-    assert watermark.read(store, keys) == first
+    first = watermark.write(PartitionStore(store, keys), 0, made((0, 100)), None)
+    assert watermark.read(PartitionStore(store, keys)) == first
     with pytest.raises(PreconditionFailed):
-        watermark.write(store, keys, 0, made((0, 200)), None)
+        watermark.write(PartitionStore(store, keys), 0, made((0, 200)), None)
     with pytest.raises(ContinuityError, match="must not follow"):
-        watermark.write(store, keys, 0, made((0, 50)), first)
+        watermark.write(PartitionStore(store, keys), 0, made((0, 50)), first)
     with pytest.raises(ContinuityError, match="must not follow"):
-        watermark.write(store, keys, 0, made((0, 500), epoch=2), first)
-    back = watermark.write(store, keys, 0, made((0, 50), epoch=4), first)
+        watermark.write(PartitionStore(store, keys), 0, made((0, 500), epoch=2), first)
+    back = watermark.write(PartitionStore(store, keys), 0, made((0, 50), epoch=4), first)
     assert back.watermark.next_offset == 50
     with pytest.raises(PreconditionFailed):
-        watermark.write(store, keys, 0, made((0, 300)), first)
+        watermark.write(PartitionStore(store, keys), 0, made((0, 300)), first)
     with pytest.raises(Fenced, match="epoch 4"):
-        watermark.fence(store, keys, ID, 3, lambda _stored: False)
-    assert watermark.fence(store, keys, ID, 4, lambda _stored: False) == back
-    known = watermark.write(Flaky(tmp_path), keys, 0, made((0, 60), epoch=4), back)
-    assert watermark.read(store, keys) == known
+        watermark.fence(PartitionStore(store, keys), ID, 3, lambda _stored: False)
+    assert watermark.fence(PartitionStore(store, keys), ID, 4, lambda _stored: False) == back
+    known = watermark.write(PartitionStore(Flaky(tmp_path), keys), 0, made((0, 60), epoch=4), back)
+    assert watermark.read(PartitionStore(store, keys)) == known
 
 
 def test_another_uploaders_watermark_is_refused(tmp_path: Path) -> None:
     store, keys = LocalStore(tmp_path), PartitionKeys(Endpoint("file:///x"), CLUSTER, "orders", 0)
     store.put(keys.watermark, b"%020d" % 100)
     with pytest.raises(FormatError, match="another uploader"):
-        watermark.read(store, keys)
+        watermark.read(PartitionStore(store, keys))

@@ -17,7 +17,7 @@ from tests.uploader_agent.repair.test_gaps import die_before
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import parse_txn_index, scan_batches
-from tidemark.remote import Storage
+from tidemark.storage import PartitionStore, Storage
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import EPOCHS, SegmentChanged
@@ -425,7 +425,7 @@ def test_the_leader_epochs_are_read_before_and_after_a_scan_and_for_offset_wm(
 
 def seal(world: World, partition: FakePartition, *, active: bool) -> None:
     """Seal [0, 50), which is all that the segment has, and is rotated unless it is ``active``."""
-    route = UploadRoute(T, ID, partition.folder, world.store, world.keys(), 1)
+    route = UploadRoute(T, ID, partition.folder, PartitionStore(world.store, world.keys()), 1)
     sealer = SegmentSealer(
         route=route, offsets=Offsets(50), cleanup=Cleanup("delete"), judge=lambda _scanned, lineage: lineage
     )

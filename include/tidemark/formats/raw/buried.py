@@ -15,7 +15,6 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName
-from tidemark.store import Store
 
 
 class BuriedObject(Model):
@@ -72,14 +71,3 @@ class Buried(StoredObject):
         """The key of the record: no other of the pass begins with the same segment."""
         first = self.segments[0].name.file("log")
         return f"{control.buried(self.place, self.partition)}{first[:OFFSET_DIGITS]}-{self.attempt}.json"
-
-
-def read_buried(store: Store, control: ControlKeys, place: str, partition: int) -> Iterator[Buried]:
-    """All records of a partition.
-
-    Raises:
-        FormatError: one does not parse.
-        StoreError: the store failed.
-    """
-    for info in store.list(control.buried(place, partition)):
-        yield Buried.load(store, info.key)

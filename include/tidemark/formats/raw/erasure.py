@@ -5,19 +5,15 @@ Each object is created once. A request names the values by digests under a secre
 
 from __future__ import annotations
 
-import hashlib
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, timedelta
 from typing import Annotated, ClassVar, Final, NamedTuple, Self
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import ControlKeys, check_report
-from tidemark.store import Store
 
 KEY_COLUMN: Final = "kafka_key"
 """The column of the record's key, which is searched unless a request names another."""
@@ -149,66 +145,6 @@ class NotApproved(NamedTuple):
     request: ErasureRequest
     objection: str | None
     withdrawal: ErasureWithdrawal | None = None
-
-
-def read_request(store: Store, control: ControlKeys, name: str) -> StoredRequest:
-    """The request with the id ``name``; ``store`` is the deployment's default store.
-
-    Raises:
-        NotFound: there is none.
-        FormatError: it does not parse, or is another one than its key names.
-        StoreError: the store failed.
-    """
-    key = control.erasure(name, "request")
-    body = store.get(key, limit=ErasureRequest.most_bytes).body
-    request = ErasureRequest.from_bytes(body, key)
-    if (request.cluster, request.id) != (control.cluster, name):
-        raise FormatError(key, f"is request {request.cluster}/{request.id}, but its key names another")
-    return StoredRequest(request, hashlib.sha256(body).hexdigest())
-
-
-def withdrawal_of(store: Store, control: ControlKeys, name: str) -> ErasureWithdrawal | None:
-    """The withdrawal of the request with the id ``name``; raises FormatError and StoreError."""
-    try:
-        return ErasureWithdrawal.load(store, control.erasure(name, "withdrawal"))
-    except NotFound:
-        return None
-
-
-def approved(store: Store, control: ControlKeys, name: str) -> Approved | NotApproved:
-    """The request with the id ``name``, with its approval if another person has approved just these bytes.
-
-    Raises:
-        FormatError: one of its objects does not parse, or is another one than its key names.
-        StoreError: the store failed, or there is no such request.
-    """
-    stored, withdrawal = read_request(store, control, name), withdrawal_of(store, control, name)
-    key = control.erasure(name, "approval")
-    try:
-        body = store.get(key, limit=ErasureApproval.most_bytes).body
-    except NotFound:
-        return NotApproved(stored.request, None, withdrawal)
-    approval = ErasureApproval.from_bytes(body, key)
-    if approval.id != name:
-        raise FormatError(key, f"approves request {approval.id}, but its key names another")
-    objection = stored.objection(approval.by, approval.written_as)
-    if approval.request_sha256 != stored.sha256:
-        objection = "the approval is of another content of the request"
-    if objection is not None:
-        return NotApproved(stored.request, objection, withdrawal)
-    return Approved(stored.request, approval, hashlib.sha256(body).hexdigest(), withdrawal)
-
-
-def all_requests(store: Store, control: ControlKeys, but: Collection[str] = ()) -> Iterator[Approved | NotApproved]:
-    """All requests of the cluster ``but`` those with these ids, by id; raises the errors of :func:`approved`."""
-    for info in store.list(control.erasures):
-        name, _, part = info.key.removeprefix(control.erasures).partition("/")
-        if part == "request.json" and name not in but:
-            try:
-                check_report(name)
-            except ValueError as error:
-                raise FormatError(info.key, f"is no request for erasure: {error}") from error
-            yield approved(store, control, name)
 
 
 def _folded(name: str) -> str:

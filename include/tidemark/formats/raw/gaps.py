@@ -10,11 +10,8 @@ from typing import Final, Literal
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.errors import FormatError
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.intervals import Intervals
-from tidemark.store import Store
 
 GapReason = Literal[
     "deleted_before_upload",
@@ -67,22 +64,6 @@ class Acknowledgement(StoredObject):
     reason: str = Field(min_length=1)
 
 
-def read_acknowledgements(store: Store, control: ControlKeys, keys: PartitionKeys) -> list[Acknowledgement]:
-    """All acknowledgements of a partition; ``store`` is the deployment's default store.
-
-    Raises:
-        FormatError: an object does not parse, or is about other offsets than its key names.
-        StoreError: the store failed.
-    """
-    folder = control.acknowledgements(keys.place, keys.partition)
-    return [read_acknowledgement(store, control, keys, info.key) for info in store.list(folder)]
-
-
-def acknowledged(store: Store, control: ControlKeys, keys: PartitionKeys) -> Intervals:
-    """The offsets of all :func:`read_acknowledgements`."""
-    return Intervals.of(read_acknowledgements(store, control, keys))
-
-
 def split_acknowledged(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tuple[Gap, ...], tuple[Gap, ...]]:
     """The parts of ``gaps`` that hold the partition up, and the parts that a person has acknowledged."""
     holding: list[Gap] = []
@@ -92,15 +73,3 @@ def split_acknowledged(gaps: Iterable[Gap], acknowledged: Intervals) -> tuple[tu
         holding += [gap.model_copy(update=part._asdict()) for part in whole - acknowledged]
         passed += [gap.model_copy(update=part._asdict()) for part in whole & acknowledged]
     return tuple(holding), tuple(passed)
-
-
-def read_acknowledgement(store: Store, control: ControlKeys, keys: PartitionKeys, key: str) -> Acknowledgement:
-    """The acknowledgement under ``key``. Raises NotFound, or the errors of :func:`read_acknowledgements`."""
-    stored = Acknowledgement.load(store, key)
-    if key != control.acknowledgement(keys.place, keys.partition, stored.start, stored.end):
-        raise FormatError(key, f"is about offsets {stored.start} to {stored.end}, but its key names others")
-    if (stored.cluster, stored.place, stored.partition) != (control.cluster, keys.place, keys.partition):
-        raise FormatError(
-            key, f"is about {stored.cluster}/{stored.place}-{stored.partition}, but its key names another partition"
-        )
-    return stored

@@ -15,14 +15,13 @@ from typing import ClassVar, Final, NamedTuple, Self
 from pydantic import AwareDatetime, Field, model_validator
 from typing_extensions import override
 
-from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed
+from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject, Version, canonical, canonical_list, joined_list
+from tidemark.formats.base import Model, StoredObject, canonical, canonical_list, joined_list
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.manifest import LineagePairs, Restores
 from tidemark.formats.raw.pack import RangePointer, Topic, TopicId
 from tidemark.kafka_log import Lineage
-from tidemark.store import Store
 
 MOST_ENTRY_BYTES: Final = object_sizes.HEAD - 4096
 """Most bytes that the entries of a head take together, as rendered by :func:`entry_json` and with commas. The rest is
@@ -147,57 +146,6 @@ def entry_json(entry: HeadEntry) -> bytes:
     A partition whose entry has no room is sealed and not packed.
     """
     return canonical(entry.model_dump(mode="json"))
-
-
-class DamagedVersion(NamedTuple):
-    """A damaged object under the key of a head, with its ``etag``."""
-
-    etag: str
-    error: FormatError
-
-
-def find(store: Store, control: ControlKeys, broker: int) -> Version[Head] | DamagedVersion | None:
-    """The object under the key of the head of ``broker``; None if there is nothing.
-
-    It is damaged if it is too large, does not parse, or belongs to another broker or cluster than its key.
-
-    Raises:
-        LaterFormat: a later version wrote it.
-        StoreError: the store failed.
-    """
-    key = control.head(broker)
-    try:
-        body, etag = store.get(key, limit=Head.most_bytes)
-    except NotFound:
-        return None
-    except FormatError as error:
-        info = store.head(key)  # the bytes were not received
-        if info.size <= Head.most_bytes:
-            raise PreconditionFailed(key, "was replaced while it was read: read it again") from error
-        return DamagedVersion(info.etag, error)
-    try:
-        head = Head.from_bytes(body, key)
-    except LaterFormat:
-        raise
-    except FormatError as error:
-        return DamagedVersion(etag, error)
-    if (head.cluster, head.broker) != (control.cluster, broker):
-        rule = f"is of broker {head.broker} of {head.cluster}, but its key names another"
-        return DamagedVersion(etag, FormatError(key, rule))
-    return Version(head, etag)
-
-
-def load(store: Store, control: ControlKeys, broker: int) -> Version[Head] | None:
-    """The head of ``broker``; None if it has never written one.
-
-    Raises:
-        FormatError: the object is damaged, see :func:`find`.
-        StoreError: the store failed.
-    """
-    version = find(store, control, broker)
-    if isinstance(version, DamagedVersion):
-        raise version.error
-    return version
 
 
 def parse_head(body: bytes, key: str) -> Head:

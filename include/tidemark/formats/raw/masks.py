@@ -15,12 +15,10 @@ from typing import ClassVar, Final, Self
 
 from pydantic import Field
 
-from tidemark.errors import FormatError, NotFound
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject, Version
+from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.manifest import Restores
-from tidemark.store import Store
 
 MOST_OFFSETS: Final = 1_000_000
 """Most offsets of one mask."""
@@ -153,37 +151,3 @@ class MaskIndex(StoredObject):
             for number, mask in enumerate(fresh, self.number + 1)
         )
         return self.model_copy(update={"masks": (*self.masks, *names)})
-
-
-def read_index(store: Store, control: ControlKeys, place: str) -> Version[MaskIndex] | None:
-    """The index of the masks of an incarnation, with its ETag; None if nothing of it was ever erased.
-
-    Raises:
-        FormatError: it does not parse, or is about another topic.
-        StoreError: the store failed.
-    """
-    key = control.mask_index(place)
-    try:
-        version = MaskIndex.load_version(store, key)
-    except NotFound:
-        return None
-    index = version.value
-    if (index.cluster, index.place) != (control.cluster, place):
-        raise FormatError(key, f"is about {index.cluster}/{index.place}, but its key names another topic")
-    if [mask.number for mask in index.masks] != list(range(1, len(index.masks) + 1)):
-        raise FormatError(key, "numbers its masks otherwise than 1, 2, 3, …: restore its last version")
-    return version
-
-
-def read_mask(store: Store, key: str) -> Mask:
-    """The mask under ``key``.
-
-    Raises:
-        FormatError: it does not parse, or its content is not that of its key.
-        StoreError: the store failed, or the mask is gone, without which no record may be delivered.
-    """
-    body = store.get(key, limit=Mask.most_bytes).body
-    mask = Mask.from_bytes(body, key)
-    if not key.endswith(mask.key(ControlKeys("", mask.cluster), digest_of(body))):
-        raise FormatError(key, "has another content than its key names: restore its first version")
-    return mask

@@ -19,7 +19,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from struct import Struct
@@ -30,10 +29,10 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
-from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
+from tidemark.formats.keys import PackName, TopicPartition, check_topic
 from tidemark.formats.raw.manifest import LastBatch, LineagePairs, OpenTransaction, PackedPart, Restores
 from tidemark.formats.table.plan import Aborted
-from tidemark.store import Store, check_size
+from tidemark.store import check_size
 
 MOST_BYTES: Final = 64 << 20
 """Most bytes of all ranges of a pack. The agent has them in memory, and a reader the bytes of a range. Further ranges
@@ -287,27 +286,14 @@ class PackWriter:
         return Pack(self._name, self._body.getvalue(), tuple(written))
 
 
-def read_footer(store: Store, key: str, size: int | None = None) -> list[PackedRange]:
-    """All ranges of the pack ``key``; requests and errors are those of :func:`read_lines`."""
-    return [*read_lines(store, key, size).values()]
+def lines_of(read: Callable[[int, int], bytes], key: str, size: int) -> dict[int, PackedRange]:
+    """All ranges of the pack ``key`` of ``size`` bytes, in order, by the position of their lines.
 
-
-def read_lines(store: Store, key: str, size: int | None = None) -> dict[int, PackedRange]:
-    """All ranges of the pack ``key``, in order, by the position of their lines.
-
-    One or two GETs; another HEAD without ``size``, which listings have.
+    ``read`` is called once or twice, and returns the bytes from one position to another.
 
     Raises:
-        NotFound: there is no such pack.
         FormatError: the object is no pack, is damaged or cut short, or breaks a limit.
-        StoreError: the store failed.
     """
-    size = store.head(key).size if size is None else size
-    return lines_of(partial(store.get_range, key), key, size)
-
-
-def lines_of(read: Callable[[int, int], bytes], key: str, size: int) -> dict[int, PackedRange]:
-    """All ranges of the pack ``key``, whose bytes from one position to another are ``read``; see :func:`read_lines`."""
     check_size(key, size, MOST_BYTES + MOST_FOOTER + TRAILER_SIZE)
     start = max(0, size - _END)
     end = read(start, size) if size else b""
@@ -333,18 +319,6 @@ def lines_of(read: Callable[[int, int], bytes], key: str, size: int) -> dict[int
     return ranges
 
 
-def read_range_line(store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-    """The range with the line at ``pointer``, in one GET. No checksum covers a single line.
-
-    Raises:
-        NotFound: there is no such pack.
-        FormatError: the bytes at ``pointer`` are no line of a footer.
-        StoreError: the store failed, or the pack has no such bytes.
-    """
-    key, end = control.pack(pointer.name), pointer.position + pointer.length
-    return range_of_line(store.get_range(key, pointer.position, end), key, pointer)
-
-
 def range_of_line(line: bytes, key: str, pointer: RangePointer) -> PackedRange:
     """The range of ``line``, which lies at ``pointer`` in the pack ``key``. Raises FormatError for an invalid line."""
     place = f"line at byte {pointer.position}"
@@ -356,16 +330,9 @@ def range_of_line(line: bytes, key: str, pointer: RangePointer) -> PackedRange:
     return PackedRange(key, range_)
 
 
-def read_range_bytes(store: Store, packed: PackedRange) -> bytes:
-    """The batches of a range, in one GET.
-
-    Raises:
-        NotFound: there is no such pack.
-        FormatError: the bytes are not those that the agent wrote.
-        StoreError: the store failed, or the pack has no such bytes.
-    """
+def check_range_bytes(data: bytes, packed: PackedRange) -> bytes:
+    """``data``, the batches of a range. Raises FormatError unless these are the bytes that the agent wrote."""
     key, range_ = packed
-    data = store.get_range(key, range_.position, range_.end)
     if f"{crc32c(data):08x}" != range_.crc32c:
         place = f"bytes {range_.position} to {range_.end}"
         rule = f"crc32c: {place} have {crc32c(data):08x}, and should have {range_.crc32c}"

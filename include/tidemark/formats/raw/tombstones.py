@@ -6,29 +6,20 @@ agrees with its key: a name alone removes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.concurrency import in_parallel
 from tidemark.config import Duration
-from tidemark.errors import FormatError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.keys import OFFSET_DIGITS, ControlKeys, PartitionKeys, SegmentName, place_of
+from tidemark.formats.keys import ControlKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.pack import Range, Topic, TopicId
 from tidemark.intervals import Intervals
-from tidemark.store import Store
 from tidemark.timestamps import stamp
-
-_MOST: Final = 1 << 14
-"""Most tombstones whose content a process remembers: some hundred bytes each."""
-
-_known: Final[dict[tuple[str, str, str], Removed]] = {}
-"""The tombstones that were read, by store, key and ETag."""
 
 
 class RemovedSegment(Model):
@@ -87,70 +78,6 @@ class Tombstone(StoredObject):
         return any(name in segment.objects and segment.objects[name].etag == etag for segment in self.segments)
 
 
-class Removed(NamedTuple):
-    """The offsets and the key of a tombstone."""
-
-    start: int
-    end: int
-    key: str
-
-
-def named(store: Store, keys: PartitionKeys) -> Iterator[Removed]:
-    """The offsets in the names of a partition's tombstones, by first offset: a hint at where to look, and no proof."""
-    folder = keys.control.tombstones(keys.place, keys.partition)
-    for info in store.list(folder):
-        start, _, rest = info.key.removeprefix(folder).partition("-")
-        end = rest[:OFFSET_DIGITS]
-        if start.isdigit() and end.isdigit():
-            yield Removed(int(start), int(end), info.key)
-
-
-def listed(store: Store, keys: PartitionKeys) -> list[Removed]:
-    """The tombstones of a partition, by first offset. A process reads each once: they never change.
-
-    Raises:
-        FormatError: a tombstone does not parse, or is of another partition or other offsets than its key names.
-    """
-    infos = list(store.list(keys.control.tombstones(keys.place, keys.partition)))
-    return in_parallel(lambda info: _in_short(store, keys, info.key, info.etag), infos)
-
-
-def removed(store: Store, keys: PartitionKeys) -> Intervals:
-    """The offsets of the segments that retention has removed, or began to. Raises errors of :func:`listed`."""
-    return Intervals.of(listed(store, keys))
-
-
-def read(store: Store, keys: PartitionKeys, key: str) -> Tombstone:
-    """The tombstone under ``key``. Raises errors of :func:`listed`."""
-    stone = Tombstone.load(store, key)
-    place = _place(stone, key)
-    if (stone.cluster, place, stone.partition) != (keys.cluster, keys.place, keys.partition):
-        raise FormatError(key, f"is about {stone.cluster}/{place}-{stone.partition}, but its key names another")
-    if key != keys.control.tombstone(keys.place, keys.partition, stone.start, stone.end, stamp(stone.at)):
-        raise FormatError(key, f"is about offsets {stone.start} to {stone.end} at {stone.at}, but its key names others")
-    bounds = [(segment.base_offset, segment.next_offset) for segment in stone.segments]
-    if (min(base for base, _ in bounds), max(end for _, end in bounds)) != (stone.start, stone.end):
-        raise FormatError(key, f"removes segments that do not reach from {stone.start} to {stone.end}")
-    return stone
-
-
-def _in_short(store: Store, keys: PartitionKeys, key: str, etag: str) -> Removed:
-    known = _known.get((store.url, key, etag))
-    if known is None:
-        stone = read(store, keys, key)
-        if len(_known) >= _MOST:
-            _known.clear()
-        known = _known[store.url, key, etag] = Removed(stone.start, stone.end, key)
-    return known
-
-
-def _place(stone: Tombstone, key: str) -> str:
-    try:
-        return place_of(stone.topic, stone.topic_id, first=stone.incarnation == 0)
-    except ValueError as error:
-        raise FormatError(key, str(error)) from error
-
-
 class GivenUpPartition(Model):
     """The offsets ``spans`` of a partition, held by ``ranges`` of packs in ``size`` bytes."""
 
@@ -193,28 +120,6 @@ class GivenUp:
             for partition in stone.partitions:
                 key = (stone.topic_id, partition.partition)
                 self._spans.setdefault(key, []).append((stone.at, Intervals(partition.spans)))
-
-    @classmethod
-    def read(
-        cls, store: Store, control: ControlKeys, before: datetime, on_damage: Callable[[FormatError], None]
-    ) -> Self:
-        """The valid records beside the packs, written before a time; ``on_damage`` gets errors of invalid records.
-
-        Raises:
-            StoreError: the store failed.
-        """
-        stones: list[PackTombstone] = []
-        for info in store.list(control.pack_tombstones):
-            try:
-                stone = PackTombstone.load(store, info.key)
-            except FormatError as error:
-                on_damage(error)
-                continue
-            if (stone.cluster, stone.key(control)) != (control.cluster, info.key):
-                on_damage(FormatError(info.key, f"is about {stone.topic_id} at {stone.at}, but its key says otherwise"))
-            elif stone.at <= before:
-                stones.append(stone)
-        return cls(stones)
 
     def covers(self, range_: Range, stored_at: datetime) -> bool:
         """True if the range of a pack, stored at ``stored_at``, is given up."""

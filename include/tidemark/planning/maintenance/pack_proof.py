@@ -20,19 +20,19 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final
 
-from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.formats.raw import tombstones
+from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
-from tidemark.formats.raw.pack import PackedRange, Range, read_range_bytes
+from tidemark.formats.raw.pack import PackedRange, Range
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.raw import objects
-from tidemark.raw.objects import StoredWatermark, pieces
-from tidemark.raw.packs import live_part
+from tidemark.raw import tombstones
+from tidemark.raw.objects import pieces
+from tidemark.raw.packs import live_part, read_range_bytes
 from tidemark.raw.sealed_packs import SealsAround, id_of
-from tidemark.store import ObjectInfo, Store
+from tidemark.storage import PartitionStore, StoredWatermark
+from tidemark.store import ObjectInfo
 
 SETTLED: Final = RUN_OVER
 """Age of a seal that can prove something, and of a pack that is examined: all runs that began before are over."""
@@ -45,14 +45,13 @@ COMPARED: Final = timedelta(days=7)
 class SealsOfPartition:
     """The seals of one partition that may hold some ranges, and their proofs at ``now``."""
 
-    store: Store
-    keys: PartitionKeys
+    partition: PartitionStore
     now: datetime
     _removed: Intervals | None = field(default=None, init=False)
     _seals: SealsAround = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seals = SealsAround(self.store, self.keys)
+        self._seals = SealsAround(self.partition)
 
     def look(self, first: int, end: int) -> None:
         """List the seals that may hold some of the offsets ``[first, end)``. Raises StoreError."""
@@ -74,7 +73,7 @@ class SealsOfPartition:
 
     @cached_property
     def _stored(self) -> StoredWatermark | None:
-        found = objects.find_watermark(self.store, self.keys)
+        found = self.partition.watermark()
         return found if isinstance(found, StoredWatermark) else None
 
     def _why_unproved(self, packed: PackedRange, *, compare: bool) -> str | None:
@@ -83,7 +82,7 @@ class SealsOfPartition:
         if listing is not None:
             return None if self._settled(listing) else f"{range_}: was sealed less than {SETTLED} ago"
         if self._removed is None:
-            self._removed = tombstones.removed(self.store, self.keys)
+            self._removed = tombstones.removed(self.partition)
         if self._removed.covers(range_.first, range_.next):
             return None
         if not compare:
@@ -103,7 +102,7 @@ class SealsOfPartition:
 
     def _missing(self, packed: PackedRange) -> BatchHeader | None:
         """The first batch of a range that no settled seal holds, byte by byte, or None."""
-        data = read_range_bytes(self.store, packed)
+        data = read_range_bytes(self.partition.store, packed)
         wanted = {batch.base_offset: batch for batch in scan_batches([data], packed.key, packed.range.first)}
         seals = self._seals
         for name in [name for name in seals.names if name.base < packed.range.next and self._settled(name)]:
@@ -118,7 +117,7 @@ class SealsOfPartition:
     ) -> Iterator[int]:
         """The offsets of the batches of ``wanted``, which lie in ``data``, that the seal has, too, or had."""
         gone = manifest.gone
-        for header in scan_batches(pieces(self.store, log), log.key, manifest.base_offset):
+        for header in scan_batches(pieces(self.partition.store, log), log.key, manifest.base_offset):
             if header.base_offset >= range_.next:
                 return
             packed = wanted.get(header.base_offset)
@@ -132,6 +131,6 @@ class SealsOfPartition:
                 continue
             if packed.size != header.size:
                 continue
-            body = self.store.get_range(log.key, header.position, header.end, if_match=log.etag)
+            body = self.partition.store.get_range(log.key, header.position, header.end, if_match=log.etag)
             if body == data[packed.position : packed.end]:
                 yield header.base_offset

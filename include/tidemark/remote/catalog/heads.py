@@ -15,13 +15,10 @@ from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
-from tidemark.formats.keys import ControlKeys, Endpoint
-from tidemark.formats.raw import head
 from tidemark.formats.raw.head import PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
-from tidemark.raw.heads import Entries
-from tidemark.remote.catalog.storage import Storage
-from tidemark.store import Store
+from tidemark.raw.heads import Entries, read_head
+from tidemark.storage import ClusterStore
 
 _NEVER: Final = float("-inf")
 
@@ -50,9 +47,9 @@ class _Footer(NamedTuple):
 class HeadCache:
     """The heads in one store and prefix. Thread-safe: a caller that asks during another one's look waits for it."""
 
-    def __init__(self, store: Store, control: ControlKeys, seconds: float) -> None:
+    def __init__(self, cluster: ClusterStore, seconds: float) -> None:
         """Heads are listed again after ``seconds``."""
-        self._store, self._control, self._seconds = store, control, seconds
+        self._cluster, self._seconds = cluster, seconds
         self._lock = threading.Lock()
         self._looked_at = _NEVER
         self._etags: dict[str, str] = {}
@@ -74,20 +71,20 @@ class HeadCache:
             self._asked.add(wanted)
             if time.monotonic() - self._looked_at >= self._seconds:
                 self._look()
-            keys = {broker: self._control.head(broker) for broker in sorted(brokers)}
+            keys = {broker: self._cluster.keys.head(broker) for broker in sorted(brokers)}
             unread = [broker for broker, key in keys.items() if key in self._etags and key not in self._kept]
             for broker, entries in zip(unread, in_parallel(self._read, unread), strict=True):
                 self._kept[keys[broker]] = _ReadHead(self._etags[keys[broker]], entries)
             return {broker: self._kept[key].entries if key in self._kept else {} for broker, key in keys.items()}
 
-    def line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
-        """The line of ``pointer``, like :func:`tidemark.formats.raw.pack.read_range_line`; lines around it are kept."""
+    def line(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
+        """The line of ``pointer``, like :func:`tidemark.raw.packs.read_range_line`; lines around it are kept."""
         with self._lock:
-            key, end = control.pack(pointer.name), pointer.position + pointer.length
+            key, end = cluster.keys.pack(pointer.name), pointer.position + pointer.length
             footer = self._footers.get(pointer.pack)
             if footer is None or not footer.start <= pointer.position < end <= footer.start + len(footer.body):
                 start, stop = self._around(pointer)
-                footer = self._footers[pointer.pack] = _Footer(start, store.get_range(key, start, stop))
+                footer = self._footers[pointer.pack] = _Footer(start, cluster.store.get_range(key, start, stop))
                 while len(self._footers) > _KEPT_FOOTERS:
                     del self._footers[next(iter(self._footers))]
             return range_of_line(footer.body[pointer.position - footer.start : end - footer.start], key, pointer)
@@ -106,33 +103,14 @@ class HeadCache:
     def _look(self) -> None:
         """List the heads, and forget changed ones until a partition asks for them."""
         began = time.monotonic()
-        self._etags = {info.key: info.etag for info in self._store.list(self._control.heads)}
+        self._etags = {info.key: info.etag for info in self._cluster.store.list(self._cluster.keys.heads)}
         self._kept = {key: kept for key, kept in self._kept.items() if self._etags.get(key) == kept.etag}
         self._looked_at = began
 
     def _read(self, broker: int) -> Entries:
         try:
-            version = head.load(self._store, self._control, broker)
+            version = read_head(self._cluster, broker)
         except FormatError as error:
             log.warning("%s; what broker %s has packed is not read before it is sealed", error, broker)
             return {}
         return {} if version is None else version.value.by_partition
-
-
-class HeadsByPlace:
-    """The heads of a storage's cluster, in each store and prefix that has some of its partitions. Thread-safe."""
-
-    def __init__(self, storage: Storage, seconds: float) -> None:
-        """Heads are listed again after ``seconds``."""
-        self._storage, self._seconds = storage, seconds
-        self._lock = threading.Lock()
-        self._places: dict[tuple[str, str], HeadCache] = {}
-
-    def of(self, endpoint: Endpoint) -> HeadCache:
-        """The heads beside the partitions of ``endpoint``."""
-        place = endpoint.store, endpoint.prefix
-        with self._lock:
-            if place not in self._places:
-                control = ControlKeys(endpoint.prefix, self._storage.cluster)
-                self._places[place] = HeadCache(self._storage.store(endpoint.store), control, self._seconds)
-            return self._places[place]

@@ -15,24 +15,23 @@ from typing import Final, TypeVar
 
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
-from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.gaps import Gap, acknowledged
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.head import PartitionOfId
 from tidemark.formats.raw.masks import MaskName
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.raw.heads import PartitionLook, look_at_partition
-from tidemark.raw.objects import StoredWatermark, first_left, read_watermark
+from tidemark.raw.objects import first_left, read_watermark
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
 from tidemark.remote.catalog.aborted_transactions import Aborts, ScanStep, Verdicts
-from tidemark.remote.catalog.heads import HeadsByPlace
-from tidemark.remote.catalog.masks import MasksByPlace
+from tidemark.remote.catalog.heads import HeadCache
+from tidemark.remote.catalog.masks import TopicMasks
 from tidemark.remote.catalog.segment_index import StoredSegments
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.catalog.tail import PackedTail
 from tidemark.remote.catalog.time_lookup import IndexObjects, OffsetForTime, Stretch, first_at
 from tidemark.remote.catalog.watermark_view import WatermarkView, left_branch, open_and_passed, readable_end
+from tidemark.storage import Storage, StoredWatermark
 
 _ATTEMPTS: Final = 3
 
@@ -56,8 +55,8 @@ class RemotePartition:
         topic: str,
         part: RawPartition,
         indexes: IndexObjects,
-        heads: HeadsByPlace,
-        masks: MasksByPlace,
+        heads: HeadCache,
+        masks: TopicMasks,
         observe: Observe,
         *,
         kafka_too: bool = False,
@@ -66,17 +65,15 @@ class RemotePartition:
         self._kafka_too = kafka_too
         self.topic, self.partition = topic, part.keys.partition
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
-        self._storage, self._keys = storage, part.keys
-        self._store = storage.store(part.keys.endpoint.store)
+        self._cluster, self._stored = storage.cluster_store(), storage.partition_store(part.keys)
         self._indexes, self._observe = indexes, observe
-        self._heads = heads.of(part.keys.endpoint)
-        self._masks = masks.of(part.keys.place)
+        self._heads, self._masks = heads, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._store, part.keys, self._heads.line)
-        self._segments = StoredSegments(self._store, part.keys)
+        self._tail = PackedTail(self._stored, heads.line)
+        self._segments = StoredSegments(self._stored)
         self._sources = Sources(self._segments)
-        self._aborts = Aborts(self._store, self.invalidate)
+        self._aborts = Aborts(self._stored.store, self.invalidate)
         self._refreshing = threading.Lock()
         self._view = WatermarkView()
         self._buried_at = float("-inf")  # when tombstones were listed last
@@ -112,7 +109,7 @@ class RemotePartition:
         began = time.monotonic()
         if before.start >= now.start and began - self._buried_at < start_seconds:
             return before.start
-        start = first_left(self._store, self._keys, now.start)
+        start = first_left(self._stored, now.start)
         self._buried_at = began
         return start
 
@@ -131,7 +128,7 @@ class RemotePartition:
             self.partition,
             before.brokers,
             lambda brokers: self._heads.read(wanted, brokers),
-            lambda: read_watermark(self._store, self._keys, self.topic_id, before.stored),
+            lambda: read_watermark(self._stored, self.topic_id, before.stored),
         )
 
     def _same(self, before: WatermarkView) -> WatermarkView:
@@ -242,7 +239,7 @@ class RemotePartition:
 
     def _stretch_of(self, view: WatermarkView, piece: SegmentPiece, *, committed: bool) -> Stretch:
         try:
-            position = self._indexes.position(self._store, piece.segment, piece.start)
+            position = self._indexes.position(self._stored.store, piece.segment, piece.start)
         except (PreconditionFailed, NotFound):
             self.invalidate(piece.segment)
             raise
@@ -296,7 +293,7 @@ class RemotePartition:
         def mask_of(start: int, end: int) -> OffsetMask:
             return self._mask_of(view, start, end)
 
-        return first_at(timestamp, self._segments, view, self._store, self._indexes, mask_of, markers=markers)
+        return first_at(timestamp, self._segments, view, self._stored.store, self._indexes, mask_of, markers=markers)
 
     def _at(self, view: WatermarkView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """The piece or gap at ``offset``, up to ``end`` at most; None if there is nothing yet."""
@@ -327,9 +324,7 @@ class RemotePartition:
         return self._at(self._view, offset, end)
 
     def _acknowledged(self) -> Intervals:
-        default = self._storage.default()
-        control = ControlKeys(default.prefix, self._storage.cluster)
-        return acknowledged(self._storage.store(default.store), control, self._keys)
+        return self._cluster.acknowledged(self._stored.keys.place, self.partition)
 
 
 def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:

@@ -10,12 +10,12 @@ from itertools import takewhile
 from typing import Final, TypeVar
 
 from tidemark.concurrency import in_parallel
-from tidemark.formats.keys import PartitionKeys, SegmentName
+from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import Lineage
 from tidemark.lru import Lru
-from tidemark.raw.objects import LOOK_BACK, REACH, ListedObject, manifests, read_segment
+from tidemark.raw.objects import LOOK_BACK, REACH, read_segment
 from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
-from tidemark.store import Store
+from tidemark.storage import ListedObject, PartitionStore
 
 _KEPT_MANIFESTS: Final = 128
 """The most manifests in memory: about a KB each, and there may be many partitions."""
@@ -37,9 +37,9 @@ ANY_TIME: Final = (1 << 63) - 1
 class StoredSegments:
     """A partition's listed segments, and the manifests read last. Thread-safe; no lock is held during a request."""
 
-    def __init__(self, store: Store, keys: PartitionKeys) -> None:
+    def __init__(self, partition: PartitionStore) -> None:
         """Start with nothing listed."""
-        self._store, self._keys = store, keys
+        self._partition = partition
         self._lock = threading.Lock()
         self._table = SegmentTable()
         self._read: Lru[SegmentName, Segment] = Lru(_KEPT_MANIFESTS)
@@ -53,7 +53,7 @@ class StoredSegments:
 
     def relist(self, first: int, end: int | None = None) -> bool:
         """List the segments that start in ``[first, end)``; return true if any is new, replaced or gone."""
-        entries = list(manifests(self._store, self._keys, first, end))
+        entries = list(self._partition.manifests(first, end))
         with self._lock:
             self._table, changed = self._table.listed(first, end, entries)
             for name in changed:
@@ -145,7 +145,7 @@ class StoredSegments:
         """The segment ``name``; None if it is gone. Then its base is listed again."""
         if (known := self._read.get(name)) is not None:
             return known
-        segment = read_segment(self._store, self._keys, name)
+        segment = read_segment(self._partition, name)
         if segment is None:
             with self._lock:
                 self._table = self._table.without(name)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
-from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackedRange, RangePointer
@@ -18,7 +17,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import ReadLine, chain, live_end, segment_of_range
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
-from tidemark.store import Store
+from tidemark.storage import ClusterStore, PartitionStore
 
 
 class TailPieces(NamedTuple):
@@ -36,10 +35,9 @@ class TailPieces(NamedTuple):
 class PackedTail:
     """The known ranges of one partition. Not thread-safe."""
 
-    def __init__(self, store: Store, keys: PartitionKeys, read: ReadLine) -> None:
+    def __init__(self, partition: PartitionStore, read: ReadLine) -> None:
         """Start with no known range. ``read`` reads a line."""
-        self._store, self._read = store, read
-        self._control = keys.control
+        self._cluster, self._read = partition.cluster, read
         self._lines: dict[RangePointer, PackedRange] = {}
         self._ranges: dict[tuple[str, int], Segment] = {}
         self._covered_by = Lineage(), Intervals()
@@ -77,11 +75,11 @@ class PackedTail:
     def _follow(self, entry: HeadEntry, end: int) -> list[FormatError]:
         """Learn the ranges of a chain that reach beyond ``end``; return the damage met."""
         try:
-            ranges = chain(self._store, self._control, entry, end, self._line)
+            ranges = chain(self._cluster, entry, end, self._line)
         except FormatError as error:
             return [error]
         for packed in ranges:
-            segment = segment_of_range(packed, self._store.url)
+            segment = segment_of_range(packed, self._cluster.store.url)
             self._ranges.setdefault((segment.key, segment.position), segment)
         return []
 
@@ -103,9 +101,9 @@ class PackedTail:
         self._pieces = [*kept, *cover(beyond, lineage, Intervals([(at, end)]) - missing)[0]]
         return self._pieces
 
-    def _line(self, store: Store, control: ControlKeys, pointer: RangePointer) -> PackedRange:
+    def _line(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
         if pointer not in self._lines:
-            self._lines[pointer] = self._read(store, control, pointer)
+            self._lines[pointer] = self._read(cluster, pointer)
         return self._lines[pointer]
 
 

@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, TidemarkError
 from tidemark.raw.segments import Segment
-from tidemark.remote.catalog.storage import Storage
 from tidemark.retry import Retry
+from tidemark.storage import Storage
 
 RANGE_BYTES: Final = 8 << 20
 """The most bytes of a request: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""

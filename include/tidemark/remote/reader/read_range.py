@@ -28,10 +28,10 @@ from tidemark.decode.schema import copied
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.catalog.partition import RemotePartition
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.partition_reader import OnGap
 from tidemark.remote.reader.tier import RemoteTier
+from tidemark.storage import Storage
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 Moment = datetime | int

@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.catalog.storage import Storage
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.catalog_cache import CatalogCache, Entry
 from tidemark.remote.reader.partition_reader import EndOfLog, Means, OnGap, PartitionReader, Step
 from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests
 from tidemark.remote.topics import RemotePartition, RemoteTopics
+from tidemark.storage import Storage
 from tidemark.store.retrying import repeating
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,258 @@
+"""The places of a cluster's objects: each of its stores, opened once, together with the keys below one prefix.
+
+A :class:`ClusterStore` has the objects about a whole cluster, a :class:`PartitionStore` those of one partition. Both
+are made by a :class:`Storage`, from a topics file or an agent's, and are handed on: whoever gets one can neither mix up
+a store and another store's keys, nor open a store twice. They read what almost every reader asks for; all other reading
+functions are in :mod:`tidemark.raw`. Nothing is retried or cached here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from tidemark.endpoints import EndpointResolver, EndpointSettings, resolver_of
+from tidemark.errors import ConfigError, FormatError, NotFound
+from tidemark.formats.keys import (
+    MANIFEST_EXTENSION,
+    OFFSET_DIGITS,
+    ControlKeys,
+    Endpoint,
+    PartitionKeys,
+    SegmentName,
+    check_cluster,
+)
+from tidemark.formats.raw.gaps import Acknowledgement
+from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.watermark import Watermark, parse
+from tidemark.intervals import Intervals
+from tidemark.kafka_log import Lineage
+from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
+
+OpenStore = Callable[[str], Store]
+"""Opens the store at a URL without a prefix."""
+
+
+class StoredWatermark(NamedTuple):
+    """``offset.wm`` as the store has it. Line 1 is the ``base_offset`` of the last segment below the first hole."""
+
+    base_offset: int
+    watermark: Watermark
+    etag: str
+
+    @property
+    def lineage(self) -> Lineage:
+        """The newest lineage."""
+        return self.watermark.history
+
+
+class OtherWatermark(NamedTuple):
+    """The ``offset.wm`` of one line that another uploader wrote; ``etag`` is its ETag."""
+
+    etag: str
+
+
+class ListedObject(NamedTuple):
+    """An object of the segment ``name``, from a listing."""
+
+    name: SegmentName
+    extension: str
+    info: ObjectInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStore:
+    """The objects about a cluster in one store, below one prefix."""
+
+    store: Store
+    keys: ControlKeys
+
+    def incarnations(self, topic: str) -> TopicIncarnations:
+        """The incarnations of a topic; an empty list if no agent has seen it. Raises FormatError and StoreError."""
+        try:
+            return TopicIncarnations.load(self.store, self.keys.incarnations(topic))
+        except NotFound:
+            return TopicIncarnations(topic=topic)
+
+    def acknowledgements(self, place: str, partition: int) -> list[Acknowledgement]:
+        """All acknowledgements of a partition's gaps; ``place`` is the name of its incarnation's folders.
+
+        They lie in the deployment's default store, wherever the partition's segments are.
+
+        Raises:
+            FormatError: an object does not parse, or is about other offsets than its key names.
+            StoreError: the store failed.
+        """
+        folder = self.keys.acknowledgements(place, partition)
+        return [self._acknowledgement(place, partition, info.key) for info in self.store.list(folder)]
+
+    def acknowledged(self, place: str, partition: int) -> Intervals:
+        """The offsets of all :meth:`acknowledgements`, with their errors."""
+        return Intervals.of(self.acknowledgements(place, partition))
+
+    def acknowledgement(self, place: str, partition: int, start: int, end: int) -> Acknowledgement | None:
+        """The acknowledgement of exactly the offsets ``[start, end)``; None if there is none.
+
+        Raises the errors of :meth:`acknowledgements`.
+        """
+        try:
+            return self._acknowledgement(place, partition, self.keys.acknowledgement(place, partition, start, end))
+        except NotFound:
+            return None
+
+    def _acknowledgement(self, place: str, partition: int, key: str) -> Acknowledgement:
+        stored = Acknowledgement.load(self.store, key)
+        if key != self.keys.acknowledgement(place, partition, stored.start, stored.end):
+            raise FormatError(key, f"is about offsets {stored.start} to {stored.end}, but its key names others")
+        if (stored.cluster, stored.place, stored.partition) != (self.keys.cluster, place, partition):
+            raise FormatError(
+                key, f"is about {stored.cluster}/{stored.place}-{stored.partition}, but its key names another partition"
+            )
+        return stored
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStore:
+    """The objects of one partition of one incarnation of a topic, and the store that has them.
+
+    The agents write a segment's manifest after its other objects, and ``offset.wm`` after the manifests that it covers.
+    So a reader that reads ``offset.wm`` before it lists the manifests finds everything below it.
+    """
+
+    store: Store
+    keys: PartitionKeys
+
+    @property
+    def cluster(self) -> ClusterStore:
+        """The objects about the cluster in the partition's own store and prefix, such as heads, packs, tombstones."""
+        return ClusterStore(self.store, self.keys.control)
+
+    def watermark(self, known: StoredWatermark | None = None) -> StoredWatermark | OtherWatermark | None:
+        """The current ``offset.wm``, whoever wrote it; None if there is none. It is ``known`` if that is still there.
+
+        Raises:
+            FormatError: it does not parse.
+            StoreError: the store failed.
+        """
+        key = self.keys.watermark
+        try:
+            body, etag = self.store.get(key, limit=Watermark.most_bytes)
+        except NotFound:
+            return None
+        if known is not None and known.etag == etag:
+            return known
+        base_offset, watermark = parse(body, key)
+        return OtherWatermark(etag) if watermark is None else StoredWatermark(base_offset, watermark, etag)
+
+    def objects(self, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:
+        """The objects of the segments that start in ``[first, end)``, by base, from a listing. Raises StoreError."""
+        # The keys of base offset `first` sort after its bare digits.
+        for info in self.store.list(self.keys.folder, start_after=self.keys.file(f"{first:0{OFFSET_DIGITS}d}")):
+            named = self.keys.segment_of(info.key)
+            if named is None:
+                continue
+            if end is not None and named[0].base >= end:
+                return
+            yield ListedObject(*named, info)
+
+    def manifests(self, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:
+        """The manifests among :meth:`objects`."""
+        return (entry for entry in self.objects(first, end) if entry.extension == MANIFEST_EXTENSION)
+
+
+class Storage:
+    """A cluster's remote tier: endpoints and stores. Thread-safe.
+
+    A topic can be read even if the topics file does not name it: the endpoints answer for any topic.
+
+    >>> Storage.from_topics("topics.yaml").cluster
+    'east'
+    >>> Storage.at("s3://raw/tidemark", "east", entropy_bits=5).cluster
+    'east'
+
+    Raises:
+        ValueError: ``cluster`` is not valid in a key.
+        ConfigError: the resolver that the settings name cannot be imported.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        endpoints: EndpointSettings | EndpointResolver,
+        options: StoreOptions | None = None,
+        *,
+        opener: OpenStore | None = None,
+    ) -> None:
+        """Start with no store opened. ``opener`` opens the stores, instead of ``open_store`` with ``options``."""
+        self.cluster = check_cluster(cluster)
+        self.options = options or StoreOptions()
+        self._resolver = resolver_of(endpoints) if isinstance(endpoints, EndpointSettings) else endpoints
+        self._stores: dict[str, Store] = {}
+        self._open: OpenStore = opener or (lambda url: open_store(url, self.options))
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_topics(cls, path: str | Path, cluster: str | None = None) -> Self:
+        """The remote tier of a topics file; ``cluster`` is needed only if its topics name several.
+
+        Raises:
+            ConfigError: the file is invalid, or has several clusters and ``cluster`` is not given.
+        """
+        from tidemark.topics import load_topics  # an agent has no topics file, and needs no parsers
+
+        deployment = load_topics(Path(path))
+        known = deployment.clusters
+        if cluster is None:
+            if len(known) != 1:
+                rule = f"name {len(known)} clusters ({', '.join(known)}): say which one to read"
+                raise ConfigError(str(path), [("topics", rule)])
+            cluster = known[0]
+        return cls(cluster, deployment.raw, deployment.store)
+
+    @classmethod
+    def at(cls, url: str, cluster: str, *, entropy_bits: int = 0, options: StoreOptions | None = None) -> Self:
+        """The remote tier below ``url``, such as ``s3://bucket[/prefix]`` or ``file:///directory``.
+
+        Raises:
+            pydantic.ValidationError: naming the argument and the rule that it breaks.
+        """
+        return cls(cluster, EndpointSettings(url=url, entropy_bits=entropy_bits), options)
+
+    def through(self, wrap: Callable[[Store], Store]) -> Storage:
+        """This remote tier, with each store wrapped by ``wrap``."""
+        return Storage(self.cluster, self._resolver, self.options, opener=lambda url: wrap(self.store(url)))
+
+    def default(self) -> Endpoint:
+        """The place of the deployment's ``_…`` objects."""
+        return self._resolver.default()
+
+    def endpoint(self, topic: str, partition: int) -> Endpoint:
+        """The place of a partition's segments."""
+        return self._resolver.resolve(self.cluster, topic, partition)
+
+    def store(self, url: str) -> Store:
+        """The store at ``url``, opened at the first call."""
+        with self._lock:
+            if url not in self._stores:
+                self._stores[url] = self._open(url)
+            return self._stores[url]
+
+    def cluster_store(self, endpoint: Endpoint | None = None) -> ClusterStore:
+        """The cluster's objects below ``endpoint``; by default the deployment's own. Raises as the store's opening."""
+        at = endpoint or self.default()
+        return ClusterStore(self.store(at.store), self.cluster_keys(at))
+
+    def cluster_keys(self, endpoint: Endpoint | None = None) -> ControlKeys:
+        """The keys of :meth:`cluster_store`, without opening the store."""
+        return ControlKeys((endpoint or self.default()).prefix, self.cluster)
+
+    def partition_store(self, keys: PartitionKeys) -> PartitionStore:
+        """The objects of the partition with these ``keys``. Raises as the store's opening."""
+        return PartitionStore(self.store(keys.endpoint.store), keys)
+
+    def partition_keys(self, topic: str, partition: int, place: str) -> PartitionKeys:
+        """The keys of a partition of the incarnation with folders named ``place``, without opening the store."""
+        return PartitionKeys(self.endpoint(topic, partition), self.cluster, place, partition)
