@@ -16,13 +16,14 @@ from functools import partial
 import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
-from tidemark.formats.keys import SegmentName
+from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.storage import PartitionStore, StoredWatermark
+from tidemark.store import Store
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
@@ -169,13 +170,13 @@ class Replica:
 
     @staticmethod
     def _publish_again(
-        stored: StoredManifest | None, partition: PartitionStore, manifest: SegmentManifest
+        stored: StoredManifest | None, store: Store, keys: PartitionKeys, manifest: SegmentManifest
     ) -> StoredManifest:
         if stored is None or stored.manifest.name != manifest.name:
-            return manifests.write(partition.store, partition.keys, manifest)
+            return manifests.write(store, keys, manifest)
         if manifests.says_the_same(stored.manifest, manifest):
             return stored
-        return manifests.write_over(partition.store, partition.keys, manifest, stored)
+        return manifests.write_over(store, keys, manifest, stored)
 
 
 def bring_all(
