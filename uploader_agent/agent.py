@@ -262,7 +262,7 @@ class Agent:
             partition = self._leadership.partitions[tp]
             if partition.outdated:
                 patience = _BROKER_PATIENCE if answer.error else 0.0
-                self._look_later([tp], max(partition.pace.seconds, patience))
+                self._look_later([tp], max(partition.question_pause, patience))
 
     def _ask_outdated(self, among: Iterable[TopicPartition]) -> None:
         """Ask for offsets where the log has changed since the last question; if that hangs, use the checkpoint."""
@@ -279,7 +279,7 @@ class Agent:
             self._leadership.partitions[tp].look()
         self._ask_outdated(here)
         for tp in self._leadership.waiting(here):
-            self._look_later([tp], max(_BROKER_PATIENCE, self._leadership.partitions[tp].pace.seconds))
+            self._look_later([tp], max(_BROKER_PATIENCE, self._leadership.partitions[tp].question_pause))
         self._plan_all(here)
 
     def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
+from tidemark.retry import Backoff
 from uploader_agent.observability.health import Stalled
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
@@ -27,8 +28,8 @@ from uploader_agent.stored.destinations import Bucket
 
 logger = structlog.get_logger(__name__)
 
-_TICK_AGAIN, _LONGEST_PAUSE = 1.0, 10.0
-"""Seconds after which a failed tick is repeated, at first and at most."""
+TICK_BACKOFF: Final = Backoff(1.0, 10.0)
+"""The pauses after which a failed tick is repeated."""
 
 _ANSWER_PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
@@ -184,7 +185,7 @@ class PackThread:
         self._wanted: dict[TopicPartition, LedPartition] = {}
         self._failed: dict[TopicPartition, LedPartition] = {}
         self._repeat_at = float("inf")
-        self._pause = _TICK_AGAIN
+        self._pause = TICK_BACKOFF.first
         self._maintain_at = 0.0
         self._stopped = False
         self.thread = runtime.thread(name, self._run)
@@ -257,12 +258,12 @@ class PackThread:
             logger.exception("packing_failed")  # the thread must go on: other partitions wait
             failed = wanted
         if not failed:
-            self._pause = _TICK_AGAIN if wanted else self._pause
+            self._pause = TICK_BACKOFF.first if wanted else self._pause
             return
         with self._changed:
             self._failed |= {partition.tp: partition for partition in failed}
             self._repeat_at = min(self._repeat_at, self._clock() + self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = TICK_BACKOFF.longer(self._pause)
 
 
 class Ticks:

@@ -27,7 +27,7 @@ from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
-from uploader_agent.partitions.observation import Confirmed, Observation, Pace
+from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
 from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.remote_state import RemoteState
@@ -93,7 +93,8 @@ class LedPartition:
         self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
         """The broker's last answer; replaced as a whole, since other threads read it."""
-        self.pace = Pace()
+        self.question_pause = QUESTION_BACKOFF.first
+        """Seconds until the broker is asked again; they grow while its answers do not help."""
         self._hold = context.hold
         self._source = context.source
         self._monotonic = context.runtime.monotonic
@@ -229,15 +230,15 @@ class LedPartition:
         moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
         self._take(answer)
         if not self.outdated or (moved and self.waits_for_high_watermark()):
-            self.pace.reset()
+            self.question_pause = QUESTION_BACKOFF.first
         else:
-            self.pace.slow_down()
+            self.question_pause = QUESTION_BACKOFF.longer(self.question_pause)
         return True
 
     def unanswered(self, question: int) -> None:
         """Note that ``question`` got no answer."""
         if question > self._answered:
-            self.pace.slow_down()
+            self.question_pause = QUESTION_BACKOFF.longer(self.question_pause)
 
     def fall_back(self, offsets: Offsets) -> None:
         """Use ``offsets`` of the checkpoint, since the broker does not answer."""

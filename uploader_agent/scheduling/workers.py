@@ -9,13 +9,14 @@ import structlog
 
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import TopicPartition
+from tidemark.retry import Backoff
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.scheduling.retry import Backoff, Failures
+from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.settings import UploadSettings
 from uploader_agent.upload.eligibility import SealRun
@@ -40,6 +41,11 @@ def is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
+def backoff_of(settings: UploadSettings) -> Backoff:
+    """The pauses after the failures of a partition."""
+    return Backoff(settings.retry_initial.total_seconds(), settings.retry_cap.total_seconds())
+
+
 class UploadWorkers:
     """``settings.concurrency`` threads over one queue. ``revisit`` is called with a partition to look at again."""
 
@@ -58,7 +64,7 @@ class UploadWorkers:
         self._metrics = metrics
         self._health = health
         self._revisit = revisit
-        self._failures = Failures(Backoff(settings.retry_initial, settings.retry_cap), metrics, repeats)
+        self._failures = Failures(backoff_of(settings), metrics, repeats)
         self._concurrency = settings.concurrency
         self._threads = 0
 
@@ -73,7 +79,7 @@ class UploadWorkers:
 
     def reconfigure(self, settings: UploadSettings) -> None:
         """Apply other settings. If fewer threads are to run, the queue leaves the others without work."""
-        self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
+        self._failures.backoff = backoff_of(settings)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()

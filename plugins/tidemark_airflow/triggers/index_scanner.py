@@ -25,6 +25,7 @@ from tidemark.formats.table.index_cache import IndexCache, log_failures
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import heads_of
 from tidemark.installation import VERSION
+from tidemark.retry import Backoff
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
@@ -117,8 +118,7 @@ class IndexScanner:
     @property
     def pause(self) -> float:
         """Seconds until the next :meth:`scan`: twice as long after each failure in a row, up to a minute."""
-        seconds = self._source.seconds
-        return max(seconds, min(_LONGEST_PAUSE, seconds * 2.0 ** min(self._failures, 16)))
+        return Backoff(self._source.seconds, _LONGEST_PAUSE).after(self._failures + 1)
 
     def scan(self) -> Scan:
         """The current rows; a store error is logged and reported in the scan, never raised."""
