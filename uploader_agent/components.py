@@ -156,6 +156,9 @@ class Components:
             self.metrics,
             self.stopping.wait,
             self.hold,
+            lambda: self.settings.fill,
+            lambda: self.leadership.partitions,
+            runtime,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
         self._destinations = destinations
@@ -208,9 +211,10 @@ class Components:
         return changed
 
     def drain(self) -> None:
-        """Hand out no more jobs, wait for the running ones, and stop the index thread and the hold."""
+        """Hand out no more jobs, wait for the running ones, and stop the threads and the hold."""
         self.queue.close()
-        self.poller.stop()
+        self.poller.worker.stop()
+        self.filler.worker.stop()
         limit = self.settings.drain.total_seconds()
         if not self.queue.wait_idle(limit, running_only=True):
             logger.warning("drain_timed_out", limit=str(self.settings.drain))

@@ -20,6 +20,7 @@ from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.settings import UploadSettings
 from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -71,10 +72,9 @@ class UploadWorkers:
     def start(self) -> None:
         """Start all threads; they end when the queue is closed."""
         while self._threads < self._concurrency:
-            name = f"upload-{self._threads}"
-            thread = self._runtime.thread(name, self._work)
-            self._health.watch(name, thread)
-            thread.start()
+            worker = Worker(f"upload-{self._threads}", self._turn, self._runtime)
+            self._health.watch(worker.name, worker)
+            worker.start()
             self._threads += 1
 
     def reconfigure(self, settings: UploadSettings) -> None:
@@ -88,30 +88,33 @@ class UploadWorkers:
         """Drop the failures of a partition that this broker no longer leads."""
         self._failures.forget(tp)
 
-    def _work(self) -> None:
-        while (taken := self._queue.take()) is not None:
-            tp, task = taken
-            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, SealRun)
-            again: float | None = None
+    def _turn(self) -> float | None:
+        """Carry out the next job; the queue, which all threads share, waits for it. None once the queue is closed."""
+        if (taken := self._queue.take()) is None:
+            return None
+        tp, task = taken
+        retry_after, slow_down, segment = 0.0, False, isinstance(task.job, SealRun)
+        again: float | None = None
+        self._measure()
+        try:
+            again = 0.0 if self._carry_out(task) else None
+            task.partition.succeeded()
+            self._failures.succeeded(tp, wrote=segment)
+            self._health.finished(segment=segment)
+        except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
+            slow_down = isinstance(error, SlowDown)
+            retry_after, message = self._failures.failed(tp, error)
+            if message:
+                task.partition.failed(message, local=is_local(error))
+            self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
+            again = retry_after
+        finally:
+            self._queue.done(tp, task, retry_after, slow_down=slow_down)
             self._measure()
-            try:
-                again = 0.0 if self._carry_out(task) else None
-                task.partition.succeeded()
-                self._failures.succeeded(tp, wrote=segment)
-                self._health.finished(segment=segment)
-            except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
-                slow_down = isinstance(error, SlowDown)
-                retry_after, message = self._failures.failed(tp, error)
-                if message:
-                    task.partition.failed(message, local=is_local(error))
-                self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
-                again = retry_after
-            finally:
-                self._queue.done(tp, task, retry_after, slow_down=slow_down)
-                self._measure()
-            if again is not None:
-                # Only after the job counts as ended: if it is planned again, it would be taken for a running job.
-                self._revisit(tp, again)
+        if again is not None:
+            # Only after the job counts as ended: if it is planned again, it would be taken for a running job.
+            self._revisit(tp, again)
+        return 0.0
 
     def _measure(self) -> None:
         self._metrics.running.set(self._queue.running())

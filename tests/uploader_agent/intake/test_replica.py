@@ -400,12 +400,12 @@ def test_no_error_ends_the_thread(slot: Slot, cluster: ScriptedCluster) -> None:
 
     def turn(replica: SlotReplica) -> None:
         if next(turned):
-            replica._stopping.set()
+            replica.worker.stop()
         else:
             raise RuntimeError("what no client library promised to raise")
 
     with patch.object(SlotReplica, "_turn", turn), patch.object(replica_module, "_PAUSE_SECONDS", 0.0):
-        replica._run()
+        replica.worker.run()
     assert next(turned) == 2
 
 
@@ -424,7 +424,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
         turn(replica)
         follower = replica._fetcher.followers.get(T)
         if follower is not None and follower.spool.end == cluster.log.end:
-            replica._stopping.set()
+            replica.worker.stop()
 
     turn = SlotReplica._turn
     with (
@@ -432,7 +432,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
         patch.object(replica_module, "_PAUSE_SECONDS", 0.0),
         patch.object(SlotReplica, "_turn", stop_when_caught_up),
     ):
-        replica._run()
+        replica.worker.run()
     assert next(failed) > 2
     assert batches_in(slot.spool / str(T)) == cluster.log.batches
 
