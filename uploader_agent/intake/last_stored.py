@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from tidemark.formats.keys import PartitionKeys, SegmentName
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw import objects
 from tidemark.raw.objects import StoredWatermark, find_watermark
 from tidemark.raw.segments import segment_of
@@ -24,7 +24,7 @@ class StoredEnd(NamedTuple):
 
     offset: int
     last: BatchHeader | None = None
-    opened: tuple[UnfinishedTransaction, ...] = ()
+    opened: tuple[OpenTransaction, ...] = ()
 
 
 def stored_end(store: Store, keys: PartitionKeys, topic_id: str, lineage: Lineage) -> StoredEnd:

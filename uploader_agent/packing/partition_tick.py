@@ -14,7 +14,7 @@ from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.manifest import PackedPart, compacts
 from tidemark.formats.raw.pack import RangeContent, WrittenRange
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.broker_head import BrokerHead, Unsealed, run_all
 from uploader_agent.packs.packed_run import open_at_end
@@ -38,7 +38,7 @@ class RangeAdded:
     tick: PartitionTick
     place: LogPosition
     last: BatchHeader
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
     lineage: Lineage
 
 
@@ -148,7 +148,7 @@ class PartitionTick:
         last = self.packed[-1]
         return NextRange(last.next, last.pointer, last.place, last.opened)
 
-    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
+    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at the next range's start, from the store; None if only the local log has them."""
         opened = next_range.opened
         if opened is None:

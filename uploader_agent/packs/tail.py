@@ -17,7 +17,7 @@ from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackedRange, RangePointer
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.kafka_log.batch import header_bytes, read_header
 from tidemark.raw.packs import packed_end
 from uploader_agent.packs.broker_head import KnownRanges, Unsealed
@@ -35,7 +35,7 @@ class NextRange(NamedTuple):
     start: int
     previous: RangePointer | None = None
     place: LogPosition | None = None
-    opened: tuple[UnfinishedTransaction, ...] | None = None
+    opened: tuple[OpenTransaction, ...] | None = None
     last: RangePointer | None = None
 
 
@@ -48,7 +48,7 @@ class _LastRange(NamedTuple):
     length: int
     place: LogPosition
     header: bytes
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
 
     @property
     def pointer(self) -> RangePointer:
@@ -64,7 +64,7 @@ class Packed(NamedTuple):
     pointer: RangePointer
     place: LogPosition
     last: BatchHeader
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
 
     @property
     def next(self) -> int:

@@ -18,7 +18,7 @@ import structlog
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import ListedObject, StoredManifest, read_manifest
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
@@ -157,7 +157,7 @@ class Reupload:
         self,
         log: ListedObject,
         stored: StoredManifest | None,
-        open_before: tuple[UnfinishedTransaction, ...],
+        open_before: tuple[OpenTransaction, ...],
         surroundings: Surroundings,
         lineage: Lineage,
     ) -> StoredManifest | None:

@@ -11,7 +11,6 @@ from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import (
     ObjectSum,
-    OpenTransaction,
     Origin,
     PackedPart,
     SegmentDamage,
@@ -19,7 +18,7 @@ from tidemark.formats.raw.manifest import (
     compacts,
     last_batch_of,
 )
-from tidemark.kafka_log import Lineage, SegmentSummary, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import Lineage, OpenTransaction, SegmentSummary, carry_forward, scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.store import ObjectInfo, Store
@@ -90,7 +89,7 @@ def build(
         batch_count=summary.batch_count,
         magics=summary.magics,
         codecs=summary.codecs,
-        open_transactions=tuple(map(OpenTransaction.of, summary.open_transactions)),
+        open_transactions=summary.open_transactions,
         log_start_offset=seen.offsets.log_start_offset or 0,
         high_watermark=seen.offsets.high_watermark,
         last_stable_offset=seen.offsets.last_stable_offset,
@@ -166,7 +165,7 @@ def _description(manifest: SegmentManifest) -> tuple[object, ...]:
 
 def transactions_open_at(
     store: Store, keys: PartitionKeys, offset: int, lineage: Lineage
-) -> tuple[UnfinishedTransaction, ...] | None:
+) -> tuple[OpenTransaction, ...] | None:
     """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
 
     A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.

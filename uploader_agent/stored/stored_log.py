@@ -22,7 +22,7 @@ from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw import objects
 from tidemark.raw.objects import REACH, ListedObject, StoredManifest, StoredWatermark, read_manifest
 from tidemark.raw.segments import segment_of
@@ -51,7 +51,7 @@ class StoredSegment:
     readable_end: int
     state: str
     broker: int
-    open_transactions: tuple[UnfinishedTransaction, ...]
+    open_transactions: tuple[OpenTransaction, ...]
     lineage: Lineage
     last: BatchHeader | None = None
 
@@ -62,7 +62,6 @@ class StoredSegment:
         own = manifest.history
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
-        opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
         return cls(
             name=manifest.name,
             base_offset=manifest.base_offset,
@@ -70,7 +69,7 @@ class StoredSegment:
             readable_end=readable,
             state=manifest.state,
             broker=manifest.broker,
-            open_transactions=opened,
+            open_transactions=manifest.open_transactions,
             lineage=own,
             last=batch_of(manifest.last_batch) if manifest.last_batch and readable == manifest.next_offset else None,
         )
@@ -175,7 +174,7 @@ class StoredLog:
         below = [last for last in known if end is None or last.next_offset <= end]
         return max(below, key=lambda last: last.base_offset, default=None)
 
-    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+    def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at ``base_offset``, if a known segment on this lineage ends there; else None."""
         ends = (
             segment

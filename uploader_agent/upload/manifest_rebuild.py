@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import PartitionKeys, SegmentName
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.kafka_log import SegmentScanner, SegmentSummary, UnfinishedTransaction
+from tidemark.kafka_log import OpenTransaction, SegmentScanner, SegmentSummary
 from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.raw.objects import pieces
 from tidemark.store import ObjectInfo, Store
@@ -33,7 +33,7 @@ def rebuild(
     name: SegmentName,
     log: ObjectInfo,
     lineages: KnownLineages,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     put: PutDerived = create_derived,
 ) -> Facts:
     """Read the stored ``.log`` of the segment ``name``, store its indexes with ``put``, and return its facts.

@@ -18,7 +18,7 @@ from tidemark.errors import SegmentError, TidemarkError
 from tidemark.formats.keys import PartitionKeys, SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.disk.partition_files import PartitionFiles
@@ -100,7 +100,7 @@ class StoredBefore:
     """
 
     watermark: Watermark | None = None
-    open_transactions: tuple[UnfinishedTransaction, ...] | None = None
+    open_transactions: tuple[OpenTransaction, ...] | None = None
     has_log: bool = False
     packed: tuple[PackedPart, ...] = ()
 
@@ -335,7 +335,7 @@ def _cut_at_contradiction(
     log: OpenFile,
     path: str,
     work: SealRun,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     lineage: Lineage,
     scanned: ScannedSegment,
 ) -> ScannedSegment:

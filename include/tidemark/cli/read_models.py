@@ -7,6 +7,7 @@ the problems that break the topics' promises of freshness, as agents, triggerer 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -106,7 +107,7 @@ def _partition(health: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
         "state": state_of_partition(health),
         "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
         "remote_tier": [[*part] for part in health.remote_tier],
-        "held_by": [held.model_dump(mode="json", by_alias=True) for held in health.held_by],
+        "held_by": [asdict(held) for held in health.held_by],
     }
 
 

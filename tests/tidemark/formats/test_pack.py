@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.keys import PackName
 from tidemark.formats.raw import pack
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import (
     MOST_BYTES,
     MOST_FOOTER,
@@ -50,8 +50,7 @@ from tidemark.formats.raw.pack import (
     read_range_bytes,
     read_range_line,
 )
-from tidemark.formats.table.plan import Aborted
-from tidemark.kafka_log import SegmentScanner
+from tidemark.kafka_log import AbortedTransaction, OpenTransaction, SegmentScanner
 from tidemark.store import LocalStore
 
 KEY = CONTROL.pack(NAME)
@@ -135,7 +134,7 @@ def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) 
 
 def test_real_batches_are_untouched(disk: Disk) -> None:
     batches = transactional(1200, 7, 3) + marker(1203, 8, commit=False) + simple(1210)
-    aborted = Aborted(producer_id=8, first_offset=1190, last_offset=1203)
+    aborted = AbortedTransaction(8, 1190, 1203)
     of = content(1200, 1213, open=(opened(7, 1200),), aborts=(aborted,))
     [built] = build(5, [(content(0, 3, partition=0, epochs=[(3, 0)]), simple(0)), (of, batches)])
     [_, packed] = read_footer(disk, disk.place(built.body))
@@ -144,7 +143,7 @@ def test_real_batches_are_untouched(disk: Disk) -> None:
     scanner.feed(read_range_bytes(disk, packed))
     summary = scanner.finish()
     assert (summary.next_offset, summary.epochs, f"{summary.crc32c:08x}") == (1213, ((3, 1200),), packed.range.crc32c)
-    assert summary.open_transactions[0]._asdict() == packed.range.open[0].model_dump()
+    assert summary.open_transactions[0] == packed.range.open[0]
 
 
 def test_the_layout_is_the_documented_one() -> None:
@@ -226,8 +225,8 @@ WRONG = [
     ({"epochs": [(3, 1260)]}, "epochs must start from first on and below next"),
     ({"epochs": [(2, 1200), (3, 1200)]}, "epochs and their starts must increase"),
     ({"epochs": [(0, 1200), (2, 1210), (1, 1220), (3, 1230)]}, "epochs and their starts must increase"),
-    ({"open": [opened(7, 1260).model_dump()]}, "open: a transaction must begin below"),
-    ({"open": [opened(7, at).model_dump() for at in (3, 5)]}, "open: a producer"),
+    ({"open": [asdict(opened(7, 1260))]}, "open: a transaction must begin below"),
+    ({"open": [asdict(opened(7, at)) for at in (3, 5)]}, "open: a producer"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1201, "last_offset": 1201}]}, "aborts: a transaction must begin"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1201, "last_offset": 1260}]}, "aborts: a transaction must begin"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1, "last_offset": 1199}]}, "aborts: markers must be from first"),

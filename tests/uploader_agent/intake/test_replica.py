@@ -30,7 +30,7 @@ from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
-from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.kafka_log import OpenTransaction
 from tidemark.raw.objects import read_manifest, remove_segment
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
@@ -450,7 +450,7 @@ def test_a_disk_error_at_one_of_many_new_spools_leaves_no_file_open(
             self.close()
             raise OSError(errno.EIO, "Input/output error")
 
-    def begin(self: PartitionSpool, offset: int, opened: Iterable[UnfinishedTransaction] = ()) -> None:
+    def begin(self: PartitionSpool, offset: int, opened: Iterable[OpenTransaction] = ()) -> None:
         if self.folder.name in full:
             raise OSError(errno.EIO, "Input/output error")
         real(self, offset, opened)

@@ -31,8 +31,14 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import ControlKeys, PackName, TopicPartition, check_topic
-from tidemark.formats.raw.manifest import LastBatch, LineagePairs, OpenTransaction, PackedPart, Restores
-from tidemark.formats.table.plan import Aborted
+from tidemark.formats.raw.manifest import (
+    AbortedTransactions,
+    LastBatch,
+    LineagePairs,
+    OpenTransactions,
+    PackedPart,
+    Restores,
+)
 from tidemark.store import Store, check_size
 
 MOST_BYTES: Final = 64 << 20
@@ -120,9 +126,9 @@ class RangeContent(Model):
     epochs: LineagePairs = Field(min_length=1)
     leader_epoch: int = Field(ge=0)
     restores: Restores = ()
-    open: tuple[OpenTransaction, ...] = ()
-    open_before: tuple[OpenTransaction, ...] | None = None
-    aborts: tuple[Aborted, ...] = ()
+    open: OpenTransactions = ()
+    open_before: OpenTransactions | None = None
+    aborts: AbortedTransactions = ()
     max_timestamp: int | None
     compacted: bool = False
     shipped_at: AwareDatetime

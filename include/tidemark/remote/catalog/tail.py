@@ -12,10 +12,9 @@ from typing import NamedTuple
 from tidemark.errors import FormatError
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.raw.packs import ReadLine, chain, live_end, segment_of_range
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
 from tidemark.store import Store
