@@ -91,8 +91,8 @@ AGENT: Final = (
     Mutant(
         "a log that leaves a segment before it leaves the stored log is compared with it",
         "uploader_agent/stored/stored_log.py",
-        "state.is_split |= any(_is_left_early",
-        "False and any(_is_left_early",
+        "if any(_is_left_early",
+        "if False and any(_is_left_early",
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told",),
     ),
     Mutant(

@@ -89,13 +89,7 @@ class Packer:
         for written, (at, tail) in zip(built.ranges, tails, strict=True):
             tail.last = written.pointer
             self._tails[at] = tail
-        return [
-            Packed(
-                key,
-                PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at),
-            )
-            for one in built.ranges
-        ]
+        return [Packed(key, one.part) for one in built.ranges]
 
     def drop(self, partition: int = 0, epoch: int | None = None) -> None:
         """Forget what is packed of a partition, under an epoch or the present one: it is sealed. Put the head."""

@@ -28,7 +28,7 @@ from typing_extensions import override
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import head as head_format
-from tidemark.formats.raw.head import DamagedVersion, EntryKey, Head, HeadEntry, entry_json
+from tidemark.formats.raw.head import DamagedVersion, EntryKey, Head, HeadEntry, entry_json, render
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.store import Store
@@ -217,7 +217,7 @@ class BrokerHead:
         head = Head(
             cluster=self.control.cluster, broker=self._broker, agent=__version__, written_at=self._runtime.utc_now()
         )
-        key, body = head_format.render(head, self.control, entries.lines)
+        key, body = render(head, self.control, entries.lines)
         self.settled = False
         try:
             etag = self.store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)

@@ -16,7 +16,7 @@ from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw import head as head_format
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
-from tidemark.formats.raw.pack import PackedRange, RangePointer
+from tidemark.formats.raw.pack import PackedRange, RangePointer, WrittenRange
 from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.kafka_log.batch import header_bytes, read_header
 from tidemark.raw.packs import packed_end
@@ -58,10 +58,7 @@ class _LastRange(NamedTuple):
 class Packed(NamedTuple):
     """A range that is stored and named by the head, and the state that the next range needs."""
 
-    part: PackedPart
-    size: int
-    begins_chain: bool
-    pointer: RangePointer
+    written: WrittenRange
     place: LogPosition
     last: BatchHeader
     opened: tuple[OpenTransaction, ...]
@@ -69,7 +66,7 @@ class Packed(NamedTuple):
     @property
     def next(self) -> int:
         """The end of the range."""
-        return self.part.next
+        return self.written.part.next
 
 
 class Tail:
@@ -272,12 +269,12 @@ class Tail:
         """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
         with self._lock:
             for range_ in packed:
-                if self._known is None or range_.begins_chain:
-                    self._known = KnownRanges(range_.part.first)
-                if range_.begins_chain:
+                written, at = range_.written, range_.written.pointer
+                if self._known is None or written.begins_chain:
+                    self._known = KnownRanges(written.part.first)
+                if written.begins_chain:
                     self._former = None
-                self._known.add(range_.part, range_.size)
-                at = range_.pointer
+                self._known.add(written.part, written.size)
                 place, header = range_.place, header_bytes(range_.last)
                 self._last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
             if self._known is not None:

@@ -431,9 +431,9 @@ class LedPartition:
     @property
     def found_parting(self) -> FoundParting | None:
         """Where the log parts from the stored history, once that is certain."""
-        found, found_at = self.uploader.parting, self.uploader.parted_at
-        if found is not None and found_at is not None and self.parting_told:
-            return FoundParting(found, found_at)
+        found = self.uploader.found_parting
+        if found is not None and self.parting_told:
+            return found
         return self._source.parting(self.tp, self.led.topic_id)
 
     @property
@@ -444,8 +444,8 @@ class LedPartition:
 
     def confirm_parting(self, asked_at: datetime) -> None:
         """Note that the broker, asked at ``asked_at``, leads the log: a log that it has to leave is not told."""
-        parted_at = self.uploader.parted_at if self.uploader.parting is not None else None
-        self.parting_told = parted_at is not None and (self.parting_told or asked_at > parted_at)
+        found = self.uploader.found_parting
+        self.parting_told = found is not None and (self.parting_told or asked_at > found.found_at)
 
     @property
     def last_batch(self) -> BatchHeader | None:

@@ -16,7 +16,7 @@ import structlog
 from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, parse_index
-from tidemark.formats.table.index_cache import IndexCache, ReadError
+from tidemark.formats.table.object_cache import ObjectCache, ReadError
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
@@ -71,7 +71,7 @@ class GapFiller:
         self._led = led
         self.worker = Worker("fill", self._take_turn, runtime, failed=self._has_failed)
         own = destinations.control.broker_gaps(broker)
-        self._indexes = IndexCache(
+        self._indexes = ObjectCache(
             destinations.control_store, destinations.control.gaps, parse_index, skip=(own,), on_failure=_log_failure
         )
         self._handled: set[HandledSegment] = set()

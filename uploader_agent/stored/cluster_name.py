@@ -24,7 +24,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import parse_index
-from tidemark.formats.table.index_cache import IndexCache
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.retry import Retry
 from tidemark.store import Store
 from tidemark.store.retrying import RepeatingStore
@@ -110,7 +110,7 @@ class ClusterName:
         if known is None or known.value.cluster_id != former:
             owner = known.value.cluster_id if known else "no cluster"
             raise ConfigError("the command line", [("FORMER", f"{former} does not own the name, but {owner}")])
-        indexes = IndexCache(self._store, self._control.indexes, parse_index)
+        indexes = ObjectCache(self._store, self._control.indexes, parse_index)
         indexes.look()
         for error in indexes.failures.values():
             raise error

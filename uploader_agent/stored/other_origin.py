@@ -15,7 +15,7 @@ from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
-from tidemark.formats.table.index_cache import IndexCache
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.runtime import Runtime
 from uploader_agent.settings import LONGEST_INDEX_INTERVAL
@@ -38,7 +38,7 @@ class OtherOrigin:
 
     def __init__(self, store: Store, control: ControlKeys, origin: Origin, runtime: Runtime) -> None:
         self._origin, self._runtime = origin, runtime
-        self._cache = IndexCache(store, control.indexes, _Led)
+        self._cache = ObjectCache(store, control.indexes, _Led)
         self._look_at = runtime.monotonic()
         self._lock = runtime.lock()
 

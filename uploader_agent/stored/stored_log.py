@@ -281,12 +281,17 @@ def load(
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
-    _find_last(store, keys, state)
-    state.is_split |= any(_is_left_early(segment, one) for segment in state.segments.values() for one in state.shared)
-    whole = (segment for segment in state.segments.values() if segment.state == "whole")
-    live = sorted((segment.base_offset, segment.readable_end) for segment in whole)
-    state.is_split |= any(end > base for (_, end), (base, _) in pairwise(live))
+    state.is_split = _find_last(store, keys, state) or _is_split(state)
     return state
+
+
+def _is_split(state: StoredLog) -> bool:
+    """True if the lineages and the ends of the segments alone show that :attr:`StoredLog.is_split`."""
+    segments = state.segments.values()
+    if any(_is_left_early(segment, one) for segment in segments for one in state.shared):
+        return True
+    live = sorted((segment.base_offset, segment.readable_end) for segment in segments if segment.state == "whole")
+    return any(end > base for (_, end), (base, _) in pairwise(live))
 
 
 def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
@@ -298,20 +303,25 @@ def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
     return (end if left is None else left) > max(segment.base_offset, segment.readable_end)
 
 
-def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> None:
-    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere."""
+def _find_last(store: Store, keys: PartitionKeys, state: StoredLog) -> bool:
+    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere.
+
+    Returns True if this leader's lineage leaves the log within a batch.
+    """
     live = (segment for segment in state.segments.values() if segment.readable_end > segment.base_offset)
     newest = max(live, key=lambda segment: segment.readable_end, default=None)
     if newest is None or newest.last is not None or newest.state != "whole":
-        return
+        return False
     stored = read_manifest(store, keys, newest.name)
     if stored is None or (stored.manifest.batch_count == 0):
-        return
+        return False
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
         segment = segment_of(stored.manifest, keys.manifest(newest.name), store.url)
         last, split = histories.last_batches(store, segment, newest.readable_end)
-        state.segments[newest.name], state.is_split = replace(newest, last=last), split is not None
+        state.segments[newest.name] = replace(newest, last=last)
+        return split is not None
+    return False
 
 
 def last_base_below(store: Store, keys: PartitionKeys, offset: int) -> int:

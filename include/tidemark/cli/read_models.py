@@ -269,8 +269,8 @@ def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVers
     Raises:
         StoreError, FormatError: the watermark indexes, the last scan or a table cannot be read.
     """
-    brokers = indexes_of(deployment, cluster).brokers
-    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in brokers.items()}
+    objects = indexes_of(deployment, cluster).objects
+    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in objects.items()}
     for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
         stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
         yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated

@@ -14,7 +14,7 @@ from tidemark.config import hint
 from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
@@ -52,7 +52,7 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
         return
     if indexes.failures:
         raise next(iter(indexes.failures.values()))  # the topic's leader may be one of these brokers
-    agents = bool(indexes.brokers)
+    agents = bool(indexes.objects)
     place = f"{store.url}/{default.prefix}" if default.prefix else store.url
     raise NeverSeen(f"{topic.cluster}/{topic.topic}: {_why(store, control, topic, place, agents=agents)}")
 

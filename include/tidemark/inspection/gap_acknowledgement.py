@@ -16,7 +16,7 @@ from tidemark.formats.keys import ControlKeys, PartitionKeys, TopicPartition
 from tidemark.formats.raw.gaps import Acknowledgement, Gap, read_acknowledgement, read_acknowledgements
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import merge
-from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.intervals import Intervals
 from tidemark.raw import objects
 from tidemark.raw.objects import OtherWatermark

@@ -14,14 +14,14 @@ from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
-from tidemark.formats.table.index_cache import IndexCache, log_failures, read_indexes
+from tidemark.formats.table.object_cache import ObjectCache, log_failures, read_indexes
 from tidemark.store import open_store
 from tidemark.topics import Deployment
 
 log = logging.getLogger(__name__)
 
 
-def indexes_of(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
+def indexes_of(deployment: Deployment, cluster: str) -> ObjectCache[WatermarkIndex]:
     """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
     default = resolver_of(deployment.raw).default()
     return read_indexes(open_store(default.store, deployment.store), ControlKeys(default.prefix, cluster).indexes)
@@ -48,7 +48,7 @@ def leaders_of(
     heads: list[Head] = []
     for endpoint in heads_of(deployment, cluster):
         store, folder = open_store(endpoint.store, deployment.store), ControlKeys(endpoint.prefix, cluster).heads
-        cache = IndexCache(
+        cache = ObjectCache(
             store,
             folder,
             lambda body, info: parse_head(body, info.key),

@@ -12,7 +12,7 @@ from tidemark.config import hint
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
-from tidemark.formats.table.index_cache import IndexCache, log_failures
+from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.raw.objects import incarnations
 from tidemark.raw.partition import RawPartition
 from tidemark.remote.catalog.heads import HeadsByPlace
@@ -100,7 +100,7 @@ class Observations:
         self._storage = storage
         self._lock = threading.Lock()
         self._looked_at: dict[Endpoint, float] = {}
-        self._indexes: dict[Endpoint, IndexCache[WatermarkIndex]] = {}
+        self._indexes: dict[Endpoint, ObjectCache[WatermarkIndex]] = {}
 
     def entries(self, topic: str, partition: int = 0) -> list[IndexEntry]:
         """The entries of all brokers for ``topic``; its ``partition`` determines the endpoint."""
@@ -133,6 +133,6 @@ class Observations:
         if place not in self._indexes:
             store = self._storage.store(place.store)
             folder = ControlKeys(place.prefix, self._storage.cluster).indexes
-            self._indexes[place] = IndexCache(store, folder, parse_index, on_failure=log_failures(log))
+            self._indexes[place] = ObjectCache(store, folder, parse_index, on_failure=log_failures(log))
         self._indexes[place].look()
         self._indexes[place].check()

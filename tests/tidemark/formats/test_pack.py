@@ -116,13 +116,11 @@ def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) 
     stored = read_footer(disk, key, len(built.body))
     footer_size = len(parts_of(built.body)[1])
     assert disk.requests == {"get_range": 1 if footer_size + TRAILER_SIZE <= 64 << 10 else 2}
-    assert [(one.range.next, one.range.size, one.range.crc32c) for one in stored] == [
-        (written.next, written.size, written.crc32c) for written in built.ranges
-    ]
+    assert [(one.range.part, one.range.size) for one in stored] == [(one.part, one.size) for one in built.ranges]
     for (given_content, data), one, written in zip(ranges, stored, built.ranges, strict=True):
         assert RangeContent.model_validate(one.range.model_dump()) == given_content
-        assert (written.first, written.begins_chain) == (given_content.first, given_content.previous is None)
-        assert written.shipped_at == given_content.shipped_at
+        assert (written.part.first, written.begins_chain) == (given_content.first, given_content.previous is None)
+        assert written.part.shipped_at == given_content.shipped_at
         assert str(one.range) == str(given_content)
         disk.reset()
         assert read_range_line(disk, CONTROL, written.pointer) == one
@@ -149,7 +147,7 @@ def test_real_batches_are_untouched(disk: Disk) -> None:
 def test_the_layout_is_the_documented_one() -> None:
     [built] = build(5, [(content(), b"batch")])
     data, footer, end = parts_of(built.body)
-    assert (data, footer) == (b"batch", line(0, 5, crc32c=built.ranges[0].crc32c))
+    assert (data, footer) == (b"batch", line(0, 5, crc32c=built.ranges[0].part.crc32c))
     assert end == trailer(5, footer, 1)
     assert end[:8] == MAGIC
     assert footer.startswith(b'{"aborts":[],"compacted":false,"crc32c":"')

@@ -92,7 +92,7 @@ class Packing:
         self.raw.store.put(key, built.body, if_none_match=True)
         for content, written in zip(contents, built.ranges, strict=True):
             chain = self.chain(content.partition)
-            chain.last, chain.end = written.pointer, written.next
+            chain.last, chain.end = written.pointer, written.part.next
             chain.packs.append((key, chain.end))
         if put_head:
             self.put_head()

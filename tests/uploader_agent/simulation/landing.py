@@ -18,7 +18,7 @@ from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER
 from tidemark import concurrency
 from tidemark.errors import NotFound, StoreError
-from tidemark.formats.table import index_cache
+from tidemark.formats.table import object_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import ingest, partition_plan
@@ -255,7 +255,7 @@ def one_thread() -> Iterator[None]:
     """No pool has threads: the scheduler does not know them."""
     with (
         patch.object(concurrency, "ThreadPoolExecutor", _Sequential),
-        patch.object(index_cache, "ThreadPoolExecutor", _Sequential),
+        patch.object(object_cache, "ThreadPoolExecutor", _Sequential),
     ):
         yield
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from io import BytesIO
 from itertools import pairwise
@@ -190,11 +190,8 @@ class Range(Versioned, RangeContent):
 class WrittenRange(NamedTuple):
     """The writer's record of a range that is to be stored, with the place of its line."""
 
-    first: int
-    next: int
+    part: PackedPart
     size: int
-    crc32c: str
-    shipped_at: datetime
     begins_chain: bool
     pointer: RangePointer
 
@@ -245,7 +242,7 @@ class PackWriter:
         self._name = name
         self._body = BytesIO()
         self._size = 0
-        self._ranges: list[tuple[int, int, int, str, datetime, bool]] = []
+        self._ranges: list[tuple[PackedPart, int, bool]] = []
         self._lines: list[bytes] = []
         self._footer_size = 0
 
@@ -271,8 +268,10 @@ class PackWriter:
             return False
         checksum = crc32c(data)
         line = _line(fields, self._size, len(data), checksum)
-        begins = content.previous is None
-        self._ranges.append((content.first, content.next, len(data), f"{checksum:08x}", content.shipped_at, begins))
+        part = PackedPart(
+            first=content.first, next=content.next, crc32c=f"{checksum:08x}", shipped_at=content.shipped_at
+        )
+        self._ranges.append((part, len(data), content.previous is None))
         self._lines.append(line)
         self._body.write(data)
         self._size += len(data)
