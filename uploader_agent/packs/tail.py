@@ -7,7 +7,7 @@ and the loop and the watermark index report it. Each method is one atomic step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -372,6 +372,17 @@ class PackedSources:
     ) -> list[PackedRange]:
         """The ranges of ``entries`` that reach beyond ``start`` on ``lineage``. Raises StoreError."""
         return [packed for entry in entries for packed in self._chain(route, entry, lineage, start)]
+
+    def history(
+        self, route: UploadRoute, brokers: Collection[int], lineage: Lineage, end: int, shared: Sequence[Shared]
+    ) -> tuple[list[PackedRange], int, list[Shared]]:
+        """The ranges beyond ``end``, where the seals end; and the end and the ``shared`` histories of seals and packs.
+
+        Raises the errors of :meth:`entries`.
+        """
+        entries = self.entries(route, brokers)
+        tails = shared_tails(entries, lineage)
+        return self.ranges(route, entries, lineage, end), max([end, *(tail.end for tail in tails)]), [*shared, *tails]
 
     @staticmethod
     def entries(route: UploadRoute, brokers: Collection[int]) -> list[HeadEntry]:

@@ -346,10 +346,8 @@ class PartitionUploader:
         parting = find_parting(store, keys, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
-            entries = self._sources.entries(self.route, {self._context.broker, *brokers})
-            ranges = self._sources.ranges(self.route, entries, lineage, log.end)
-            tails = shared_tails(entries, lineage)
-            end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
+            brokers.add(self._context.broker)
+            ranges, end, shared = self._sources.history(self.route, brokers, lineage, log.end, log.shared)
             if ranges:
                 parting = find_parting(store, keys, files, lineage, ranges, end=end, shared=shared, since=since)
         if parting is None or (parting.local is None and not whole):
