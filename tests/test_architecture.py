@@ -45,7 +45,7 @@ FLOORS = {
     "uploader_agent": (
         "clock heap settings",
         "runtime",
-        "disk observability",
+        "disk observability worker",
         "broker hold",
         "stored",
         "log_source",

@@ -24,7 +24,6 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer
 from uploader_agent.partitions.waiting import Kind, Wait, oldest
-from uploader_agent.runtime import Thread
 from uploader_agent.scheduling.workers import PartitionJob
 from uploader_agent.settings import AgentSettings
 
@@ -108,34 +107,28 @@ class Agent:
         """Upload until :meth:`stop`."""
         parts = self._parts
         self._go_on_by = self._runtime.monotonic() + _INDEX_LIMIT
-        filling = self._runtime.thread("fill", self._fill)
-        threads = {"metadata": parts.poller.thread, "index": parts.index.thread, "fill": filling}
-        for name, thread in threads.items():
-            parts.health.watch(name, thread)
+        for worker in (parts.poller.worker, parts.index.worker, parts.filler.worker):
+            parts.health.watch(worker.name, worker)
         with parts.source.running(parts.accepts_topic) as replica:
             if replica is not None:
-                parts.health.watch("replica", replica)
-            self._run(filling)
+                parts.health.watch(replica.name, replica)
+            self._run()
 
-    def _run(self, filling: Thread) -> None:
+    def _run(self) -> None:
         parts = self._parts
         parts.workers.start()
-        parts.poller.start()
-        parts.index.start()
+        parts.poller.worker.start()
+        parts.index.worker.start()
         parts.open_buckets()
         parts.packs.start()
-        filling.start()
+        parts.filler.start()
         while not parts.stopping.is_set():
             while self._requests:
                 self._requests.popleft()()
             self._turn()
         parts.notifier.stopping()
         parts.drain()
-        filling.join(parts.settings.drain.total_seconds())
-
-    def _fill(self) -> None:
-        parts = self._parts
-        parts.filler.run(parts.stopping, lambda: parts.settings.fill, lambda: self._leadership.partitions)
+        parts.filler.worker.join(parts.settings.drain.total_seconds())
 
     def _turn(self) -> None:
         """Wait for the first event, and handle it."""
@@ -262,7 +255,7 @@ class Agent:
             partition = self._leadership.partitions[tp]
             if partition.outdated:
                 patience = _BROKER_PATIENCE if answer.error else 0.0
-                self._look_later([tp], max(partition.pace.seconds, patience))
+                self._look_later([tp], max(partition.question_pause, patience))
 
     def _ask_outdated(self, among: Iterable[TopicPartition]) -> None:
         """Ask for offsets where the log has changed since the last question; if that hangs, use the checkpoint."""
@@ -279,7 +272,7 @@ class Agent:
             self._leadership.partitions[tp].look()
         self._ask_outdated(here)
         for tp in self._leadership.waiting(here):
-            self._look_later([tp], max(_BROKER_PATIENCE, self._leadership.partitions[tp].pace.seconds))
+            self._look_later([tp], max(_BROKER_PATIENCE, self._leadership.partitions[tp].question_pause))
         self._plan_all(here)
 
     def _look_later(self, wanted: Iterable[TopicPartition], after: float) -> None:

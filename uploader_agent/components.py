@@ -39,10 +39,10 @@ from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.repair.gap_filler import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.scheduling.retry import Backoff, Failures
+from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
+from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers, backoff_of
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations
@@ -132,7 +132,7 @@ class Components:
         self.workers = UploadWorkers(
             self.queue, settings.upload, self.metrics, self.health, self.revisit, self.repeats, runtime
         )
-        self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
+        self._pack_failures = Failures(backoff_of(settings.upload), self.metrics, self.repeats)
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
@@ -155,6 +155,9 @@ class Components:
             self.metrics,
             self.stopping.wait,
             self.hold,
+            lambda: self.settings.fill,
+            lambda: self.leadership.partitions,
+            runtime,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
         self._resolve = incarnations.resolve
@@ -198,7 +201,7 @@ class Components:
         self.repeats.every = settings.log.repeat
         self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
         self.workers.reconfigure(settings.upload)
-        self._pack_failures.backoff = _backoff(settings)
+        self._pack_failures.backoff = backoff_of(settings.upload)
         self.leadership.apply_freshness()
         self.ticks.reconsider()
         self.traffic.cap(settings.upload.bandwidth)
@@ -207,9 +210,10 @@ class Components:
         return changed
 
     def drain(self) -> None:
-        """Hand out no more jobs, wait for the running ones, and stop the index thread and the hold."""
+        """Hand out no more jobs, wait for the running ones, and stop the threads and the hold."""
         self.queue.close()
-        self.poller.stop()
+        self.poller.worker.stop()
+        self.filler.worker.stop()
         limit = self.settings.drain.total_seconds()
         if not self.queue.wait_idle(limit, running_only=True):
             logger.warning("drain_timed_out", limit=str(self.settings.drain))
@@ -250,10 +254,6 @@ class Components:
     def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
 
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
-
-
-def _backoff(settings: AgentSettings) -> Backoff:
-    return Backoff(settings.upload.retry_initial, settings.upload.retry_cap)
 
 
 def _turn_limit(settings: AgentSettings) -> float:

@@ -16,8 +16,8 @@ from typing_extensions import override
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from uploader_agent.broker.admin import Offsets
-from uploader_agent.runtime import Thread
 from uploader_agent.stored.histories import Parting
+from uploader_agent.worker import Worker
 
 
 class FoundParting(NamedTuple):
@@ -65,7 +65,7 @@ class LogSource(Protocol):
         ...
 
     @contextmanager
-    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Worker | None]:
         """Keep the directories of accepted topics current, in a thread if that takes one."""
         ...
 
@@ -104,7 +104,7 @@ class BrokerDisk(LogSource):
 
     @override
     @contextmanager
-    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Worker | None]:
         yield None
 
     @override

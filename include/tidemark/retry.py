@@ -1,5 +1,7 @@
 """Repetition of reads from the store: one policy, for all readers, of their number and pauses.
 
+:class:`Backoff` is the doubling pause of this policy, and of everything else that is tried again.
+
 A read may be repeated after any failure with an unknown outcome: no answer, one that broke off, one that reports too
 many requests. An answer that the object is another one, gone or forbidden is final. A write is repeated by
 :func:`tidemark.store.put_once`, which reads back its outcome, and by :func:`tidemark.store.put_over`.
@@ -12,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidemark.errors import StoreError, UnknownOutcome
 
@@ -22,11 +24,32 @@ ATTEMPTS: Final = 6
 SECONDS: Final = 60.0
 """No try begins later than this after the first one: a store that hangs is not waited for six times."""
 
-FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
-"""Seconds before the second try, at most; twice as long before each further one, up to this."""
-
 T = TypeVar("T")
+
+
+class Backoff(NamedTuple):
+    """Pauses in seconds between tries: the ``first``, and each later one twice as long, up to the ``longest``.
+
+    No pause is shorter than the first, whatever the longest is. Callers that must not keep step spread them.
+    """
+
+    first: float
+    longest: float
+
+    def after(self, failures: int) -> float:
+        """The pause after ``failures`` failures in a row, which are at least one."""
+        return self._bounded(self.first * 2.0 ** min(failures - 1, 30))
+
+    def longer(self, pause: float) -> float:
+        """The pause that follows ``pause``; the first one after 0."""
+        return self._bounded(2 * pause)
+
+    def _bounded(self, pause: float) -> float:
+        return max(self.first, min(self.longest, pause))
+
+
+PAUSES: Final = Backoff(0.2, 5.0)
+"""The longest pauses between the tries of a read; each is at least half as long."""
 
 
 class Retry:
@@ -54,7 +77,7 @@ class Retry:
 
     def pause(self, attempt: int) -> None:
         """Wait after try ``attempt``, counted from 1; for a random time, so that readers do not keep step."""
-        most = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1))
+        most = PAUSES.after(attempt)
         self.wait(random.uniform(most / 2, most))  # noqa: S311  # no secret
 
 

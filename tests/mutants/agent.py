@@ -91,8 +91,8 @@ AGENT: Final = (
     Mutant(
         "a log that leaves a segment before it leaves the stored log is compared with it",
         "uploader_agent/stored/stored_log.py",
-        "state.is_split |= any(_is_left_early",
-        "False and any(_is_left_early",
+        "if any(_is_left_early",
+        "if False and any(_is_left_early",
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told",),
     ),
     Mutant(
@@ -104,9 +104,9 @@ AGENT: Final = (
     ),
     Mutant(
         "what a tail has on a log's lineage is compared with it, of whichever epoch",
-        "uploader_agent/partitions/partition_uploader.py",
-        "[*log.shared, *tails]",
-        "log.shared",
+        "uploader_agent/packs/tail.py",
+        "[*shared, *tails]",
+        "[*shared]",
         (f"{_HISTORY}::test_an_epoch_that_was_given_again_from_an_earlier_offset_on_is_told_of_packs_too",),
     ),
     Mutant(

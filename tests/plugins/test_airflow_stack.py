@@ -215,15 +215,13 @@ def test_the_run_after_a_failed_one_waits_first(stack: SharedStack, world: World
     run = runs(stack, CLICKS)[before]
     tasks = stack.client.task_instances(CLICKS, run["dag_run_id"])
     converted = next(datetime.fromisoformat(one["start_date"]) for one in tasks if one["task_id"] != "wait_and_plan")
-    assert (
-        converted - datetime.fromisoformat(run["start_date"])
-    ).total_seconds() >= failure_backoff.FIRST.total_seconds()
+    assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= failure_backoff.BACKOFF.first
 
     world.upload("clicks", end + 200, start=end + 100)
     wait_until(lambda: is_waiting(stack, CLICKS, before + 2), what="the next to land", interval=0.5)
     run = runs(stack, CLICKS)[before + 1]
     took = datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])
-    assert took < failure_backoff.FIRST, "after a run that has landed none waits"
+    assert took.total_seconds() < failure_backoff.BACKOFF.first, "after a run that has landed none waits"
 
 
 def scan_status(world: World) -> ScanStatus:

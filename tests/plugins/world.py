@@ -24,7 +24,6 @@ from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import empty
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import (
     ATTEMPT_TRANSACTION,
@@ -38,6 +37,7 @@ from tidemark.formats.table.ledger import (
 from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.table.state_ledger import CommitName, Leaf, StateLedger
+from tidemark.kafka_log import OpenTransaction
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.openlineage.runs import of_run

@@ -159,8 +159,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have reads repeated at once, as if no store ever needed a rest."""
     from tidemark import retry
 
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(retry, "PAUSES", retry.Backoff(0.01, 0.05))
 
 
 @pytest.fixture(scope="session")

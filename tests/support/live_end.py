@@ -15,9 +15,9 @@ from tests.support.raw_builder import RawBuilder
 from tidemark.formats.keys import ControlKeys, PackName
 from tidemark.formats.raw import head as heads
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.raw.manifest import OpenTransaction, PackedPart
+from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackWriter, RangeContent, RangePointer
-from tidemark.kafka_log import UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import OpenTransaction, carry_forward, scan_batches
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Tail:
     epoch: int
     end: int
     last: RangePointer | None = None
-    open: tuple[UnfinishedTransaction, ...] = ()
+    open: tuple[OpenTransaction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,13 +89,7 @@ class Packer:
         for written, (at, tail) in zip(built.ranges, tails, strict=True):
             tail.last = written.pointer
             self._tails[at] = tail
-        return [
-            Packed(
-                key,
-                PackedPart(first=one.first, next=one.next, crc32c=one.crc32c, shipped_at=one.shipped_at),
-            )
-            for one in built.ranges
-        ]
+        return [Packed(key, one.part) for one in built.ranges]
 
     def drop(self, partition: int = 0, epoch: int | None = None) -> None:
         """Forget what is packed of a partition, under an epoch or the present one: it is sealed. Put the head."""
@@ -133,9 +127,7 @@ class Packer:
         tail = before or Tail(
             known.leader_epoch,
             known.end,
-            open=tuple(
-                UnfinishedTransaction(one.producer_id, one.producer_epoch, one.first_offset) for one in before_open
-            ),
+            open=tuple(before_open),
         )
         start = tail.end if first is None else first
         headers = list(scan_batches([log], "packed", 0))
@@ -153,7 +145,7 @@ class Packer:
                 "next": headers[-1].next_offset,
                 "epochs": epochs,
                 "leader_epoch": known.leader_epoch,
-                "open": [{"producer_id": one[0], "producer_epoch": one[1], "first_offset": one[2]} for one in open_now],
+                "open": open_now,
                 "aborts": [{"producer_id": one[0], "first_offset": one[1], "last_offset": one[2]} for one in aborted],
                 "max_timestamp": max(one.max_timestamp for one in headers),
                 "compacted": compacted,

@@ -20,18 +20,10 @@ from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, SegmentName
 from tidemark.formats.raw.gaps import Acknowledgement, Gap, GapReason
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.raw.manifest import (
-    LineagePairs,
-    ObjectSum,
-    OpenTransaction,
-    Origin,
-    PackedPart,
-    SegmentDamage,
-    SegmentManifest,
-)
+from tidemark.formats.raw.manifest import LineagePairs, ObjectSum, Origin, PackedPart, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
-from tidemark.kafka_log import Lineage, SegmentScanner
+from tidemark.kafka_log import Lineage, OpenTransaction, SegmentScanner
 from tidemark.store import Store
 
 EPOCH = 3
@@ -136,7 +128,7 @@ class RawBuilder:
         keys = self.keys(partition, incarnation)
         base = known.end if base is None else base
         self.now += timedelta(minutes=1)
-        scanner = SegmentScanner("segment", base, open_before=_opened(known))
+        scanner = SegmentScanner("segment", base, open_before=known.open_transactions)
         headers = list(scanner.batches(log[: damage.position] if damage else log))
         summary = scanner.finish()
         end = summary.next_offset if next_offset is None else next_offset
@@ -155,12 +147,6 @@ class RawBuilder:
         for kind, body in bodies.items():
             etag = self.store.put(keys.segment(name, kind), body)
             sums[name.file(kind)] = ObjectSum(size=len(body), crc32c=f"{crc32c(body):08x}", etag=etag)
-        opened = tuple(
-            OpenTransaction(
-                producer_id=one.producer_id, producer_epoch=one.producer_epoch, first_offset=one.first_offset
-            )
-            for one in summary.open_transactions
-        )
         manifest = SegmentManifest.model_validate(
             {
                 "cluster": self.cluster,
@@ -178,7 +164,7 @@ class RawBuilder:
                 "batch_count": summary.batch_count,
                 "magics": summary.magics,
                 "codecs": summary.codecs,
-                "open_transactions": opened,
+                "open_transactions": summary.open_transactions,
                 "log_start_offset": known.start_offset,
                 "high_watermark": end,
                 "last_stable_offset": None,
@@ -196,7 +182,7 @@ class RawBuilder:
             }
         )
         self.store.put(keys.manifest(name), manifest.to_bytes())
-        known.end, known.line1, known.open_transactions = end, base, opened
+        known.end, known.line1, known.open_transactions = end, base, summary.open_transactions
         return keys.segment(name, extension)
 
     def _name(self, keys: PartitionKeys, base: int, lineage: Lineage) -> SegmentName:
@@ -306,13 +292,6 @@ class RawBuilder:
 
     def _number(self, incarnation: int | None) -> int:
         return len(self.lives.incarnations) - 1 if incarnation is None else incarnation
-
-
-def _opened(known: PartitionRaw) -> list[kafka_log.UnfinishedTransaction]:
-    return [
-        kafka_log.UnfinishedTransaction(one.producer_id, one.producer_epoch, one.first_offset)
-        for one in known.open_transactions
-    ]
 
 
 def _time_index(base: int, headers: Sequence[kafka_log.BatchHeader], every: int) -> bytes:

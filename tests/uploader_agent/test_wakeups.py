@@ -30,6 +30,7 @@ from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.watermark_index.publisher import IndexPublisher
+from uploader_agent.worker import Worker
 
 
 def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,14 +190,15 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
     assert health.trouble() is None
 
 
-THREADS: dict[str, Callable[[TestedAgent], Any]] = {
-    "metadata": lambda agent: agent.poller,
-    "index": lambda agent: agent.index,
-    "packs": lambda agent: agent.components.packs.all[0].thread,
+WORKERS: dict[str, Callable[[TestedAgent], Worker]] = {
+    "metadata": lambda agent: agent.poller.worker,
+    "index": lambda agent: agent.index.worker,
+    "packs": lambda agent: agent.components.packs.all[0].thread.worker,
+    "fill": lambda agent: agent.components.filler.worker,
 }
 
 
-@pytest.mark.parametrize("name", THREADS)
+@pytest.mark.parametrize("name", WORKERS)
 def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
     with running(world, NoWatcher()) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
@@ -210,10 +212,9 @@ def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
             "upload-2",
         } == agent.health._threads.keys()
         assert agent.health.trouble() is None
-        THREADS[name](agent).thread, real = ended(name), THREADS[name](agent).thread
-        agent.health.watch(name, THREADS[name](agent).thread)
+        assert agent.health._threads[name] is WORKERS[name](agent)
+        agent.health.watch(name, ended(name))
         assert f"{name} have ended" in str(agent.health.trouble())
-        THREADS[name](agent).thread = real
 
 
 def test_no_thread_ends_before_health_knows_of_the_stop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

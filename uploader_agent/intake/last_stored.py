@@ -6,7 +6,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw import objects
 from tidemark.raw.segments import segment_of
 from tidemark.storage import PartitionStore, StoredWatermark
@@ -23,7 +23,7 @@ class StoredEnd(NamedTuple):
 
     offset: int
     last: BatchHeader | None = None
-    opened: tuple[UnfinishedTransaction, ...] = ()
+    opened: tuple[OpenTransaction, ...] = ()
 
 
 def stored_end(partition: PartitionStore, topic_id: str, lineage: Lineage) -> StoredEnd:

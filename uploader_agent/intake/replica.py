@@ -32,9 +32,10 @@ from uploader_agent.intake.last_stored import StoredEnd, stored_end
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.runtime import MACHINE, Runtime, Thread
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import FetchSettings
 from uploader_agent.stored.incarnations import Resolve
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -103,7 +104,7 @@ class SlotReplica(LogSource):
         self._lock = threading.Lock()
         self._news: dict[tuple[TopicPartition, str], int] = {}
         self._again: set[tuple[TopicPartition, str]] = set()
-        self._stopping = runtime.event()
+        self.worker = Worker("replica", self._take_turn, runtime, failed=self._has_failed, ended=self.close)
         self.over: Mapping[tuple[TopicPartition, str], int] = {}
         """The ends of the spools of topics that were deleted, until the store has them; replaced as a whole."""
         self._retention: Mapping[str, Retention] = {}
@@ -146,15 +147,14 @@ class SlotReplica(LogSource):
 
     @override
     @contextmanager
-    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Thread | None]:
+    def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Worker | None]:
         self._accepts_topic = accepts_topic
-        thread = self._runtime.thread("replica", self._run)
-        thread.start()
+        self.worker.start()
         try:
-            yield thread
+            yield self.worker
         finally:
-            self._stopping.set()
-            thread.join()
+            self.worker.stop()
+            self.worker.join()
 
     @override
     def catch_up(self, accepts_topic: Callable[[str], bool]) -> None:
@@ -171,18 +171,16 @@ class SlotReplica(LogSource):
     def _is_caught_up(self, follower: PartitionFollower) -> bool:
         return follower.ended or self._goals.reached(follower)
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                try:
-                    self._turn()
-                except Exception as error:  # noqa: BLE001 - all partitions need the thread, and files open as after a kill
-                    logger.warning("replica_failed", error=f"{type(error).__name__}: {error}", again=_PAUSE_SECONDS)
-                    with suppress(OSError):
-                        self.close()
-                    self._stopping.wait(_PAUSE_SECONDS)
-        finally:
+    def _take_turn(self) -> float:
+        self._turn()
+        return 0.0
+
+    def _has_failed(self, error: Exception) -> float:
+        """Report an error, which does not end the thread: all partitions need it, and files open as after a kill."""
+        logger.warning("replica_failed", error=f"{type(error).__name__}: {error}", again=_PAUSE_SECONDS)
+        with suppress(OSError):
             self.close()
+        return _PAUSE_SECONDS
 
     def _turn(self) -> None:
         if not self._opened:

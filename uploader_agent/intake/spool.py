@@ -26,8 +26,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import (
     BatchHeader,
     Lineage,
+    OpenTransaction,
     TransactionTracker,
-    UnfinishedTransaction,
     parse_leader_epoch_checkpoint,
     scan_batches,
 )
@@ -130,7 +130,7 @@ class PartitionSpool:
             self._transactions.observe(header)
 
     @_says_where
-    def begin(self, offset: int, opened: Iterable[UnfinishedTransaction] = ()) -> None:
+    def begin(self, offset: int, opened: Iterable[OpenTransaction] = ()) -> None:
         """Begin a segment at ``offset``: the log's first, the next, or the first above a range that is gone.
 
         An empty segment marks the beginning of that range: otherwise the one before would seem to reach over it. What
@@ -267,7 +267,7 @@ class PartitionSpool:
                 last = header
         return last, transactions
 
-    def _opened_at(self, base: int) -> tuple[UnfinishedTransaction, ...]:
+    def _opened_at(self, base: int) -> tuple[OpenTransaction, ...]:
         """The transactions that are open where a segment begins."""
         path = self.folder / file_name(base, "snapshot")
         try:

@@ -8,12 +8,14 @@ packs, on the lineage and under the epoch that ``offset.wm`` has, since no leade
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey, HeadEntry
+from tidemark.retry import Backoff
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import Abandoned
@@ -22,8 +24,8 @@ from uploader_agent.runtime import Runtime
 
 logger = structlog.get_logger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 1800.0
-"""Seconds between two looks at the ``offset.wm`` of an entry: another leader may take hours to seal the tail."""
+LOOK_BACKOFF: Final = Backoff(15.0, 1800.0)
+"""The pauses between two looks at the ``offset.wm`` of an entry: another leader may take hours to seal the tail."""
 
 
 class HeadMaintenance:
@@ -73,7 +75,7 @@ class HeadMaintenance:
 
     def look_at_all_next(self) -> None:
         """Cut the pauses of all entries short."""
-        self._next = dict.fromkeys(self._next, (0.0, _FIRST_PAUSE))
+        self._next = dict.fromkeys(self._next, (0.0, LOOK_BACKOFF.first))
 
     def _look_at(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> set[TopicPartition]:
         """Remove the finished entries; return the partitions of other leaderships' entries that stay."""
@@ -94,10 +96,10 @@ class HeadMaintenance:
     def _is_done(self, head: BrokerHead, key: EntryKey, entry: HeadEntry) -> bool:
         """True if the entry of another leadership may be removed; it is looked at with growing pauses."""
         now = self._clock()
-        due, pause = self._next.setdefault(key, (now + _FIRST_PAUSE, _FIRST_PAUSE))
+        due, pause = self._next.setdefault(key, (now + LOOK_BACKOFF.first, LOOK_BACKOFF.first))
         if now < due:
             return False
-        self._next[key] = now + pause, min(2 * pause, _LONGEST_PAUSE)
+        self._next[key] = now + pause, LOOK_BACKOFF.longer(pause)
         try:
             return self._abandoned.is_sealed(head, entry)
         except TidemarkError as error:

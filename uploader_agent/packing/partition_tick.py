@@ -11,9 +11,9 @@ import structlog
 
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.raw.manifest import PackedPart, compacts
+from tidemark.formats.raw.manifest import compacts
 from tidemark.formats.raw.pack import RangeContent, WrittenRange
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.heads import read_head
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.broker_head import BrokerHead, Unsealed, run_all
@@ -38,7 +38,7 @@ class RangeAdded:
     tick: PartitionTick
     place: LogPosition
     last: BatchHeader
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
     lineage: Lineage
 
 
@@ -110,10 +110,7 @@ class PartitionTick:
 
     def take(self, added: RangeAdded, written: WrittenRange) -> None:
         """Note a range that is stored."""
-        part = PackedPart(first=written.first, next=written.next, crc32c=written.crc32c, shipped_at=written.shipped_at)
-        state = added.place, added.last, added.opened
-        packed = Packed(part, written.size, written.begins_chain, written.pointer, *state)
-        self.packed.append(packed)
+        self.packed.append(Packed(written, added.place, added.last, added.opened))
         self.lineage, self.size = added.lineage, self.size + written.size
 
     def entry(self, now: float) -> HeadEntry:
@@ -123,7 +120,7 @@ class PartitionTick:
         assert confirmed is not None
         assert partition.led.topic_id is not None
         unsealed = partition.packed.own_unsealed(self.sealed_end)
-        unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].part.shipped_at))
+        unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].written.part.shipped_at))
         return HeadEntry(
             topic=partition.tp.topic,
             topic_id=partition.led.topic_id,
@@ -132,7 +129,7 @@ class PartitionTick:
             lineage=self.lineage.since(self.sealed_end).entries,
             restores=self.lineage.restores,
             tail_end=last.next,
-            last=last.pointer,
+            last=last.written.pointer,
             high_watermark=max(confirmed.high_watermark, last.next),
             observed_at=confirmed.asked_at,
             oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
@@ -146,9 +143,9 @@ class PartitionTick:
         if not self.packed:
             return self.partition.packed.next_range(self.sealed_end)
         last = self.packed[-1]
-        return NextRange(last.next, last.pointer, last.place, last.opened)
+        return NextRange(last.next, last.written.pointer, last.place, last.opened)
 
-    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[UnfinishedTransaction, ...] | None:
+    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at the next range's start, from the store; None if only the local log has them."""
         opened = next_range.opened
         if opened is None:

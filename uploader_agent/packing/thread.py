@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
+from tidemark.retry import Backoff
 from uploader_agent.observability.health import Stalled
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
@@ -23,11 +24,12 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller
 from uploader_agent.runtime import Runtime, Thread
 from uploader_agent.scheduling.throttle import StoreTraffic
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
-_TICK_AGAIN, _LONGEST_PAUSE = 1.0, 10.0
-"""Seconds after which a failed tick is repeated, at first and at most."""
+TICK_BACKOFF: Final = Backoff(1.0, 10.0)
+"""The pauses after which a failed tick is repeated."""
 
 _ANSWER_PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
@@ -127,9 +129,9 @@ class PackBuckets:
             self._stopped = True
         until = self._runtime.monotonic() + timeout
         for bucket in self.all:
-            bucket.thread.stop()
+            bucket.thread.worker.stop()
         for bucket in self.all:
-            bucket.thread.join(max(0.0, until - self._runtime.monotonic()))
+            bucket.thread.worker.join(max(0.0, until - self._runtime.monotonic()))
 
     @property
     def left(self) -> frozenset[TopicPartition]:
@@ -146,8 +148,8 @@ class PackBuckets:
         return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
     def _start(self, thread: PackThread) -> None:
-        self._watch(thread.name, thread.thread)
-        thread.start()
+        self._watch(thread.worker.name, thread.worker)
+        thread.worker.start()
 
 
 def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint, list[LedPartition]]]:
@@ -173,70 +175,45 @@ class PackThread:
         runtime: Runtime,
     ) -> None:
         """Maintain the head every ``interval()`` seconds. In ``traffic``, packs have priority over segments."""
-        self.name = name
         self._traffic = traffic
         self._packer = packer
         self._head_maintenance = head_maintenance
         self._interval = interval
         self._clock = runtime.monotonic
-        self._changed = runtime.condition()
+        self._lock = threading.Lock()
         self._wanted: dict[TopicPartition, LedPartition] = {}
         self._failed: dict[TopicPartition, LedPartition] = {}
         self._repeat_at = float("inf")
-        self._pause = _TICK_AGAIN
+        self._pause = TICK_BACKOFF.first
         self._maintain_at = 0.0
-        self._stopped = False
-        self.thread = runtime.thread(name, self._run)
-
-    def start(self) -> None:
-        """Pack from now on."""
-        self.thread.start()
+        self.worker = Worker(name, self._turn, runtime)
 
     def pack(self, partitions: Collection[LedPartition]) -> None:
         """Pack the new batches of ``partitions``, soon."""
         self._packer.backlog.add(partitions)
-        with self._changed:
+        with self._lock:
             self._wanted |= {partition.tp: partition for partition in partitions}
-            self._changed.notify_all()
+        self.worker.wake()
 
     def maintain(self) -> None:
         """Maintain the head now."""
-        with self._changed:
+        with self._lock:
             self._maintain_at = 0.0
-            self._changed.notify_all()
+        self.worker.wake()
 
     def forget(self, tps: Collection[TopicPartition]) -> None:
         """Drop partitions that this broker no longer leads, or leads under another epoch."""
-        with self._changed:
+        with self._lock:
             for tp in tps:
                 self._wanted.pop(tp, None)
                 self._failed.pop(tp, None)
                 self._packer.forget(tp)
 
-    def stop(self) -> None:
-        """Begin no more ticks."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
-
-    def join(self, timeout: float) -> None:
-        """Wait for the running tick, at most ``timeout`` seconds."""
-        if self.thread.ident is not None:
-            self.thread.join(timeout)
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._stopped and not self._wanted and (pause := self._next_time - self._clock()) > 0:
-                    self._changed.wait(pause)
-                if self._stopped:
-                    return
-                wanted = self._take()
-            self._work(wanted)
-
-    @property
-    def _next_time(self) -> float:
-        return min(self._repeat_at, self._maintain_at)
+    def _turn(self) -> float:
+        with self._lock:
+            wanted = self._take()
+        self._work(wanted)
+        return max(0.0, min(self._repeat_at, self._maintain_at) - self._clock())
 
     def _take(self) -> list[LedPartition]:
         wanted = {**self._failed, **self._wanted} if self._clock() >= self._repeat_at else self._wanted
@@ -256,12 +233,12 @@ class PackThread:
             logger.exception("packing_failed")  # the thread must go on: other partitions wait
             failed = wanted
         if not failed:
-            self._pause = _TICK_AGAIN if wanted else self._pause
+            self._pause = TICK_BACKOFF.first if wanted else self._pause
             return
-        with self._changed:
+        with self._lock:
             self._failed |= {partition.tp: partition for partition in failed}
             self._repeat_at = min(self._repeat_at, self._clock() + self._pause)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = TICK_BACKOFF.longer(self._pause)
 
 
 class Ticks:

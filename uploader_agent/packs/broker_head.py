@@ -27,8 +27,7 @@ from typing_extensions import override
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import Endpoint
-from tidemark.formats.raw import head as head_format
-from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, entry_json
+from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, entry_json, render
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.watermark_index import DamagedHead
 from tidemark.raw.heads import DamagedVersion, find_head, read_head
@@ -220,7 +219,7 @@ class BrokerHead:
             written_at=self._runtime.utc_now(),
         )
         store = self.cluster.store
-        key, body = head_format.render(head, self.cluster.keys, entries.lines)
+        key, body = render(head, self.cluster.keys, entries.lines)
         self.settled = False
         try:
             etag = store.put(key, body, crc32c=crc32c(body), if_match=self._etag, if_none_match=self._etag is None)

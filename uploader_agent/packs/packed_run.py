@@ -16,14 +16,14 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import batch_of
 from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, Range, RangePointer
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, carry_forward, scan_batches
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.packs import chain, live_end, live_part, read_range_bytes, read_range_line
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, batch_headers
 
-OpenAt = Callable[[int], tuple[UnfinishedTransaction, ...] | None]
+OpenAt = Callable[[int], tuple[OpenTransaction, ...] | None]
 """The transactions open at an offset, from sources other than packs; None if they do not have that."""
 
 
@@ -37,7 +37,7 @@ class PackedRun:
     start: int
     end: int
     data: bytes
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
     compacted: bool
 
 
@@ -207,10 +207,10 @@ def fullest(
     return {offset: batch for offset, batch in batches.items() if batch.header.next_offset <= end}, end
 
 
-def open_at_end(cluster: ClusterStore, last: RangePointer) -> tuple[UnfinishedTransaction, ...] | None:
+def open_at_end(cluster: ClusterStore, last: RangePointer) -> tuple[OpenTransaction, ...] | None:
     """The transactions open at the end of the range ``last``; None if its pack is gone. Raises as ``chain``."""
     try:
-        return tuple(opened.unfinished for opened in read_range_line(cluster, last).range.open)
+        return read_range_line(cluster, last).range.open
     except NotFound:
         return None
 
@@ -236,7 +236,7 @@ def last_batch_below(store: Store, ranges: Sequence[PackedRange], end: int) -> B
 
 def _opened(
     cluster: ClusterStore, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
-) -> tuple[UnfinishedTransaction, ...]:
+) -> tuple[OpenTransaction, ...]:
     """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it."""
     known = _known(cluster, ranges, start, open_at)
     if known is not None:
@@ -252,7 +252,7 @@ def _opened(
 
 def _known(
     cluster: ClusterStore, ranges: Iterable[PackedRange], at: int, open_at: OpenAt
-) -> tuple[UnfinishedTransaction, ...] | None:
+) -> tuple[OpenTransaction, ...] | None:
     if at == 0:
         return ()
     known = open_at(at)
@@ -261,6 +261,6 @@ def _known(
     for range_ in (packed.range for packed in ranges):
         opened = range_.open if range_.next == at else range_.open_before if range_.first == at else None
         if opened is not None:
-            return tuple(transaction.unfinished for transaction in opened)
+            return opened
     before = (packed.range.previous for packed in ranges if packed.range.first == at)
     return next((open_at_end(cluster, last) for last in before if last is not None), None)

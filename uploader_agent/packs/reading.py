@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import PackName, TopicPartition
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, last_batch_of
+from tidemark.formats.raw.manifest import LineagePairs, last_batch_of
 from tidemark.formats.raw.pack import (
     MOST_BYTES,
     MOST_LINE,
@@ -27,8 +27,14 @@ from tidemark.formats.raw.pack import (
     line_bytes,
     pack_name,
 )
-from tidemark.formats.table.plan import Aborted
-from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner, TransactionTracker, UnfinishedTransaction
+from tidemark.kafka_log import (
+    AbortedTransaction,
+    BatchHeader,
+    Lineage,
+    OpenTransaction,
+    SegmentScanner,
+    TransactionTracker,
+)
 from tidemark.kafka_log.indexes import is_abort
 from tidemark.storage import ClusterStore
 from uploader_agent.disk.segment_files import Bytes, OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name
@@ -79,7 +85,7 @@ class WantedRange:
     marks_gaps: bool = False
     """True if an empty segment marks a gap; otherwise compaction has emptied it."""
     previous: RangePointer | None = None
-    opened: tuple[UnfinishedTransaction, ...] | None = None
+    opened: tuple[OpenTransaction, ...] | None = None
     place: LogPosition | None = None
     before: BatchHeader | None = None
 
@@ -92,8 +98,8 @@ class PackedBatches:
     next: int
     data: bytes
     epochs: LineagePairs
-    opened: tuple[UnfinishedTransaction, ...]
-    aborts: tuple[Aborted, ...]
+    opened: tuple[OpenTransaction, ...]
+    aborts: tuple[AbortedTransaction, ...]
     max_timestamp: int | None
     lineage: Lineage
     place: LogPosition
@@ -138,7 +144,7 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
     return None
 
 
-def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[UnfinishedTransaction, ...]) -> RangeContent:
+def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[OpenTransaction, ...]) -> RangeContent:
     return RangeContent(
         topic=wanted.tp.topic,
         topic_id=wanted.topic_id,
@@ -148,8 +154,8 @@ def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[Unfinish
         epochs=batches.epochs,
         leader_epoch=wanted.leader_epoch,
         restores=batches.lineage.restores,
-        open=tuple(map(OpenTransaction.of, batches.opened)),
-        open_before=None if wanted.previous else tuple(map(OpenTransaction.of, opened)),
+        open=batches.opened,
+        open_before=None if wanted.previous else opened,
         aborts=batches.aborts,
         max_timestamp=batches.max_timestamp,
         compacted=wanted.compacted,
@@ -222,7 +228,7 @@ def _batches(
     place: LogPosition,
     size: int,
     lineage: Lineage,
-    opened: tuple[UnfinishedTransaction, ...],
+    opened: tuple[OpenTransaction, ...],
     wanted: WantedRange,
 ) -> PackedBatches:
     path, data = files.path(segment.name), segment.pread(place.position, size)
@@ -259,9 +265,9 @@ def _batches(
 class _BatchVerdicts:
     """The epochs of batches, -1 for formats before v2, and the transactions that their markers abort."""
 
-    def __init__(self, opened: tuple[UnfinishedTransaction, ...]) -> None:
+    def __init__(self, opened: tuple[OpenTransaction, ...]) -> None:
         self.epochs: list[tuple[int, int]] = []
-        self.aborts: list[Aborted] = []
+        self.aborts: list[AbortedTransaction] = []
         self._tracker = TransactionTracker(opened)
 
     def add(self, header: BatchHeader, data: bytes) -> None:
@@ -273,11 +279,11 @@ class _BatchVerdicts:
             self.aborts += self._aborted(header)
         self._tracker.observe(header)
 
-    def _aborted(self, marker: BatchHeader) -> Iterator[Aborted]:
+    def _aborted(self, marker: BatchHeader) -> Iterator[AbortedTransaction]:
         for opened in self._tracker.open:
             if opened.producer_id == marker.producer_id:
                 first, last = opened.first_offset, marker.base_offset
-                yield Aborted(producer_id=opened.producer_id, first_offset=first, last_offset=last)
+                yield AbortedTransaction(opened.producer_id, first, last)
 
 
 class Packs(Generic[Tag]):

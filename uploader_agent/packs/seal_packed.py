@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import PackedRange
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
@@ -46,7 +46,7 @@ def seal_packed(
     """
     lineage = known_lineage(lineage, entries, ranges)
 
-    def open_at(offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+    def open_at(offset: int) -> tuple[OpenTransaction, ...] | None:
         known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
         return transactions_open_at(route.partition, offset, lineage) if known is None else known
 

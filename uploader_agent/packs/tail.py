@@ -7,7 +7,7 @@ and the loop and the watermark index report it. Each method is one atomic step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -15,8 +15,8 @@ import structlog
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
-from tidemark.formats.raw.pack import PackedRange, RangePointer
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.formats.raw.pack import PackedRange, RangePointer, WrittenRange
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.kafka_log.batch import header_bytes, read_header
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import packed_end
@@ -35,7 +35,7 @@ class NextRange(NamedTuple):
     start: int
     previous: RangePointer | None = None
     place: LogPosition | None = None
-    opened: tuple[UnfinishedTransaction, ...] | None = None
+    opened: tuple[OpenTransaction, ...] | None = None
     last: RangePointer | None = None
 
 
@@ -48,7 +48,7 @@ class _LastRange(NamedTuple):
     length: int
     place: LogPosition
     header: bytes
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
 
     @property
     def pointer(self) -> RangePointer:
@@ -58,18 +58,15 @@ class _LastRange(NamedTuple):
 class Packed(NamedTuple):
     """A range that is stored and named by the head, and the state that the next range needs."""
 
-    part: PackedPart
-    size: int
-    begins_chain: bool
-    pointer: RangePointer
+    written: WrittenRange
     place: LogPosition
     last: BatchHeader
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
 
     @property
     def next(self) -> int:
         """The end of the range."""
-        return self.part.next
+        return self.written.part.next
 
 
 class Tail:
@@ -272,12 +269,12 @@ class Tail:
         """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
         with self._lock:
             for range_ in packed:
-                if self._known is None or range_.begins_chain:
-                    self._known = KnownRanges(range_.part.first)
-                if range_.begins_chain:
+                written, at = range_.written, range_.written.pointer
+                if self._known is None or written.begins_chain:
+                    self._known = KnownRanges(written.part.first)
+                if written.begins_chain:
                     self._former = None
-                self._known.add(range_.part, range_.size)
-                at = range_.pointer
+                self._known.add(written.part, written.size)
                 place, header = range_.place, header_bytes(range_.last)
                 self._last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
             if self._known is not None:
@@ -375,6 +372,17 @@ class PackedSources:
     ) -> list[PackedRange]:
         """The ranges of ``entries`` that reach beyond ``start`` on ``lineage``. Raises StoreError."""
         return [packed for entry in entries for packed in self._chain(route, entry, lineage, start)]
+
+    def history(
+        self, route: UploadRoute, brokers: Collection[int], lineage: Lineage, end: int, shared: Sequence[Shared]
+    ) -> tuple[list[PackedRange], int, list[Shared]]:
+        """The ranges beyond ``end``, where the seals end; and the end and the ``shared`` histories of seals and packs.
+
+        Raises the errors of :meth:`entries`.
+        """
+        entries = self.entries(route, brokers)
+        tails = shared_tails(entries, lineage)
+        return self.ranges(route, entries, lineage, end), max([end, *(tail.end for tail in tails)]), [*shared, *tails]
 
     @staticmethod
     def entries(route: UploadRoute, brokers: Collection[int]) -> list[HeadEntry]:

@@ -27,7 +27,7 @@ from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
-from uploader_agent.partitions.observation import Confirmed, Observation, Pace
+from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
 from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.remote_state import RemoteState
@@ -93,7 +93,8 @@ class LedPartition:
         self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
         """The broker's last answer; replaced as a whole, since other threads read it."""
-        self.pace = Pace()
+        self.question_pause = QUESTION_BACKOFF.first
+        """Seconds until the broker is asked again; they grow while its answers do not help."""
         self._hold = context.hold
         self._source = context.source
         self._monotonic = context.runtime.monotonic
@@ -229,15 +230,15 @@ class LedPartition:
         moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
         self._take(answer)
         if not self.outdated or (moved and self.waits_for_high_watermark()):
-            self.pace.reset()
+            self.question_pause = QUESTION_BACKOFF.first
         else:
-            self.pace.slow_down()
+            self.question_pause = QUESTION_BACKOFF.longer(self.question_pause)
         return True
 
     def unanswered(self, question: int) -> None:
         """Note that ``question`` got no answer."""
         if question > self._answered:
-            self.pace.slow_down()
+            self.question_pause = QUESTION_BACKOFF.longer(self.question_pause)
 
     def fall_back(self, offsets: Offsets) -> None:
         """Use ``offsets`` of the checkpoint, since the broker does not answer."""
@@ -430,9 +431,9 @@ class LedPartition:
     @property
     def found_parting(self) -> FoundParting | None:
         """Where the log parts from the stored history, once that is certain."""
-        found, found_at = self.uploader.parting, self.uploader.parted_at
-        if found is not None and found_at is not None and self.parting_told:
-            return FoundParting(found, found_at)
+        found = self.uploader.found_parting
+        if found is not None and self.parting_told:
+            return found
         return self._source.parting(self.tp, self.led.topic_id)
 
     @property
@@ -443,8 +444,8 @@ class LedPartition:
 
     def confirm_parting(self, asked_at: datetime) -> None:
         """Note that the broker, asked at ``asked_at``, leads the log: a log that it has to leave is not told."""
-        parted_at = self.uploader.parted_at if self.uploader.parting is not None else None
-        self.parting_told = parted_at is not None and (self.parting_told or asked_at > parted_at)
+        found = self.uploader.found_parting
+        self.parting_told = found is not None and (self.parting_told or asked_at > found.found_at)
 
     @property
     def last_batch(self) -> BatchHeader | None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tidemark.retry import Backoff
 from uploader_agent.broker.admin import Offsets
 from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.partition_dir import LogTail
 
-FIRST_PAUSE = 0.25
-"""Seconds until a high watermark below the log end is asked for again: followers must fetch first."""
+QUESTION_BACKOFF: Final = Backoff(0.25, 10.0)
+"""The pauses until a high watermark below the log end is asked for again.
 
-LONGEST_PAUSE = 10.0
-"""Seconds between two questions while the high watermark is stuck, for example because the followers are down."""
+Followers must fetch first, and it may be stuck, for example because they are down.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +78,3 @@ class Confirmed(NamedTuple):
 
     high_watermark: int
     asked_at: datetime
-
-
-class Pace:
-    """The pause before the broker is asked again: short at first, then growing while its answers do not help."""
-
-    def __init__(self) -> None:
-        self.seconds = FIRST_PAUSE
-
-    def reset(self) -> None:
-        """Ask soon again: the answer was the awaited one, or is closer to it."""
-        self.seconds = FIRST_PAUSE
-
-    def slow_down(self) -> None:
-        """Ask later next time: the answer did not help."""
-        self.seconds = min(LONGEST_PAUSE, 2 * self.seconds)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +28,7 @@ from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
+from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
 from uploader_agent.partitions.context import Context, LocalLog
@@ -92,10 +92,14 @@ class PartitionUploader:
         self.suspected = False
         """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
         not compared as a whole yet."""
-        self.parting: Parting | None = None
-        """Where the log parts from the stored history; nothing is stored of it then."""
-        self.parted_at: datetime | None = None
+        self.found_parting: FoundParting | None = None
+        """Where the log parts from the stored history; nothing is stored of it then. Replaced as a whole."""
         self._tail_wanted = False  # until offset.wm lists this leadership's tail
+
+    @property
+    def parting(self) -> Parting | None:
+        """The parting of :attr:`found_parting`."""
+        return self.found_parting.parting if self.found_parting is not None else None
 
     @property
     def route(self) -> UploadRoute:
@@ -286,9 +290,9 @@ class PartitionUploader:
         self._part(parting)
 
     def _part(self, parting: Parting | None) -> None:
-        if parting is not None and self.parting is None:
-            self.parted_at = self._context.runtime.utc_now()
-        self.parting = parting
+        known = self.found_parting
+        found_at = known.found_at if known is not None else self._context.runtime.utc_now()
+        self.found_parting = FoundParting(parting, found_at) if parting is not None else None
 
     def _check_packs(self, lineage: Lineage, base_offset: int) -> None:
         """Raise HistoriesPart if the log is not the one of which packs have the offsets from ``base_offset`` on."""
@@ -340,10 +344,8 @@ class PartitionUploader:
         parting = find_parting(partition, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
             brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
-            entries = self._sources.entries(self.route, {self._context.broker, *brokers})
-            ranges = self._sources.ranges(self.route, entries, lineage, log.end)
-            tails = shared_tails(entries, lineage)
-            end, shared = max([log.end, *(tail.end for tail in tails)]), [*log.shared, *tails]
+            brokers.add(self._context.broker)
+            ranges, end, shared = self._sources.history(self.route, brokers, lineage, log.end, log.shared)
             if ranges:
                 parting = find_parting(partition, files, lineage, ranges, end=end, shared=shared, since=since)
         if parting is None or (parting.local is None and not whole):

@@ -6,6 +6,7 @@ is merged with the next one of its kind, so that many hints become one question.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,6 +21,7 @@ from uploader_agent.disk.partition_dir import LogTail
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.worker import UNTIL_WOKEN, Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -75,58 +77,50 @@ Answer = LeadersAnswer | OffsetsAnswer
 
 
 class Poller:
-    """Asks the broker. Thread-safe. ``answered`` is called in the poller's thread when :meth:`take` has an answer."""
+    """Asks the broker. Thread-safe. ``answered`` is called in the worker's thread when :meth:`take` has an answer."""
 
     def __init__(self, metadata: Metadata, answered: Callable[[], None], runtime: Runtime = MACHINE) -> None:
-        """Prepare to ask; the first question follows :meth:`start`, or :meth:`answer_all`."""
+        """Prepare to ask; the first question follows the start of the ``worker``, or :meth:`answer_all`.
+
+        A question that hangs when the worker is stopped is abandoned: it cannot be ended, and changes nothing.
+        """
         self._metadata = metadata
         self._answered = answered
         self._runtime = runtime
         self._clock = runtime.monotonic
-        self._changed = runtime.condition()
+        self._lock = threading.Lock()
         self._leaders: Collection[TopicPartition] | None = None
         self._everything = False  # True if the next question about leaders is about everything that the broker leads
         self._offsets: dict[TopicPartition, Question] = {}
         self._leaders_next = False  # True if the question about leaders is next, when both kinds wait
         self._answers: list[Answer] = []
         self._asked_at: float | None = None
-        self._stopped = False
         self._cleanup: Mapping[str, Cleanup] = {}
         self._cleanup_at = -float("inf")
-        self.thread = runtime.thread("metadata", self._run)
-
-    def start(self) -> None:
-        """Ask from now on, in a thread."""
-        self.thread.start()
-
-    def stop(self) -> None:
-        """Ask no more. A hanging question is abandoned: it cannot be ended, and changes nothing."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify_all()
+        self.worker = Worker("metadata", self._turn, runtime)
 
     def ask_leaders(self, wanted: Collection[TopicPartition], *, everything: bool = False) -> None:
         """Ask for the leaders of the partitions ``wanted``; with ``everything`` also what else this broker leads."""
-        with self._changed:
+        with self._lock:
             self._leaders = wanted
             self._everything = self._everything or everything
-            self._changed.notify_all()
+        self.worker.wake()
 
     def ask_offsets(self, questions: Mapping[TopicPartition, Question]) -> None:
         """Ask for the offsets of partitions that this broker leads."""
-        with self._changed:
+        with self._lock:
             self._offsets |= questions
-            self._changed.notify_all()
+        self.worker.wake()
 
     def take(self) -> list[Answer]:
         """The answers since the last call, in order."""
-        with self._changed:
+        with self._lock:
             answers, self._answers = self._answers, []
             return answers
 
     def open_for(self) -> float:
         """Seconds for which the current question has been without an answer; 0 without a question."""
-        with self._changed:
+        with self._lock:
             return 0.0 if self._asked_at is None else self._clock() - self._asked_at
 
     def hangs(self, patience: float) -> bool:
@@ -139,20 +133,16 @@ class Poller:
             pass
         return self.take()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._offsets or self._leaders is not None)
-                if self._stopped:
-                    return
-            self._answer_one()
-            with self._changed:
-                if not self._stopped:
-                    self._answered()
+    def _turn(self) -> float:
+        if not self._answer_one():
+            return UNTIL_WOKEN
+        if not self.worker.stopped:
+            self._answered()
+        return 0.0
 
     def _answer_one(self) -> bool:
         """Ask the next question. Offsets come first, since a segment may wait for them, but not twice in a row."""
-        with self._changed:
+        with self._lock:
             offsets: dict[TopicPartition, Question] = {}
             leaders, everything = None, self._everything
             if self._leaders is not None and (self._leaders_next or not self._offsets):
@@ -164,7 +154,7 @@ class Poller:
             self._leaders_next = leaders is None
             self._asked_at = self._clock()
         answer = self._offsets_of(offsets) if leaders is None else self._leaders_of(leaders, everything=everything)
-        with self._changed:
+        with self._lock:
             self._asked_at = None
             self._answers.append(answer)
         return True

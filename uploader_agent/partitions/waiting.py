@@ -200,5 +200,5 @@ def _behind(partition: LedPartition, high_watermark: int, end: str, unreachable:
         return (
             f"the last known high watermark {high_watermark} is below {end}, and there is no newer one: {unreachable}"
         )
-    asked = f"it is asked for again every {partition.pace.seconds:g} s"
+    asked = f"it is asked for again every {partition.question_pause:g} s"
     return f"the high watermark {high_watermark} is below {end}: followers have not fetched that yet; {asked}"

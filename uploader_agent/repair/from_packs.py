@@ -25,9 +25,9 @@ import structlog
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, PackedPart, SegmentManifest, last_batch_of
+from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentManifest, last_batch_of
 from tidemark.formats.raw.pack import PackedRange
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_log.same_batch import described, is_same
 from tidemark.raw.objects import REACH, StoredManifest, pieces, pieces_between, read_manifest
@@ -175,8 +175,8 @@ class FromPacks:
         Without ``replaced`` the store has the ``.log`` already, under ``etag``: an earlier run put it.
         """
         store, keys, before = self._partition.store, self._partition.keys, stored.manifest
-        opened = tuple(transaction.unfinished for transaction in whole.manifest.open_transactions)
-        new = {*opened} - {transaction.unfinished for transaction in before.open_transactions}
+        opened = whole.manifest.open_transactions
+        new = {*opened} - {*before.open_transactions}
         if new:
             tell_following(self._partition, before, opened, new, self._lineage)
         log = ObjectSum(size=whole.log.content.size, crc32c=f"{whole.log.crc32c:08x}", etag=etag)
@@ -232,7 +232,7 @@ def _described(
     starts = dict(before.lineage)
     for epoch, start in summary.epochs:
         starts[epoch] = min(start, starts.get(epoch, start))
-    opened = tuple(map(OpenTransaction.of, summary.open_transactions))
+    opened = summary.open_transactions
     return before.model_copy(
         update={
             "last_batch_end": summary.next_offset,
@@ -350,7 +350,7 @@ class Undecided(TidemarkError):
 
 def transactions_open_at_start(
     partition: PartitionStore, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
-) -> tuple[UnfinishedTransaction, ...]:
+) -> tuple[OpenTransaction, ...]:
     """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
 
     Raises:
@@ -363,7 +363,7 @@ def transactions_open_at_start(
         return known
     for _, range_ in ranges:
         if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
-            return tuple(txn.unfinished for txn in range_.open)
+            return range_.open
     rule = f"the transactions open at offset {base} are unknown"
     raise Undecided(
         f"{partition.keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs"
@@ -373,8 +373,8 @@ def transactions_open_at_start(
 def tell_following(
     partition: PartitionStore,
     after: SegmentManifest,
-    opened: tuple[UnfinishedTransaction, ...],
-    new: Collection[UnfinishedTransaction],
+    opened: tuple[OpenTransaction, ...],
+    new: Collection[OpenTransaction],
     lineage: Lineage,
 ) -> None:
     """Make indexes and manifests of the segments behind ``after`` again, up to the segment that decides all ``new``.
@@ -393,12 +393,13 @@ def tell_following(
             if not left:
                 break
             rebuilt = _rebuilt(partition, stored.manifest, now, lineage, put)
-            now = tuple(transaction.unfinished for transaction in rebuilt.open_transactions)
+            now = rebuilt.open_transactions
             left &= {*now}
             if put is put_derived and rebuilt != stored.manifest:
                 manifests.write_over(partition, rebuilt, stored)
         if left:
-            rule = f"no later segment decides the transaction of producer {min(left).producer_id}"
+            producer = min(transaction.producer_id for transaction in left)
+            rule = f"no later segment decides the transaction of producer {producer}"
             raise Undecided(f"{partition.keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
 
 
@@ -418,7 +419,7 @@ def _behind(partition: PartitionStore, after: SegmentManifest, lineage: Lineage)
 def _rebuilt(
     partition: PartitionStore,
     manifest: SegmentManifest,
-    opened: tuple[UnfinishedTransaction, ...],
+    opened: tuple[OpenTransaction, ...],
     lineage: Lineage,
     put: PutDerived,
 ) -> SegmentManifest:
@@ -429,11 +430,10 @@ def _rebuilt(
             f"{partition.keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first"
         )
     if not log.size:
-        return manifest.model_copy(update={"open_transactions": tuple(map(OpenTransaction.of, opened))})
+        return manifest.model_copy(update={"open_transactions": opened})
     own = manifest.history.with_history(lineage)
     summary, _, sums = reindex(partition, manifest.name, log, KnownLineages.of(None, own), opened, put)
-    opened_then = tuple(map(OpenTransaction.of, summary.open_transactions))
-    return manifest.model_copy(update={"objects": sums, "open_transactions": opened_then})
+    return manifest.model_copy(update={"objects": sums, "open_transactions": summary.open_transactions})
 
 
 def _only_sum(_store: Store, _key: str, ours: Summed) -> ObjectSum:

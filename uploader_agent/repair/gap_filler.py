@@ -16,7 +16,7 @@ import structlog
 from tidemark.errors import FormatError, StoreError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, parse_index
-from tidemark.formats.table.index_cache import IndexCache, ReadError
+from tidemark.formats.table.object_cache import ObjectCache, ReadError
 from tidemark.intervals import Interval, Intervals
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
@@ -24,11 +24,12 @@ from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.repair.replica_upload import Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.runtime import EventLike
+from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import FillSettings
 from uploader_agent.stored import watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.upload.route import UploadRoute
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -43,6 +44,7 @@ class GapFiller:
     """Fills gaps of partitions that other brokers lead, from the replicas of this broker.
 
     ``sleep`` waits some seconds, or fewer when the agent stops. ``accepts_topic`` returns True if a topic is uploaded.
+    ``settings`` and ``led`` return the current settings, and the partitions that this broker leads now.
     """
 
     def __init__(
@@ -54,6 +56,9 @@ class GapFiller:
         metrics: Metrics,
         sleep: Callable[[float], object],
         hold: Hold,
+        settings: Callable[[], FillSettings],
+        led: Callable[[], Collection[TopicPartition]],
+        runtime: Runtime = MACHINE,
     ) -> None:
         self._resolve = incarnations.resolve
         self._broker = broker
@@ -62,9 +67,12 @@ class GapFiller:
         self._metrics = metrics
         self._sleep = sleep
         self._hold = hold
+        self._settings = settings
+        self._led = led
+        self.worker = Worker("fill", self._take_turn, runtime, failed=self._has_failed)
         cluster = incarnations.storage.cluster_store()
         own = cluster.keys.broker_gaps(broker)
-        self._indexes = IndexCache(cluster.store, cluster.keys.gaps, parse_index, skip=(own,), on_failure=_log_failure)
+        self._indexes = ObjectCache(cluster.store, cluster.keys.gaps, parse_index, skip=(own,), on_failure=_log_failure)
         self._handled: set[HandledSegment] = set()
 
     def turn(self, led: Collection[TopicPartition], *, delay: float = 0.0) -> int:
@@ -92,19 +100,23 @@ class GapFiller:
                 logger.warning("gap_not_filled", partition=str(_tp(entry)), kind=kind, error=str(error))
         return filled
 
-    def run(
-        self, stopping: EventLike, settings: Callable[[], FillSettings], led: Callable[[], Collection[TopicPartition]]
-    ) -> None:
-        """Run a turn every ``interval``, give or take a quarter, until ``stopping`` is set."""
-        while True:
-            interval = settings().interval.total_seconds()
-            if stopping.wait(interval * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
-                return
-            try:
-                if settings().enabled:
-                    self.turn(led(), delay=min(_LONGEST_DELAY, interval / 4))
-            except Exception as error:  # gap filling is optional: no error of a turn may end it
-                logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
+    def start(self) -> None:
+        """Take a turn every ``interval``, give or take a quarter, in a thread."""
+        self.worker.start(after=self._pause())
+
+    def _take_turn(self) -> float:
+        settings = self._settings()
+        if settings.enabled:
+            self.turn(self._led(), delay=min(_LONGEST_DELAY, settings.interval.total_seconds() / 4))
+        return self._pause()
+
+    def _has_failed(self, error: Exception) -> float:
+        """Report an error of a turn, which does not end the thread: gap filling is optional."""
+        logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
+        return self._pause()
+
+    def _pause(self) -> float:
+        return self._settings().interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load
 
     def _release_covered(self, led: Collection[TopicPartition]) -> None:
         """Release the held segments that other leaders' watermarks now cover."""

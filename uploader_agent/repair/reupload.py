@@ -18,7 +18,7 @@ import structlog
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import ListedObject
@@ -155,7 +155,7 @@ class Reupload:
         self,
         log: ListedObject,
         stored: StoredManifest | None,
-        open_before: tuple[UnfinishedTransaction, ...],
+        open_before: tuple[OpenTransaction, ...],
         surroundings: Surroundings,
         lineage: Lineage,
     ) -> StoredManifest | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Hashable
-from datetime import timedelta
 
 import structlog
 
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, Refused, StoreError
 from tidemark.formats.keys import TopicPartition
+from tidemark.retry import Backoff
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.observability.log_config import ErrorDeduplicator, Level
 from uploader_agent.observability.metrics import Metrics
@@ -25,22 +25,6 @@ _LOUD = (FormatError, ContinuityError, OSError)
 """Errors after which a person must act; the agent continues to try."""
 
 
-class Backoff:
-    """Seconds to wait after the n-th failure in a row: doubling, capped, and spread by up to a half."""
-
-    def __init__(
-        self, initial: timedelta, cap: timedelta, spread: Callable[[float, float], float] = random.uniform
-    ) -> None:
-        self._initial = initial.total_seconds()
-        self._cap = cap.total_seconds()
-        self._spread = spread
-
-    def after(self, failures: int) -> float:
-        """The pause after ``failures`` failures in a row, which are at least one."""
-        longest = min(self._cap, self._initial * 2.0 ** min(failures - 1, 30))
-        return self._spread(longest / 2, longest)
-
-
 class Failures:
     """Failures in a row by partition, and their reports in the log and the metrics. Thread-safe.
 
@@ -48,10 +32,18 @@ class Failures:
     a segment was uploaded, or when none of the refused partitions is left.
     """
 
-    def __init__(self, backoff: Backoff, metrics: Metrics, repeats: ErrorDeduplicator) -> None:
+    def __init__(
+        self,
+        backoff: Backoff,
+        metrics: Metrics,
+        repeats: ErrorDeduplicator,
+        spread: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        """A pause lies between the one of ``backoff`` and its half; ``spread`` chooses where."""
         self.backoff = backoff
         self._metrics = metrics
         self._repeats = repeats
+        self._spread = spread
         self._lock = threading.Lock()
         self._in_a_row: dict[TopicPartition, int] = {}
         self._troubles: dict[TopicPartition, dict[Hashable, dict[str, str]]] = {}
@@ -63,7 +55,8 @@ class Failures:
         self._metrics.failures.labels(kind).inc()
         with self._lock:
             failures = self._in_a_row[tp] = self._in_a_row.get(tp, 0) + 1
-            pause = self.backoff.after(failures)
+            longest = self.backoff.after(failures)
+            pause = self._spread(longest / 2, longest)
             event: dict[str, object] = {"partition": str(tp), "kind": kind, "error": str(error)}
             if isinstance(error, _QUIET):
                 logger.debug("job_outdated", **event, again_in=round(pause, 3))

@@ -9,16 +9,18 @@ import structlog
 
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import TopicPartition
+from tidemark.retry import Backoff
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.scheduling.retry import Backoff, Failures
+from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.settings import UploadSettings
 from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -40,6 +42,11 @@ def is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
+def backoff_of(settings: UploadSettings) -> Backoff:
+    """The pauses after the failures of a partition."""
+    return Backoff(settings.retry_initial.total_seconds(), settings.retry_cap.total_seconds())
+
+
 class UploadWorkers:
     """``settings.concurrency`` threads over one queue. ``revisit`` is called with a partition to look at again."""
 
@@ -58,22 +65,21 @@ class UploadWorkers:
         self._metrics = metrics
         self._health = health
         self._revisit = revisit
-        self._failures = Failures(Backoff(settings.retry_initial, settings.retry_cap), metrics, repeats)
+        self._failures = Failures(backoff_of(settings), metrics, repeats)
         self._concurrency = settings.concurrency
         self._threads = 0
 
     def start(self) -> None:
         """Start all threads; they end when the queue is closed."""
         while self._threads < self._concurrency:
-            name = f"upload-{self._threads}"
-            thread = self._runtime.thread(name, self._work)
-            self._health.watch(name, thread)
-            thread.start()
+            worker = Worker(f"upload-{self._threads}", self._turn, self._runtime)
+            self._health.watch(worker.name, worker)
+            worker.start()
             self._threads += 1
 
     def reconfigure(self, settings: UploadSettings) -> None:
         """Apply other settings. If fewer threads are to run, the queue leaves the others without work."""
-        self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
+        self._failures.backoff = backoff_of(settings)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()
@@ -82,30 +88,33 @@ class UploadWorkers:
         """Drop the failures of a partition that this broker no longer leads."""
         self._failures.forget(tp)
 
-    def _work(self) -> None:
-        while (taken := self._queue.take()) is not None:
-            tp, task = taken
-            retry_after, slow_down, segment = 0.0, False, isinstance(task.job, SealRun)
-            again: float | None = None
+    def _turn(self) -> float | None:
+        """Carry out the next job; the queue, which all threads share, waits for it. None once the queue is closed."""
+        if (taken := self._queue.take()) is None:
+            return None
+        tp, task = taken
+        retry_after, slow_down, segment = 0.0, False, isinstance(task.job, SealRun)
+        again: float | None = None
+        self._measure()
+        try:
+            again = 0.0 if self._carry_out(task) else None
+            task.partition.succeeded()
+            self._failures.succeeded(tp, wrote=segment)
+            self._health.finished(segment=segment)
+        except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
+            slow_down = isinstance(error, SlowDown)
+            retry_after, message = self._failures.failed(tp, error)
+            if message:
+                task.partition.failed(message, local=is_local(error))
+            self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
+            again = retry_after
+        finally:
+            self._queue.done(tp, task, retry_after, slow_down=slow_down)
             self._measure()
-            try:
-                again = 0.0 if self._carry_out(task) else None
-                task.partition.succeeded()
-                self._failures.succeeded(tp, wrote=segment)
-                self._health.finished(segment=segment)
-            except Exception as error:  # noqa: BLE001 - an error of one partition must not stop the others
-                slow_down = isinstance(error, SlowDown)
-                retry_after, message = self._failures.failed(tp, error)
-                if message:
-                    task.partition.failed(message, local=is_local(error))
-                self._health.failed(f"{tp}: {type(error).__name__}: {error}", segment=segment)
-                again = retry_after
-            finally:
-                self._queue.done(tp, task, retry_after, slow_down=slow_down)
-                self._measure()
-            if again is not None:
-                # Only after the job counts as ended: if it is planned again, it would be taken for a running job.
-                self._revisit(tp, again)
+        if again is not None:
+            # Only after the job counts as ended: if it is planned again, it would be taken for a running job.
+            self._revisit(tp, again)
+        return 0.0
 
     def _measure(self) -> None:
         self._metrics.running.set(self._queue.running())

@@ -23,7 +23,7 @@ from tidemark.formats.base import Version
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import parse_index
-from tidemark.formats.table.index_cache import IndexCache
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.retry import Retry
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
@@ -109,7 +109,7 @@ class ClusterName:
         if known is None or known.value.cluster_id != former:
             owner = known.value.cluster_id if known else "no cluster"
             raise ConfigError("the command line", [("FORMER", f"{former} does not own the name, but {owner}")])
-        indexes = IndexCache(self._cluster.store, self._cluster.keys.indexes, parse_index)
+        indexes = ObjectCache(self._cluster.store, self._cluster.keys.indexes, parse_index)
         indexes.look()
         for error in indexes.failures.values():
             raise error

@@ -11,7 +11,12 @@ from tidemark.formats.raw.manifest import (
     ObjectSum,
     SegmentManifest,
 )
-from tidemark.kafka_log import Lineage, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import (
+    Lineage,
+    OpenTransaction,
+    carry_forward,
+    scan_batches,
+)
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo
@@ -78,7 +83,7 @@ def _description(manifest: SegmentManifest) -> tuple[object, ...]:
 
 def transactions_open_at(
     partition: PartitionStore, offset: int, lineage: Lineage
-) -> tuple[UnfinishedTransaction, ...] | None:
+) -> tuple[OpenTransaction, ...] | None:
     """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
 
     A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.

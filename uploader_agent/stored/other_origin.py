@@ -15,7 +15,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
-from tidemark.formats.table.index_cache import IndexCache
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.storage import ClusterStore
 from tidemark.store import ObjectInfo
 from uploader_agent.runtime import Runtime
@@ -39,7 +39,7 @@ class OtherOrigin:
 
     def __init__(self, cluster: ClusterStore, origin: Origin, runtime: Runtime) -> None:
         self._origin, self._runtime = origin, runtime
-        self._cache = IndexCache(cluster.store, cluster.keys.indexes, _Led)
+        self._cache = ObjectCache(cluster.store, cluster.keys.indexes, _Led)
         self._look_at = runtime.monotonic()
         self._lock = runtime.lock()
 

@@ -14,7 +14,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.objects import StoredManifest
 from tidemark.storage import StoredWatermark
 from uploader_agent.stored.stored_log import StoredLog
@@ -197,7 +197,7 @@ class RemoteState:
             last = self._log.stated_last
             return last if last is not None and last.next_offset <= end else None
 
-    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+    def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...] | None:
         """See :meth:`StoredLog.open_before`."""
         with self._lock:
             return self._log.open_before(base_offset)

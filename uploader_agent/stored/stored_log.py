@@ -22,7 +22,7 @@ from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.raw.segments import segment_of
 from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
@@ -50,7 +50,7 @@ class StoredSegment:
     readable_end: int
     state: str
     broker: int
-    open_transactions: tuple[UnfinishedTransaction, ...]
+    open_transactions: tuple[OpenTransaction, ...]
     lineage: Lineage
     last: BatchHeader | None = None
 
@@ -61,7 +61,6 @@ class StoredSegment:
         own = manifest.history
         diverged = own.divergence(lineage, end)
         readable = end if diverged is None else max(manifest.base_offset, diverged)
-        opened = tuple(transaction.unfinished for transaction in manifest.open_transactions)
         return cls(
             name=manifest.name,
             base_offset=manifest.base_offset,
@@ -69,7 +68,7 @@ class StoredSegment:
             readable_end=readable,
             state=manifest.state,
             broker=manifest.broker,
-            open_transactions=opened,
+            open_transactions=manifest.open_transactions,
             lineage=own,
             last=batch_of(manifest.last_batch) if manifest.last_batch and readable == manifest.next_offset else None,
         )
@@ -174,7 +173,7 @@ class StoredLog:
         below = [last for last in known if end is None or last.next_offset <= end]
         return max(below, key=lambda last: last.base_offset, default=None)
 
-    def open_before(self, base_offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+    def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at ``base_offset``, if a known segment on this lineage ends there; else None."""
         ends = (
             segment
@@ -281,12 +280,17 @@ def load(
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
         state.add(stored, lineage)
-    _find_last(partition, state)
-    state.is_split |= any(_is_left_early(segment, one) for segment in state.segments.values() for one in state.shared)
-    whole = (segment for segment in state.segments.values() if segment.state == "whole")
-    live = sorted((segment.base_offset, segment.readable_end) for segment in whole)
-    state.is_split |= any(end > base for (_, end), (base, _) in pairwise(live))
+    state.is_split = _find_last(partition, state) or _is_split(state)
     return state
+
+
+def _is_split(state: StoredLog) -> bool:
+    """True if the lineages and the ends of the segments alone show that :attr:`StoredLog.is_split`."""
+    segments = state.segments.values()
+    if any(_is_left_early(segment, one) for segment in segments for one in state.shared):
+        return True
+    live = sorted((segment.base_offset, segment.readable_end) for segment in segments if segment.state == "whole")
+    return any(end > base for (_, end), (base, _) in pairwise(live))
 
 
 def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
@@ -298,20 +302,25 @@ def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
     return (end if left is None else left) > max(segment.base_offset, segment.readable_end)
 
 
-def _find_last(partition: PartitionStore, state: StoredLog) -> None:
-    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere."""
+def _find_last(partition: PartitionStore, state: StoredLog) -> bool:
+    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere.
+
+    Returns True if this leader's lineage leaves the log within a batch.
+    """
     live = (segment for segment in state.segments.values() if segment.readable_end > segment.base_offset)
     newest = max(live, key=lambda segment: segment.readable_end, default=None)
     if newest is None or newest.last is not None or newest.state != "whole":
-        return
+        return False
     stored = read_manifest(partition, newest.name)
     if stored is None or (stored.manifest.batch_count == 0):
-        return
+        return False
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
         segment = segment_of(stored.manifest, partition.keys.manifest(newest.name), partition.store.url)
         last, split = histories.last_batches(partition.store, segment, newest.readable_end)
-        state.segments[newest.name], state.is_split = replace(newest, last=last), split is not None
+        state.segments[newest.name] = replace(newest, last=last)
+        return split is not None
+    return False
 
 
 def last_base_below(partition: PartitionStore, offset: int) -> int:

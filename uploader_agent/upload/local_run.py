@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, takewhile
 from typing import NamedTuple
 
-from tidemark.kafka_log import BatchHeader, UnfinishedTransaction, carry_forward, end_below
+from tidemark.kafka_log import BatchHeader, OpenTransaction, carry_forward, end_below
 from uploader_agent.disk.segment_files import (
     OpenFile,
     SegmentChanged,
@@ -53,8 +53,8 @@ def open_run(files: SegmentFiles, work: SealRun) -> LocalRun | None:
 
 
 def open_before(
-    files: SegmentFiles, run: LocalRun, segment_base: int, stored: Iterable[UnfinishedTransaction] | None
-) -> tuple[UnfinishedTransaction, ...]:
+    files: SegmentFiles, run: LocalRun, segment_base: int, stored: Iterable[OpenTransaction] | None
+) -> tuple[OpenTransaction, ...]:
     """The transactions open at the start of ``run``: from the broker's snapshot, the ``stored`` ones, or the log.
 
     ``segment_base`` is the base offset of its local segment. ``stored`` are the transactions open at the end of the

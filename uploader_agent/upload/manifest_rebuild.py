@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
-from tidemark.kafka_log import Lineage, SegmentScanner, SegmentSummary, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction, SegmentScanner, SegmentSummary
 from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.raw.objects import pieces
 from tidemark.storage import PartitionStore
@@ -34,7 +34,7 @@ def rebuild(
     name: SegmentName,
     log: ObjectInfo,
     lineages: KnownLineages,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     offsets: Offsets,
     cleanup: Cleanup,
     *,
@@ -56,7 +56,7 @@ def reindex(
     name: SegmentName,
     log: ObjectInfo,
     lineages: KnownLineages,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     put: PutDerived = create_derived,
 ) -> tuple[SegmentSummary, Lineage, dict[str, ObjectSum]]:
     """Read the stored ``.log`` of the segment ``name``, and store its indexes with ``put``.

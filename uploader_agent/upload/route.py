@@ -10,7 +10,6 @@ from pathlib import Path
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.manifest import (
     ObjectSum,
-    OpenTransaction,
     Origin,
     PackedPart,
     SegmentDamage,
@@ -86,7 +85,7 @@ class UploadRoute:
             batch_count=summary.batch_count,
             magics=summary.magics,
             codecs=summary.codecs,
-            open_transactions=tuple(map(OpenTransaction.of, summary.open_transactions)),
+            open_transactions=summary.open_transactions,
             log_start_offset=offsets.log_start_offset or 0,
             high_watermark=offsets.high_watermark,
             last_stable_offset=offsets.last_stable_offset,

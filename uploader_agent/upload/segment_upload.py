@@ -17,7 +17,7 @@ from tidemark.errors import SegmentError, TidemarkError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
 from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo
@@ -77,7 +77,7 @@ class SegmentSealer:
     cleanup: Cleanup
     judge: Callable[[ScannedSegment, Lineage], Lineage]
     watermark: Watermark | None = None
-    open_transactions: tuple[UnfinishedTransaction, ...] | None = None
+    open_transactions: tuple[OpenTransaction, ...] | None = None
     has_log: bool = False
     packed: tuple[PackedPart, ...] = ()
     compare_packs: bool = True
@@ -290,7 +290,7 @@ def _cut_at_contradiction(
     log: OpenFile,
     path: str,
     work: SealRun,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     lineage: Lineage,
     scanned: ScannedSegment,
 ) -> ScannedSegment:

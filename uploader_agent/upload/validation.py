@@ -17,9 +17,9 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart, SegmentDamage
 from tidemark.kafka_log import (
     BatchHeader,
+    OpenTransaction,
     SegmentScanner,
     SegmentSummary,
-    UnfinishedTransaction,
     open_transactions,
     parse_offset_checkpoint,
     parse_producer_snapshot,
@@ -48,7 +48,7 @@ def scan(
     log: OpenFile,
     path: str,
     base_offset: int,
-    open_before: Iterable[UnfinishedTransaction],
+    open_before: Iterable[OpenTransaction],
     parts: PartsOfRun | None = None,
 ) -> ScannedSegment:
     """Read all of ``log`` once; each batch is added to ``parts``."""
@@ -101,7 +101,7 @@ def cleanup_of(log_dir: Path, tp: TopicPartition, base_offset: int, cleanup: Cle
     return cleanup._replace(policy=f"compact,{cleanup.policy}") if base_offset < cleaned else cleanup
 
 
-def transactions_at(files: SegmentFiles, offset: int) -> tuple[UnfinishedTransaction, ...] | None:
+def transactions_at(files: SegmentFiles, offset: int) -> tuple[OpenTransaction, ...] | None:
     """The transactions open at ``offset`` in the broker's producer snapshot; None without a sound snapshot."""
     name = file_name(offset, "snapshot")
     file = files.open(name)

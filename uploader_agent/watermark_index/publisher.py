@@ -41,6 +41,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import IndexSettings
+from uploader_agent.worker import UNTIL_WOKEN, Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -126,6 +127,7 @@ class IndexThread:
     ) -> None:
         """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
+        self._former_is_read = False
         self._interval = interval
         self._indexes = indexes
         self._metrics = metrics
@@ -135,13 +137,7 @@ class IndexThread:
         self._shown: _Shown | None = None
         self._clock_measured_at = -_CLOCK_EVERY
         self._runtime = runtime
-        self._showing = runtime.event()
-        self._stopping = runtime.event()
-        self.thread = runtime.thread("index", self._run)
-
-    def start(self) -> None:
-        """Read the former index, then write."""
-        self.thread.start()
+        self.worker = Worker("index", self._turn, runtime)
 
     def take(self) -> Mapping[TopicPartition, IndexEntry] | None:
         """The index that this broker's agent wrote before its start, once; None until it was read."""
@@ -168,32 +164,34 @@ class IndexThread:
 
     def set_partitions(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
         """Set what the next index is about; ``partitions`` must not change afterwards."""
-        self._shown = _Shown(partitions, confirmed_at)
-        self._showing.set()
+        first, self._shown = self._shown is None, _Shown(partitions, confirmed_at)
+        if first:
+            self.worker.wake()
 
     def stop(self, timeout: float) -> None:
         """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
-        self._stopping.set()
-        self._showing.set()
-        if self.thread.ident is not None:
-            self.thread.join(timeout)
-        if not self.thread.is_alive():
+        self.worker.stop()
+        self.worker.join(timeout)
+        if not self.worker.is_alive():
             self._write(now=True)
 
-    def _run(self) -> None:
+    def _turn(self) -> float:
+        """Read the former index, unless the loop has gone on without it; then write what is shown."""
         self.measure_clock()
-        while (former := self._read()) is None and not (self._stopping.is_set() or self._showing.is_set()):
-            self._stopping.wait(_FORMER_READ_AGAIN)
-        if former is not None:
-            self._failing = None
-        self._former = former or {}
-        if not self._stopping.is_set():
-            self._progressed()
-        self._showing.wait()
-        while not self._stopping.is_set():
-            self.measure_clock()
+        if not self._former_is_read:
+            former = self._read()
+            if former is None and self._shown is None:
+                return _FORMER_READ_AGAIN
+            if former is not None:
+                self._failing = None
+            self._former, self._former_is_read = former or {}, True
+            if not self.worker.stopped:
+                self._progressed()
+        if self._shown is None:
+            return UNTIL_WOKEN
+        if not self.worker.stopped:
             self._write(now=False)
-            self._stopping.wait(self._interval)
+        return self._interval
 
     def measure_clock(self) -> None:
         """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Final, get_args
 
 import typer
@@ -158,7 +159,7 @@ def _accounted(state: PartitionState, classes: Counter[str], standing: Effective
         "classed": classed,
         "balanced": classed == state.next_offset,
         "truncated": standing.truncated.get(state.key, 0),
-        "held_by": [hold.model_dump(mode="json", by_alias=True) for hold in state.held_by],
+        "held_by": [asdict(hold) for hold in state.held_by],
     }
 
 

@@ -7,6 +7,7 @@ the problems that break the topics' promises of freshness, as agents, triggerer 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
@@ -106,7 +107,7 @@ def _partition(health: PartitionHealth, ledger: Ledger) -> dict[str, Any]:
         "state": state_of_partition(health),
         "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
         "remote_tier": [[*part] for part in health.remote_tier],
-        "held_by": [held.model_dump(mode="json", by_alias=True) for held in health.held_by],
+        "held_by": [asdict(held) for held in health.held_by],
     }
 
 
@@ -268,8 +269,8 @@ def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVers
     Raises:
         StoreError, FormatError: the watermark indexes, the last scan or a table cannot be read.
     """
-    brokers = indexes_of(deployment, cluster).brokers
-    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in brokers.items()}
+    objects = indexes_of(deployment, cluster).objects
+    by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in objects.items()}
     for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
         stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
         yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated

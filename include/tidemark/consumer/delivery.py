@@ -188,5 +188,5 @@ def _with_ends(aborted: list[tuple[int, int]], headers: Headers) -> list[Aborted
     for producer, first in aborted:
         own = markers["base_offset"][(markers["producer_id"] == producer) & (markers["base_offset"] >= first)]
         last = int(own[0]) if len(own) else MAX_OFFSET
-        transactions.append(AbortedTransaction(producer, first, last, last))
+        transactions.append(AbortedTransaction(producer, first, last))
     return transactions

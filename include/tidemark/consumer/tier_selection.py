@@ -18,6 +18,7 @@ from tidemark.consumer.tier_metadata import Scouts, Sight
 from tidemark.errors import GapError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.topics import RemotePartition
+from tidemark.retry import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,7 @@ class TierSelector:
             return False
         place.failed_at = position
         rest = place.outage.rest if place.outage is not None else 0.0
-        self._fall_back(tp, place, error, max(self._rules.refresh_seconds, min(2 * rest, LONGEST_REST_SECONDS)))
+        self._fall_back(tp, place, error, Backoff(self._rules.refresh_seconds, LONGEST_REST_SECONDS).longer(rest))
         return True
 
     def readable(self, tp: TopicPartition) -> None:

@@ -24,7 +24,8 @@ def aborted_mask(headers: Headers, aborted: Iterable[AbortedTransaction]) -> NDA
     """
     data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
     mask = np.zeros(len(headers), np.bool_)
-    producer_ids, firsts, lasts, _ = np.array(sorted(set(aborted)), np.int64).reshape(-1, 4).T
+    unique = {(transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in aborted}
+    producer_ids, firsts, lasts = np.array(sorted(unique), np.int64).reshape(-1, 3).T
     producers, starts = np.unique(producer_ids, return_index=True)
     bounds = np.append(starts, len(producer_ids))
     candidates = np.flatnonzero(data & np.isin(headers["producer_id"], producers))

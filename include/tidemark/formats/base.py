@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Self, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 from pydantic_core import CoreSchema, from_json
 
 from tidemark.errors import FormatError, LaterFormat
@@ -62,6 +62,16 @@ class Model(BaseModel):
         """The schema, with limits for all integers and lists."""
         limited: CoreSchema = _limited(handler(source))
         return limited
+
+
+def _as_model(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    schema = dict(_limited(handler.resolve_ref_schema(handler(source))))
+    schema.pop("ref", None)  # a copy of its own: the type is without limits elsewhere
+    return cast("CoreSchema", schema)
+
+
+AS_MODEL: Final = GetPydanticSchema(_as_model)
+"""Annotates a dataclass of a lower layer that is a piece of a stored object: it is read and written as a Model is."""
 
 
 class Versioned(Model):

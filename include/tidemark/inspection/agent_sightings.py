@@ -12,7 +12,7 @@ from typing import Final
 
 from tidemark.config import hint
 from tidemark.errors import NeverSeen, NotFound
-from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.storage import ClusterStore, Storage
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.topics import Deployment, TopicSettings
@@ -49,7 +49,7 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
         return
     if indexes.failures:
         raise next(iter(indexes.failures.values()))  # the topic's leader may be one of these brokers
-    agents = bool(indexes.brokers)
+    agents = bool(indexes.objects)
     why = _why(cluster, topic, storage.default().url, agents=agents)
     raise NeverSeen(f"{topic.cluster}/{topic.topic}: {why}")
 

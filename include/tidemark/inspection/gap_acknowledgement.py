@@ -15,7 +15,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import merge
-from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.intervals import Intervals
 from tidemark.storage import ClusterStore, OtherWatermark, PartitionStore, Storage
 from tidemark.store.identity import identity

@@ -14,14 +14,14 @@ from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
-from tidemark.formats.table.index_cache import IndexCache, log_failures, read_indexes
+from tidemark.formats.table.object_cache import ObjectCache, log_failures, read_indexes
 from tidemark.storage import Storage
 from tidemark.topics import Deployment
 
 log = logging.getLogger(__name__)
 
 
-def indexes_of(deployment: Deployment, cluster: str) -> IndexCache[WatermarkIndex]:
+def indexes_of(deployment: Deployment, cluster: str) -> ObjectCache[WatermarkIndex]:
     """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
     of = Storage(cluster, deployment.raw, deployment.store).cluster_store()
     return read_indexes(of.store, of.keys.indexes)
@@ -49,7 +49,7 @@ def leaders_of(
     storage = Storage(cluster, deployment.raw, deployment.store)
     for endpoint in heads_of(deployment, cluster):
         of = storage.cluster_store(endpoint)
-        cache = IndexCache(
+        cache = ObjectCache(
             of.store,
             of.keys.heads,
             lambda body, info: parse_head(body, info.key),

@@ -30,8 +30,8 @@ from tidemark.kafka_log.producer_snapshot import ProducerEntry, open_transaction
 from tidemark.kafka_log.scan import SegmentScanner, SegmentSummary, end_below, scan_batches
 from tidemark.kafka_log.transactions import (
     AbortedTransaction,
+    OpenTransaction,
     TransactionTracker,
-    UnfinishedTransaction,
     carry_forward,
     parse_txn_index,
 )
@@ -42,6 +42,7 @@ __all__ = [
     "Codec",
     "Lineage",
     "OffsetIndexEntry",
+    "OpenTransaction",
     "ProducerEntry",
     "Rule",
     "SegmentFileKind",
@@ -50,7 +51,6 @@ __all__ = [
     "TimeIndexEntry",
     "TimestampType",
     "TransactionTracker",
-    "UnfinishedTransaction",
     "carry_forward",
     "confirms_cut",
     "cut_points",

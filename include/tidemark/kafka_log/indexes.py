@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.kafka_log.batch import HEADER_SIZE, BatchHeader, Buffer, check_header, check_prefix, read_header
-from tidemark.kafka_log.transactions import AbortedTransaction, TransactionTracker, UnfinishedTransaction
+from tidemark.kafka_log.transactions import OpenTransaction, TransactionTracker
 
 INDEX_ENTRY_SIZE: Final = 8
 """Bytes of an ``.index`` entry: relative offset and position, 4 each."""
@@ -134,7 +134,7 @@ class DerivedIndexes:
     ``ControlRecordType``.
     """
 
-    def __init__(self, base_offset: int, size: int, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
+    def __init__(self, base_offset: int, size: int, open_before: Iterable[OpenTransaction] = ()) -> None:
         """``base_offset`` and ``size`` in bytes are the run's, ``open_before`` the transactions open at its start."""
         self._base_offset = base_offset
         self._interval = max(_INDEX_INTERVAL, size // _MOST_ENTRIES)
@@ -182,8 +182,7 @@ class DerivedIndexes:
         if first is None:
             return  # the transaction has no data in this partition, or compaction has removed it
         stable = min(opened.values(), default=marker.next_offset)
-        entry = AbortedTransaction(marker.producer_id, first, marker.base_offset, stable)
-        self._aborted += _ABORTED_ENTRY.pack(0, *entry)
+        self._aborted += _ABORTED_ENTRY.pack(0, marker.producer_id, first, marker.base_offset, stable)
 
 
 def is_abort(batch: bytes) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidemark.errors import FormatError
-from tidemark.kafka_log.transactions import UnfinishedTransaction
+from tidemark.kafka_log.transactions import OpenTransaction
 
 _HEAD = Struct(">hIi")
 _ENTRY = Struct(">qhiqiqiq")
@@ -50,20 +50,19 @@ def parse_producer_snapshot(raw: bytes, name: str) -> list[ProducerEntry]:
     return [ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(memoryview(raw)[_HEAD.size :])]
 
 
-def producer_snapshot(opened: Collection[UnfinishedTransaction]) -> bytes:
+def producer_snapshot(opened: Collection[OpenTransaction]) -> bytes:
     """The snapshot of a partition that remembers the producers of the transactions ``opened`` alone."""
     entries = (
-        ProducerEntry(producer_id, producer_epoch, -1, -1, 0, -1, -1, first_offset)
-        for producer_id, producer_epoch, first_offset in opened
+        ProducerEntry(one.producer_id, one.producer_epoch, -1, -1, 0, -1, -1, one.first_offset) for one in opened
     )
     body = len(opened).to_bytes(4, "big") + b"".join(_ENTRY.pack(*entry) for entry in entries)
     return _HEAD.pack(1, crc32c(body), len(opened)) + body[4:]
 
 
-def open_transactions(entries: list[ProducerEntry]) -> tuple[UnfinishedTransaction, ...]:
+def open_transactions(entries: list[ProducerEntry]) -> tuple[OpenTransaction, ...]:
     """The transactions open where the snapshot was taken, by first offset."""
     opened = [
-        UnfinishedTransaction(entry.producer_id, entry.producer_epoch, entry.current_transaction_first_offset)
+        OpenTransaction(entry.producer_id, entry.producer_epoch, entry.current_transaction_first_offset)
         for entry in entries
         if entry.current_transaction_first_offset >= 0
     ]

@@ -31,7 +31,7 @@ from tidemark.kafka_log.batch import (
     check_prefix,
     read_header,
 )
-from tidemark.kafka_log.transactions import TransactionTracker, UnfinishedTransaction
+from tidemark.kafka_log.transactions import OpenTransaction, TransactionTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SegmentSummary:
     """Of all batches, sorted by name."""
     epochs: tuple[tuple[int, int], ...]
     """(leader epoch, base offset) at the first batch and wherever the epoch changes, as found; v0 and v1 have none."""
-    open_transactions: tuple[UnfinishedTransaction, ...]
+    open_transactions: tuple[OpenTransaction, ...]
     """Open at the end, by first offset."""
     last: BatchHeader | None
 
@@ -75,7 +75,7 @@ class SegmentScanner:
         name: str,
         base_offset: int,
         *,
-        open_before: Iterable[UnfinishedTransaction] = (),
+        open_before: Iterable[OpenTransaction] = (),
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
         self._name = name

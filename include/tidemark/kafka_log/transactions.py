@@ -12,8 +12,9 @@ Source: Kafka's ``ProducerAppendInfo.append``, ``AbortedTxn`` and ``TransactionI
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.errors import FormatError
 from tidemark.kafka_log.batch import BatchHeader
@@ -24,7 +25,8 @@ TXN_INDEX_ENTRY_SIZE: Final = 34
 _ENTRY = Struct(">hqqqq")
 
 
-class UnfinishedTransaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
     """A transaction without its marker; ``first_offset`` is that of its first batch in this partition."""
 
     producer_id: int
@@ -32,22 +34,22 @@ class UnfinishedTransaction(NamedTuple):
     first_offset: int
 
 
-class AbortedTransaction(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
     """An aborted transaction: its producer's transactional data from ``first_offset`` to ``last_offset`` is void.
 
-    ``last_offset`` is the marker's. ``last_stable_offset`` is the partition's once the marker was written.
+    ``last_offset`` is the marker's.
     """
 
     producer_id: int
     first_offset: int
     last_offset: int
-    last_stable_offset: int
 
 
 class TransactionTracker:
     """Follows the open transactions of one partition from batch to batch; memory grows with open transactions only."""
 
-    def __init__(self, open_before: Iterable[UnfinishedTransaction] = ()) -> None:
+    def __init__(self, open_before: Iterable[OpenTransaction] = ()) -> None:
         self._open = {transaction.producer_id: transaction for transaction in open_before}
 
     def observe(self, header: BatchHeader) -> None:
@@ -57,18 +59,18 @@ class TransactionTracker:
         if header.is_control:
             self._open.pop(header.producer_id, None)
         elif header.producer_id not in self._open:
-            opened = UnfinishedTransaction(header.producer_id, header.producer_epoch, header.base_offset)
+            opened = OpenTransaction(header.producer_id, header.producer_epoch, header.base_offset)
             self._open[header.producer_id] = opened
 
     @property
-    def open(self) -> tuple[UnfinishedTransaction, ...]:
+    def open(self) -> tuple[OpenTransaction, ...]:
         """The open transactions, by first offset."""
         return tuple(sorted(self._open.values(), key=lambda transaction: transaction.first_offset))
 
 
 def carry_forward(
-    open_before: Iterable[UnfinishedTransaction], headers: Iterable[BatchHeader]
-) -> tuple[UnfinishedTransaction, ...]:
+    open_before: Iterable[OpenTransaction], headers: Iterable[BatchHeader]
+) -> tuple[OpenTransaction, ...]:
     """The transactions open after ``headers``, by first offset; ``open_before`` were open before them."""
     tracker = TransactionTracker(open_before)
     for header in headers:
@@ -84,7 +86,7 @@ def parse_txn_index(raw: bytes, name: str) -> list[AbortedTransaction]:
     if len(raw) % TXN_INDEX_ENTRY_SIZE:
         raise FormatError(name, f"{len(raw)} bytes are not a whole number of {TXN_INDEX_ENTRY_SIZE}-byte entries")
     aborted: list[AbortedTransaction] = []
-    for number, (version, *fields) in enumerate(_ENTRY.iter_unpack(raw)):
+    for number, (version, *fields, _last_stable_offset) in enumerate(_ENTRY.iter_unpack(raw)):
         if version != 0:
             raise FormatError(name, f"entry {number}: version {version} is not 0")
         transaction = AbortedTransaction(*fields)

@@ -17,10 +17,10 @@ from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.intervals import Intervals
+from tidemark.kafka_log import OpenTransaction
 from tidemark.topics import TopicSettings
 
 Key = tuple[int, int]

@@ -102,7 +102,7 @@ def _list(raw: pa.Array[Any], element: ColumnType) -> ConvertedColumn:
     lengths = np.zeros(len(raw) + 1, np.int32)
     lengths[1:] = _filled(pc.list_value_length(raw), 0).astype(np.int32)
     offsets = np.cumsum(lengths, dtype=np.int32)
-    bits = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
+    bits = None if not raw.null_count else pa.py_buffer(np.packbits(valid_rows(raw), bitorder="little").data)
     kind = pa.list_(child.column.type)
     column = pa.Array.from_buffers(kind, len(raw), [bits, pa.py_buffer(offsets.data)], children=[child.column])
     bad = np.unique(np.searchsorted(offsets, child.bad, "right") - 1).astype(np.int64)
@@ -134,7 +134,7 @@ def _instants(raw: pa.Array[Any], unit: str) -> ConvertedColumn:
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
     """Nanoseconds as microseconds, rounded down before 1970 too."""
     values = _filled(raw, 0) // 1000
-    validity = None if not raw.null_count else pa.py_buffer(np.packbits(_valid(raw), bitorder="little").data)
+    validity = None if not raw.null_count else pa.py_buffer(np.packbits(valid_rows(raw), bitorder="little").data)
     return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
 
 
@@ -238,7 +238,8 @@ def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
     return values
 
 
-def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
+def valid_rows(column: pa.Array[Any]) -> NDArray[np.bool_]:
+    """True for each row that is not null."""
     valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
     return valid
 

@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.ledger import Closing, Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
 from tidemark.intervals import Intervals
+from tidemark.kafka_log import OpenTransaction
 from tidemark.planning.common import following
 from tidemark.planning.date_finality import closing, may_close
 from tidemark.planning.partition_plan import CutOff, Decision, KnownPartition, changes_anything, decide, left_at, rewind

@@ -12,12 +12,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemark.formats.raw.gaps import Gap, GapReason
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import BranchCut, PartitionPlan
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.kafka_log import AbortedTransaction, Lineage, OpenTransaction
 from tidemark.raw.partition import PartitionView
 from tidemark.raw.segments import (
     Segment,

@@ -26,7 +26,7 @@ from tidemark.formats.raw.pack import (
 )
 from tidemark.formats.raw.slots import origin_of
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.kafka_log import Lineage
 from tidemark.raw.segments import Segment
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store
@@ -292,7 +292,5 @@ def segment_of_range(packed: PackedRange, store: str) -> Segment:
         aborts=None,
         max_timestamp=range_.max_timestamp,
         position=range_.position,
-        aborted=tuple(
-            AbortedTransaction(abort.producer_id, abort.first_offset, abort.last_offset, 0) for abort in range_.aborts
-        ),
+        aborted=range_.aborts,
     )

@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
-from tidemark.formats.raw.manifest import ObjectSum, OpenTransaction, Origin, PackedPart, SegmentManifest
-from tidemark.formats.table.plan import Aborted
+from tidemark.formats.raw.manifest import ObjectSum, Origin, PackedPart, SegmentManifest
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, carry_forward
+from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, OpenTransaction, carry_forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +218,11 @@ def decided_by(segments: Iterable[Segment], lineage: Lineage, end: int) -> int:
 
 def opened_after(before: Iterable[OpenTransaction], headers: Iterable[BatchHeader]) -> tuple[OpenTransaction, ...]:
     """The transactions open after ``headers``, given the transactions open ``before``."""
-    return tuple(map(OpenTransaction.of, carry_forward((transaction.unfinished for transaction in before), headers)))
+    return carry_forward(before, headers)
 
 
-def aborted_from(start: int, aborted: Iterable[AbortedTransaction]) -> tuple[Aborted, ...]:
+def aborted_from(start: int, aborted: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions that matter to offsets from ``start`` on, without duplicates, by their markers."""
     later = (transaction for transaction in aborted if transaction.last_offset >= start)
     unique = {(transaction.last_offset, transaction.first_offset, transaction.producer_id) for transaction in later}
-    return tuple(
-        Aborted(producer_id=producer, first_offset=first, last_offset=last) for last, first, producer in sorted(unique)
-    )
+    return tuple(AbortedTransaction(producer, first, last) for last, first, producer in sorted(unique))

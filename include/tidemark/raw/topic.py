@@ -22,8 +22,8 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, rank
-from tidemark.formats.table.index_cache import read_indexes
 from tidemark.formats.table.ledger import Ledger, PartitionState
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.formats.table.plan import PartitionPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index

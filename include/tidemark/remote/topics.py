@@ -13,7 +13,7 @@ from tidemark.config import hint
 from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
-from tidemark.formats.table.index_cache import IndexCache, log_failures
+from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.raw.partition import RawPartition
 from tidemark.remote.catalog.heads import HeadCache
 from tidemark.remote.catalog.masks import TopicMasks
@@ -104,7 +104,7 @@ class Observations:
         self._storage = storage
         self._lock = threading.Lock()
         self._looked_at: dict[Endpoint, float] = {}
-        self._indexes: dict[Endpoint, IndexCache[WatermarkIndex]] = {}
+        self._indexes: dict[Endpoint, ObjectCache[WatermarkIndex]] = {}
 
     def entries(self, topic: str, partition: int = 0) -> list[IndexEntry]:
         """The entries of all brokers for ``topic``; its ``partition`` determines the endpoint."""
@@ -136,7 +136,7 @@ class Observations:
     def _look(self, place: Endpoint) -> None:
         if place not in self._indexes:
             cluster = self._storage.cluster_store(place)
-            self._indexes[place] = IndexCache(
+            self._indexes[place] = ObjectCache(
                 cluster.store, cluster.keys.indexes, parse_index, on_failure=log_failures(log)
             )
         self._indexes[place].look()

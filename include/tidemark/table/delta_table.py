@@ -60,8 +60,8 @@ class TopicTable(NamedTuple):
         settings = {
             "max_retries": str(retry.ATTEMPTS - 1),
             "retry_timeout": _milliseconds(retry.SECONDS),
-            "backoff_config.init_backoff": _milliseconds(retry.FIRST_PAUSE),
-            "backoff_config.max_backoff": _milliseconds(retry.LONGEST_PAUSE),
+            "backoff_config.init_backoff": _milliseconds(retry.PAUSES.first),
+            "backoff_config.max_backoff": _milliseconds(retry.PAUSES.longest),
             "connect_timeout": _milliseconds(options.connect_timeout.total_seconds()),
             "timeout": _milliseconds(options.deadline.total_seconds()),
         }

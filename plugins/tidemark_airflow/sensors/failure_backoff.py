@@ -9,18 +9,19 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tidemark.retry import Backoff
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-FIRST = timedelta(seconds=30)
-LONGEST = timedelta(minutes=15)
+BACKOFF = Backoff(30.0, 900.0)
 _MOST_RUNS = 6
 """Failed runs in a row after which the wait is the longest: 30 s doubled five times is more than 15 minutes."""
 
 
 def delay(failures: int) -> timedelta:
     """The wait after this number of failed runs in a row: none, 30 s, 1 min, 2 min ... 15 min."""
-    return min(LONGEST, FIRST * 2.0 ** (min(failures, _MOST_RUNS) - 1)) if failures else timedelta(0)
+    return timedelta(seconds=BACKOFF.after(failures) if failures else 0)
 
 
 def failed_in_a_row(context: Context) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from tidemark.formats.keys import DeploymentKeys
-from tidemark.formats.table.index_cache import IndexCache
 from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark_airflow.triggers.readiness import Landed, landed_by
 
@@ -28,7 +28,7 @@ class CommittedLedgers:
     def __init__(self, store: Store, keys: DeploymentKeys) -> None:
         self._keys = keys
         self._lock = threading.Lock()
-        self._copies = IndexCache(store, keys.committed, _landed_of, limit=Ledger.most_bytes)
+        self._copies = ObjectCache(store, keys.committed, _landed_of, limit=Ledger.most_bytes)
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -43,7 +43,7 @@ class CommittedLedgers:
 
     def landed(self, topic: str) -> LandedTopic:
         """Landed offsets of ``topic`` at the last :meth:`look`; empty if there is no copy."""
-        copy = self._copies.brokers.get(self._keys.committed_ledger(topic))
+        copy = self._copies.objects.get(self._keys.committed_ledger(topic))
         return _NOTHING if copy is None or copy.kept is None else copy.kept
 
 

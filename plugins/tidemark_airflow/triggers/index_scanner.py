@@ -21,10 +21,11 @@ from tidemark.formats.base import Model
 from tidemark.formats.keys import ControlKeys, DeploymentKeys
 from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import parse_index
-from tidemark.formats.table.index_cache import IndexCache, log_failures
+from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.led_partitions import heads_of
 from tidemark.installation import VERSION
+from tidemark.retry import Backoff
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
@@ -106,7 +107,7 @@ class IndexScanner:
         self._source = source
         self._store = open_one(source.store, source.options)
         self._lake = open_one(source.lake, source.options)
-        self._indexes = IndexCache(self._store, source.folder, _rows_of, on_failure=log_failures(log, logging.ERROR))
+        self._indexes = ObjectCache(self._store, source.folder, _rows_of, on_failure=log_failures(log, logging.ERROR))
         self._heads = [_HeadsIn(folder, open_one(folder.store, source.options)) for folder in source.heads]
         self._last = Scan({})
         self._merged: Mapping[_Place, Sequence[Row]] = {}  # the rows by object that ``_last`` is made of
@@ -117,8 +118,7 @@ class IndexScanner:
     @property
     def pause(self) -> float:
         """Seconds until the next :meth:`scan`: twice as long after each failure in a row, up to a minute."""
-        seconds = self._source.seconds
-        return max(seconds, min(_LONGEST_PAUSE, seconds * 2.0 ** min(self._failures, 16)))
+        return Backoff(self._source.seconds, _LONGEST_PAUSE).after(self._failures + 1)
 
     def scan(self) -> Scan:
         """The current rows; a store error is logged and reported in the scan, never raised."""
@@ -150,7 +150,7 @@ class IndexScanner:
             cluster=self._source.cluster,
             at=utc_now(),
             seconds=round(seconds, 3),
-            listed=len(self._indexes.brokers),
+            listed=len(self._indexes.objects),
             read=self._read,
             failing_since=self._last.failing_since,
             error=self._last.failure,
@@ -174,7 +174,7 @@ class _HeadsIn:
 
     def __init__(self, folder: HeadsFolder, store: Store) -> None:
         self.folder = folder
-        self.cache = IndexCache(
+        self.cache = ObjectCache(
             store, folder.folder, _rows_of_head, limit=Head.most_bytes, on_failure=log_failures(log, logging.ERROR)
         )
 

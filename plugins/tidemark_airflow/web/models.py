@@ -11,9 +11,9 @@ from typing import Final, Literal, get_args
 from pydantic import AwareDatetime, BaseModel, Field
 
 from tidemark.formats.raw.gaps import Acknowledgement
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.inspection.data_flow import TableColumn
 from tidemark.inspection.offset_lineage import Derived, SegmentInfo
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.judgement import TopicState
 from tidemark.monitoring.overview import TopicSample
 from tidemark_airflow.web.offset_strips import StripSpan

@@ -21,7 +21,7 @@ from tidemark.formats.base import StoredObject, canonical, parse_json
 from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
-from tidemark.formats.table.index_cache import BrokerIndex, IndexCache, log_failures
+from tidemark.formats.table.object_cache import CachedObject, ObjectCache, log_failures
 from tidemark.inspection.led_partitions import heads_of, with_heads
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
@@ -53,9 +53,9 @@ class PackedIndexes:
         default = resolver_of(deployment.raw).default()
         self._folder = ControlKeys(default.prefix, cluster).indexes
         store = open_store(default.store, deployment.store)
-        self._indexes = IndexCache(store, self._folder, partial(_pack, WatermarkIndex), on_failure=log_failures(log))
+        self._indexes = ObjectCache(store, self._folder, partial(_pack, WatermarkIndex), on_failure=log_failures(log))
         self._heads = [
-            IndexCache(
+            ObjectCache(
                 open_store(endpoint.store, deployment.store),
                 ControlKeys(endpoint.prefix, cluster).heads,
                 partial(_pack, Head),
@@ -82,7 +82,7 @@ class PackedIndexes:
 
         An index that was read before may name the topics of that time, any other index may name each topic.
         """
-        failures = [failure for broker in self._indexes.brokers.values() if (failure := _failure_of(broker, topic))]
+        failures = [failure for cached in self._indexes.objects.values() if (failure := _failure_of(cached, topic))]
         more = [f"and {len(failures) - _MOST_LISTED} more"] if len(failures) > _MOST_LISTED else []
         return "; ".join([*filter(None, [self._failure]), *failures[:_MOST_LISTED], *more])
 
@@ -137,11 +137,11 @@ def _unpack_head(packed: _Packed, topic: str) -> Head | None:
         return None
 
 
-def _failure_of(broker: BrokerIndex[_Packed], topic: str | None) -> str:
+def _failure_of(cached: CachedObject[_Packed], topic: str | None) -> str:
     """The reason why the broker's index cannot be read, if it may name ``topic``."""
-    if broker.kept is not None and topic is not None and topic not in broker.kept.topics:
+    if cached.kept is not None and topic is not None and topic not in cached.kept.topics:
         return ""
-    return str(broker.error) if broker.error else broker.kept.failure if broker.kept else ""
+    return str(cached.error) if cached.error else cached.kept.failure if cached.kept else ""
 
 
 def _topics(index: Any, key: str) -> frozenset[str]:

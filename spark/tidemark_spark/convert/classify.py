@@ -72,16 +72,12 @@ class PartitionRules(NamedTuple):
             StoreError: a mask cannot be read.
         """
         lineage = np.array(plan.lineage, np.int64).reshape(-1, 2)
-        aborted = tuple(
-            AbortedTransaction(transaction.producer_id, transaction.first_offset, transaction.last_offset, 0)
-            for transaction in plan.aborted
-        )
         mask = OffsetMask()
         if plan.masks is not None:
             store = open_store(plan.masks.store, options)
             masks = [mask_of(store, key) for key in plan.masks.keys]
             mask = OffsetMask(masks, plan.masks.spared, restores=plan.restores)
-        return cls(lineage[:, 0], lineage[:, 1], aborted, mask)
+        return cls(lineage[:, 0], lineage[:, 1], plan.aborted, mask)
 
     def erased(self, start: int, end: int, *, compacted: bool) -> NDArray[np.int64]:
         """The erased offsets of ``[start, end)`` on the lineage, ascending."""

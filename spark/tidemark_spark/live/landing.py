@@ -20,6 +20,7 @@ from tidemark.planning import find_plan, plan_ingest, write_plan
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.raw.heads import LiveEnd
+from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import LIVE_BYTES, Deployment
@@ -30,8 +31,7 @@ from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.followed_schema import followed
 
-FIRST_PAUSE: Final = timedelta(seconds=30)
-LONGEST_PAUSE: Final = timedelta(minutes=15)
+BACKOFF: Final = Backoff(30.0, 900.0)
 """A topic that has failed is left out for 30 s, then for twice as long after each failure, up to 15 minutes.
 
 A topic with nothing to land is left out for 15 minutes, unless it moves. A topic that landed nothing because the store
@@ -107,9 +107,9 @@ def _prepared(deployment: Deployment, cluster: str, topic: TopicLanding, live_en
         plan = plan_ingest(table, attempt=topic.attempt, limit_bytes=LIVE_BYTES, raw=raw, close_dates=False)
     if plan.empty:
         record_unread(table, plan.created_at, plan.unread)
-        return _ended(topic, "empty", again=LONGEST_PAUSE if raw.unread.outage is None else FIRST_PAUSE)
+        return _ended(topic, "empty", again=BACKOFF.longest if raw.unread.outage is None else BACKOFF.first)
     if sum(task.size for task in plan.tasks) > LIVE_BYTES:
-        return _ended(topic, "backlog", again=table.topic.window.age)
+        return _ended(topic, "backlog", again=table.topic.window.age.total_seconds())
     write_plan(table, plan)
     return Prepared(topic, table, plan, first=True)
 
@@ -137,11 +137,11 @@ def _own(topic: TopicLanding, step: Callable[[], Found]) -> Found | TopicLanding
         sys.stderr.write("".join([f"topic {topic.topic}:\n", *traceback.format_exception(error)]))
         detail = str(error) if isinstance(error, TidemarkError) else f"{type(error).__name__}: {error}"
         failures = topic.failures + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 16))
-        failed = _ended(topic, "failed", again=pause)
+        failed = _ended(topic, "failed", again=BACKOFF.after(failures))
         return failed.model_copy(update={"failures": failures, "detail": detail[:_MOST_DETAIL]})
 
 
-def _ended(topic: TopicLanding, status: LandingStatus, again: timedelta | None = None) -> TopicLanding:
-    again_at: datetime | None = None if again is None else utc_now() + again
+def _ended(topic: TopicLanding, status: LandingStatus, again: float | None = None) -> TopicLanding:
+    """``topic`` with its outcome; it is left out for ``again`` seconds."""
+    again_at: datetime | None = None if again is None else utc_now() + timedelta(seconds=again)
     return topic.model_copy(update={"status": status, "failures": 0, "detail": "", "again_at": again_at})

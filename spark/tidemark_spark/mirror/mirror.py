@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.mirror_status import MirrorState
+from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.topic_columns import DT
 from tidemark_spark.convert.field_ids import with_columns
@@ -45,7 +46,7 @@ _SLACK: Final = 20
 _LEAST: Final = timedelta(hours=1)
 """Time for which a reader of a replaced snapshot may still read its metadata."""
 
-_LONGEST_PAUSE_SECONDS: Final = 2.0
+_BACKOFF: Final = Backoff(0.1, 2.0)
 
 
 class SnapshotStep(NamedTuple):
@@ -81,7 +82,7 @@ def mirror(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTa
             seen = now
             if failures >= TRIES or not _may_pass(error):
                 raise
-            time.sleep(random.uniform(0, min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures)))  # noqa: S311 - spreads
+            time.sleep(random.uniform(0, _BACKOFF.after(failures)))  # noqa: S311 - spreads
 
 
 def _may_pass(error: MirrorError) -> bool:

@@ -24,6 +24,7 @@ from tidemark.formats.table.plan import RUN_LIMIT, RunPlan
 from tidemark.installation import VERSION
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
+from tidemark.retry import Backoff
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, live_files, stored_ledger
 from tidemark.table.tampering import check_untampered, files_digest
@@ -38,7 +39,7 @@ from tidemark_spark.run.success_markers import take_away
 TRIES: Final = 12
 """Failures in a row without a change of the table, after which a run gives up. The run may be started again."""
 
-_LONGEST_PAUSE_SECONDS: Final = 2.0
+_BACKOFF: Final = Backoff(0.1, 2.0)
 
 
 def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
@@ -83,8 +84,7 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             failures += 1
             if failures >= TRIES:
                 raise PublishError(f"{table.url}: not committed in {TRIES} tries; run it again: {error}") from error
-            pause = min(_LONGEST_PAUSE_SECONDS, 0.05 * 2**failures)
-            time.sleep(random.uniform(0, pause))  # noqa: S311 - only spreads writers in time
+            time.sleep(random.uniform(0, _BACKOFF.after(failures)))  # noqa: S311 - only spreads writers in time
         else:
             return ledger
 

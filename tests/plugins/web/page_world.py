@@ -14,9 +14,9 @@ import yaml
 from tests.plugins.world import CLUSTER, World, commit, entry, gap, state
 from tidemark.formats.keys import Endpoint, PackName, PartitionKeys
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark import Watermark, parse, render
 from tidemark.formats.table.ledger import DateState, PartitionState
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.overview import Overview, Samples, hours, read_overview
 from tidemark.table.evidence import EvidenceRow

@@ -8,9 +8,9 @@ import pytest
 
 from tests.plugins.world import entry, gap, state
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import PartitionState
+from tidemark.kafka_log import OpenTransaction
 from tidemark_airflow.web.offset_strips import spans_of
 
 OPEN = OpenTransaction(producer_id=1, producer_epoch=0, first_offset=40)

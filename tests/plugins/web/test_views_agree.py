@@ -17,10 +17,10 @@ from tests.plugins.world import CLUSTER, DATE, TOPIC_ID, World, commit, entry, g
 from tidemark.cli.app import app
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import DateState
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.judgement import WORDS, TopicState, exit_code
 from tidemark.table.delta_table import committed_ledger

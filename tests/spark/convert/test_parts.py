@@ -17,7 +17,8 @@ from tests.tidemark.kafka_log.build import Record, batch, empty, legacy, marker,
 from tidemark.decode import scan_headers
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.formats.table.ledger import new_attempt
-from tidemark.formats.table.plan import Aborted, PartitionPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, SegmentRange
+from tidemark.kafka_log import AbortedTransaction
 from tidemark.store import StoreOptions, open_store
 from tidemark_spark.cluster.executor import Shipment, in_worker
 from tidemark_spark.convert.classify import BatchVerdict, PartitionRules, judge
@@ -99,7 +100,7 @@ def runs(verdict: BatchVerdict) -> list[tuple[str, int, int]]:
 
 def test_every_batch_has_a_class() -> None:
     data = simple(0) + transactional(3, 7, 2) + transactional(5, 8, 2) + marker(7, 7, commit=False) + simple(8)
-    verdict = judged(data, 0, 11, aborted=[Aborted(producer_id=7, first_offset=3, last_offset=7)])
+    verdict = judged(data, 0, 11, aborted=[AbortedTransaction(7, 3, 7)])
     assert runs(verdict) == [("transaction_marker", 7, 8), ("aborted", 3, 5)]
     assert verdict.data["base_offset"].tolist() == [0, 5, 8]
     assert (verdict.span, verdict.records, verdict.next_offset, verdict.stop) == (8, 8, 11, None)

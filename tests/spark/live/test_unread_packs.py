@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tidemark.planning import plan_rebuild
 from tidemark.store import LocalStore
 from tidemark_spark.cli import land_live
 from tidemark_spark.convert import conversion
-from tidemark_spark.live.landing import LONGEST_PAUSE
+from tidemark_spark.live.landing import BACKOFF
 from tidemark_spark.run.driver import run
 
 ERRORS = (AccessDenied, UnknownOutcome, StoreError, NotFound)
@@ -123,7 +124,8 @@ def test_a_topic_of_which_nothing_can_be_read_is_tried_again_soon_or_when_it_mov
     landing = live.landing()
     again_at = landing.topics[0].again_at
     assert again_at is not None
-    assert again_at - landing.began_at < LONGEST_PAUSE, "as soon as after a failure, and no sooner than it moves"
+    pause = again_at - landing.began_at
+    assert pause < timedelta(seconds=BACKOFF.longest), "as soon as after a failure, and no sooner than it moves"
     assert len(unread(live, "orders")) == 2
 
 

@@ -20,8 +20,8 @@ from tests.tidemark.kafka_log.build import Record, batch, marker, reseal, simple
 from tests.tidemark.remote.world import Counting
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.inspection.offset_lineage import derivation_of
+from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
 from tidemark.store import LocalStore, Store, open_store
 from tidemark.table.effective_evidence import EffectiveEvidence

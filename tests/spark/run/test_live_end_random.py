@@ -18,8 +18,7 @@ from tests.spark.run.test_live_end import sums
 from tests.spark.world import World, in_process
 from tests.support.live_end import Packed, Packer
 from tests.tidemark.remote.model import Batch, Log, compact
-from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.planning import plan_rebuild, plan_repair, write_plan
 from tidemark.planning.partition_plan import left_at
 from tidemark.raw.topic import RawTopic

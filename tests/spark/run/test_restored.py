@@ -16,8 +16,8 @@ from tests.uploader_agent.fakes import World as AgentWorld
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.masks import Mask, MaskIndex
+from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.raw.topic import RawTopic
 from tidemark.storage import PartitionStore

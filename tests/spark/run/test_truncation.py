@@ -15,8 +15,8 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence

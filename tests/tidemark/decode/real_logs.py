@@ -22,8 +22,8 @@ from tidemark.decode import Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.kafka_log import (
     AbortedTransaction,
     BatchHeader,
+    OpenTransaction,
     SegmentScanner,
-    UnfinishedTransaction,
     carry_forward,
     parse_segment_file,
     parse_txn_index,
@@ -47,7 +47,7 @@ class Log:
     """All segments of a partition, in order, and its transactions."""
 
     segments: list[Segment]
-    opened: tuple[UnfinishedTransaction, ...]
+    opened: tuple[OpenTransaction, ...]
     next_offset: int
 
     @property
@@ -55,7 +55,7 @@ class Log:
         """All aborted transactions."""
         return [one for segment in self.segments for one in segment.aborted]
 
-    def open_at(self, offset: int) -> tuple[UnfinishedTransaction, ...]:
+    def open_at(self, offset: int) -> tuple[OpenTransaction, ...]:
         """The transactions open before ``offset``, by the headers."""
         headers = [BatchHeader(*row) for segment in self.segments for row in segment.headers.tolist()]
         return carry_forward((), [header for header in headers if header.base_offset < offset])
@@ -97,7 +97,7 @@ def directory(cluster: KafkaCluster, topic: str, partition: int = 0) -> Path:
 def read_log(folder: Path) -> Log:
     """Read a log from disk; both scans must agree on every segment."""
     segments: list[Segment] = []
-    opened: tuple[UnfinishedTransaction, ...] = ()
+    opened: tuple[OpenTransaction, ...] = ()
     next_offset = 0
     for path in sorted(folder.glob("*.log")):
         parsed = parse_segment_file(path.name)

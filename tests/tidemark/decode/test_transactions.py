@@ -28,7 +28,7 @@ def test_read_committed_leaves_out_what_was_aborted() -> None:
         ]
     )
     headers = scan_headers(data, "segment.log", 0)
-    mask = aborted_mask(headers, [AbortedTransaction(P, 0, 8, 3)])
+    mask = aborted_mask(headers, [AbortedTransaction(P, 0, 8)])
     assert headers["base_offset"][mask].tolist() == [0, 6]
     rows = decoded(data, select=~mask, to_offset=14)  # from 14 on a transaction is open
     assert [row.offset for row in rows] == [3, 4, 5, 9, 11, 12]
@@ -37,13 +37,13 @@ def test_read_committed_leaves_out_what_was_aborted() -> None:
 def test_plain_batches_of_the_same_producer_stay() -> None:
     data = simple(0, 1, producer_id=P, producer_epoch=0) + transactional(1, P, 1) + marker(2, P, commit=False)
     headers = scan_headers(data, "segment.log", 0)
-    assert aborted_mask(headers, [AbortedTransaction(P, 0, 2, 0)]).tolist() == [False, True, False]
+    assert aborted_mask(headers, [AbortedTransaction(P, 0, 2)]).tolist() == [False, True, False]
 
 
 def test_nothing_aborted_and_nothing_there() -> None:
     headers = scan_headers(transactional(0, P, 1), "segment.log", 0)
     assert not aborted_mask(headers, []).any()
-    assert aborted_mask(headers[:0], [AbortedTransaction(P, 0, 2, 0)]).tolist() == []
+    assert aborted_mask(headers[:0], [AbortedTransaction(P, 0, 2)]).tolist() == []
 
 
 def test_any_log_equals_the_consumers_way_of_following_it(rng: random.Random) -> None:
@@ -56,7 +56,7 @@ def test_any_log_equals_the_consumers_way_of_following_it(rng: random.Random) ->
                 commit = rng.random() < 0.5
                 parts.append(marker(offset, producer, commit=commit))
                 if not commit:
-                    aborted.append(AbortedTransaction(producer, opened[producer], offset, 0))
+                    aborted.append(AbortedTransaction(producer, opened[producer], offset))
                 del opened[producer]
                 offset += 1
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.keys import PackName
 from tidemark.formats.raw import pack
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import (
     MOST_BYTES,
     MOST_FOOTER,
@@ -47,8 +47,7 @@ from tidemark.formats.raw.pack import (
     line_bytes,
     pack_name,
 )
-from tidemark.formats.table.plan import Aborted
-from tidemark.kafka_log import SegmentScanner
+from tidemark.kafka_log import AbortedTransaction, OpenTransaction, SegmentScanner
 from tidemark.raw.packs import read_footer, read_range_bytes, read_range_line
 from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
@@ -116,13 +115,11 @@ def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) 
     stored = read_footer(disk, key, len(built.body))
     footer_size = len(parts_of(built.body)[1])
     assert disk.requests == {"get_range": 1 if footer_size + TRAILER_SIZE <= 64 << 10 else 2}
-    assert [(one.range.next, one.range.size, one.range.crc32c) for one in stored] == [
-        (written.next, written.size, written.crc32c) for written in built.ranges
-    ]
+    assert [(one.range.part, one.range.size) for one in stored] == [(one.part, one.size) for one in built.ranges]
     for (given_content, data), one, written in zip(ranges, stored, built.ranges, strict=True):
         assert RangeContent.model_validate(one.range.model_dump()) == given_content
-        assert (written.first, written.begins_chain) == (given_content.first, given_content.previous is None)
-        assert written.shipped_at == given_content.shipped_at
+        assert (written.part.first, written.begins_chain) == (given_content.first, given_content.previous is None)
+        assert written.part.shipped_at == given_content.shipped_at
         assert str(one.range) == str(given_content)
         disk.reset()
         assert read_range_line(ClusterStore(disk, CONTROL), written.pointer) == one
@@ -134,7 +131,7 @@ def test_packs_round_trip(disk: Disk, ranges: list[tuple[RangeContent, bytes]]) 
 
 def test_real_batches_are_untouched(disk: Disk) -> None:
     batches = transactional(1200, 7, 3) + marker(1203, 8, commit=False) + simple(1210)
-    aborted = Aborted(producer_id=8, first_offset=1190, last_offset=1203)
+    aborted = AbortedTransaction(8, 1190, 1203)
     of = content(1200, 1213, open=(opened(7, 1200),), aborts=(aborted,))
     [built] = build(5, [(content(0, 3, partition=0, epochs=[(3, 0)]), simple(0)), (of, batches)])
     [_, packed] = read_footer(disk, disk.place(built.body))
@@ -143,13 +140,13 @@ def test_real_batches_are_untouched(disk: Disk) -> None:
     scanner.feed(read_range_bytes(disk, packed))
     summary = scanner.finish()
     assert (summary.next_offset, summary.epochs, f"{summary.crc32c:08x}") == (1213, ((3, 1200),), packed.range.crc32c)
-    assert summary.open_transactions[0]._asdict() == packed.range.open[0].model_dump()
+    assert summary.open_transactions[0] == packed.range.open[0]
 
 
 def test_the_layout_is_the_documented_one() -> None:
     [built] = build(5, [(content(), b"batch")])
     data, footer, end = parts_of(built.body)
-    assert (data, footer) == (b"batch", line(0, 5, crc32c=built.ranges[0].crc32c))
+    assert (data, footer) == (b"batch", line(0, 5, crc32c=built.ranges[0].part.crc32c))
     assert end == trailer(5, footer, 1)
     assert end[:8] == MAGIC
     assert footer.startswith(b'{"aborts":[],"compacted":false,"crc32c":"')
@@ -225,8 +222,8 @@ WRONG = [
     ({"epochs": [(3, 1260)]}, "epochs must start from first on and below next"),
     ({"epochs": [(2, 1200), (3, 1200)]}, "epochs and their starts must increase"),
     ({"epochs": [(0, 1200), (2, 1210), (1, 1220), (3, 1230)]}, "epochs and their starts must increase"),
-    ({"open": [opened(7, 1260).model_dump()]}, "open: a transaction must begin below"),
-    ({"open": [opened(7, at).model_dump() for at in (3, 5)]}, "open: a producer"),
+    ({"open": [asdict(opened(7, 1260))]}, "open: a transaction must begin below"),
+    ({"open": [asdict(opened(7, at)) for at in (3, 5)]}, "open: a producer"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1201, "last_offset": 1201}]}, "aborts: a transaction must begin"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1201, "last_offset": 1260}]}, "aborts: a transaction must begin"),
     ({"aborts": [{"producer_id": 7, "first_offset": 1, "last_offset": 1199}]}, "aborts: markers must be from first"),

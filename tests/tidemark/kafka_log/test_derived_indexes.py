@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.txn_index import txn_entries
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
 from tidemark.kafka_log import (
-    UnfinishedTransaction,
+    OpenTransaction,
     confirms_cut,
     parse_offset_index,
     parse_time_index,
-    parse_txn_index,
     scan_batches,
 )
 from tidemark.kafka_log.indexes import DerivedIndexes
@@ -21,7 +21,7 @@ from tidemark.kafka_log.indexes import DerivedIndexes
 T0 = 1_770_000_000_000
 
 
-def indexes(content: bytes, base: int, *open_before: UnfinishedTransaction) -> dict[str, bytes]:
+def indexes(content: bytes, base: int, *open_before: OpenTransaction) -> dict[str, bytes]:
     """The files by extension."""
     made = DerivedIndexes(base, len(content), open_before)
     for header in scan_batches([content], "content", base):
@@ -84,8 +84,8 @@ def test_aborted_transactions_are_those_whose_markers_are_in_the_run(begun: str)
     if begun == "in the run":
         made = indexes(before + content, 0)
     else:
-        made = indexes(content, 20, UnfinishedTransaction(7, 0, 0), UnfinishedTransaction(8, 0, 10))
-    assert parse_txn_index(made["txnindex"], "txnindex") == [(7, 0, 20, 10)]
+        made = indexes(content, 20, OpenTransaction(7, 0, 0), OpenTransaction(8, 0, 10))
+    assert txn_entries(made["txnindex"]) == [(7, 0, 20, 10)]
 
 
 def test_without_an_abort_there_is_no_index_of_aborts() -> None:

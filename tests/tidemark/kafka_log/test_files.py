@@ -15,9 +15,9 @@ from tidemark.kafka_log import (
     AbortedTransaction,
     Lineage,
     OffsetIndexEntry,
+    OpenTransaction,
     ProducerEntry,
     TimeIndexEntry,
-    UnfinishedTransaction,
     confirms_cut,
     cut_points,
     open_transactions,
@@ -85,7 +85,7 @@ def test_a_brokers_producer_snapshot(version: str) -> None:
     assert [entry.producer_id for entry in entries] == [0, 1, 2, 3]
     timestamp = {"3.9.2": 1795256734900, "4.3.1": 1795256741058}[version]
     assert entries[2] == ProducerEntry(2, 0, 2, 110, 2, timestamp, -1, 108)
-    assert open_transactions(entries) == (UnfinishedTransaction(2, 0, 108),)
+    assert open_transactions(entries) == (OpenTransaction(2, 0, 108),)
 
 
 def test_a_snapshot_of_another_version_or_size_is_refused() -> None:
@@ -117,7 +117,7 @@ def test_any_flipped_bit_of_a_snapshot_is_found() -> None:
 
 
 def test_a_brokers_transaction_index() -> None:
-    assert parse_txn_index(bytes.fromhex(TXN_INDEX), "x.txnindex") == [AbortedTransaction(1, 91, 107, 108)]
+    assert parse_txn_index(bytes.fromhex(TXN_INDEX), "x.txnindex") == [AbortedTransaction(1, 91, 107)]
     assert parse_txn_index(b"", "x.txnindex") == []
 
 

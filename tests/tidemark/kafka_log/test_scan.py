@@ -23,10 +23,10 @@ from tests.tidemark.kafka_log.build import (
 from tidemark.errors import SegmentError
 from tidemark.kafka_log import (
     BatchHeader,
+    OpenTransaction,
     Rule,
     SegmentScanner,
     SegmentSummary,
-    UnfinishedTransaction,
     end_below,
     scan_batches,
 )
@@ -64,7 +64,7 @@ def test_a_summary_says_all_that_a_manifest_needs() -> None:
         magics=(0, 1, 2),
         codecs=("gzip", "lz4", "none", "zstd"),
         epochs=((4, 106), (3, 109), (6, 111)),
-        open_transactions=(UnfinishedTransaction(7, 1, 109),),
+        open_transactions=(OpenTransaction(7, 1, 109),),
         last=[*scan_batches([data], "log", 100)][-1],
     )
 

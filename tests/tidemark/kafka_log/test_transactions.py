@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 
 from tests.tidemark.kafka_log.build import empty, marker, simple, transactional
-from tidemark.kafka_log import BatchHeader, SegmentScanner, UnfinishedTransaction, carry_forward, scan_batches
+from tidemark.kafka_log import BatchHeader, OpenTransaction, SegmentScanner, carry_forward, scan_batches
 
 
 def headers(*parts: bytes) -> list[BatchHeader]:
@@ -19,18 +19,18 @@ def test_markers_close_what_data_opened() -> None:
         marker(8, 11, commit=False, epoch=2),
         transactional(9, 13, 1),
     )
-    assert carry_forward((), log) == (UnfinishedTransaction(12, 0, 3), UnfinishedTransaction(13, 0, 9))
+    assert carry_forward((), log) == (OpenTransaction(12, 0, 3), OpenTransaction(13, 0, 9))
 
 
 def test_a_transaction_may_stay_open_over_segments() -> None:
-    before = [UnfinishedTransaction(11, 2, 40), UnfinishedTransaction(12, 0, 30)]
+    before = [OpenTransaction(11, 2, 40), OpenTransaction(12, 0, 30)]
     log = headers(transactional(100, 11, 3, epoch=2), marker(103, 12, commit=True))
-    assert carry_forward(before, log) == (UnfinishedTransaction(11, 2, 40),)
+    assert carry_forward(before, log) == (OpenTransaction(11, 2, 40),)
 
 
 def test_a_producer_starts_again_after_its_marker() -> None:
     log = headers(transactional(0, 11, 3), marker(3, 11, commit=True), transactional(4, 11, 3, epoch=1))
-    assert carry_forward((), log) == (UnfinishedTransaction(11, 1, 4),)
+    assert carry_forward((), log) == (OpenTransaction(11, 1, 4),)
 
 
 def test_plain_batches_of_an_idempotent_producer_open_nothing() -> None:
@@ -42,7 +42,7 @@ def test_a_marker_without_its_data_closes_nothing() -> None:
 
 
 def test_the_scanner_carries_the_same() -> None:
-    before = (UnfinishedTransaction(7, 0, 2),)
+    before = (OpenTransaction(7, 0, 2),)
     parts = [transactional(10, 8, 1), marker(11, 7, commit=False), transactional(12, 9, 1)]
     scanner = SegmentScanner("segment.log", 10, open_before=before)
     scanner.feed(b"".join(parts))

@@ -10,10 +10,10 @@ import pytest
 
 from tests.tidemark.monitoring.test_health import MINUTE, NOW, TOPIC, entry, gap, ledger
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring import deployment_conditions, topic_conditions
 from tidemark.monitoring.health import TopicHealth, WaitingSince, topic_health
 from tidemark.monitoring.incidents import Condition

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.tidemark.monitoring.test_health import NOW, TOPIC, entry, gap, ledger
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Ledger
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.incidents import KINDS, IncidentKind
 from tidemark.monitoring.judgement import STATES, WORDS, TopicState, exit_code, sentence, state_of, with_incidents

@@ -9,8 +9,8 @@ import pytest
 
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.table.ledger import DateState
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.health import PartitionHealth, TopicHealth
 from tidemark.monitoring.overview import (
     KEPT,

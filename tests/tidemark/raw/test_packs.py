@@ -297,7 +297,7 @@ def test_the_lines_of_a_pack_are_read_together_once_two_are_asked_for(tmp_path: 
         found = lines.read(ClusterStore(store, CONTROL), pointer).range
         return found.partition, found.first, found.next, found.crc32c
 
-    wanted = [(number, one.first, one.next, one.crc32c) for number, one in enumerate(built.ranges)]
+    wanted = [(number, one.part.first, one.part.next, one.part.crc32c) for number, one in enumerate(built.ranges)]
     assert read(pointers[7]) == wanted[7]
     assert store.requests == {"put": 1, "get_range": 1}
     assert [read(pointer) for pointer in (*pointers, *pointers)] == [*wanted, *wanted]

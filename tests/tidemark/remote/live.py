@@ -10,10 +10,9 @@ from tests.support.raw_builder import RawBuilder
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw import head
 from tidemark.formats.raw.head import Head, HeadEntry
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction
+from tidemark.formats.raw.manifest import LineagePairs
 from tidemark.formats.raw.pack import RangeContent, RangePointer, build
-from tidemark.formats.table.plan import Aborted
-from tidemark.kafka_log import SegmentScanner, UnfinishedTransaction
+from tidemark.kafka_log import AbortedTransaction, OpenTransaction, SegmentScanner
 
 
 @dataclass
@@ -25,7 +24,7 @@ class Chain:
     last: RangePointer | None = None
     packs: list[tuple[str, int]] = field(default_factory=list)
     """Key and end of each."""
-    opened: tuple[UnfinishedTransaction, ...] = ()
+    opened: tuple[OpenTransaction, ...] = ()
     listed: bool = True
     """Whether the head has an entry for it."""
 
@@ -66,7 +65,7 @@ class Packing:
         *,
         lineage: LineagePairs | None = None,
         end: int | None = None,
-        opened: Iterable[UnfinishedTransaction] | None = None,
+        opened: Iterable[OpenTransaction] | None = None,
         incarnation: int | None = None,
     ) -> Chain:
         """Claim a partition: ``offset.wm`` names the leadership when it is published next.
@@ -79,10 +78,7 @@ class Packing:
         epoch = known.leader_epoch = known.lineage[-1][0]
         known.tails = (*known.tails, (epoch, self.broker))
         if opened is None:
-            opened = [
-                UnfinishedTransaction(one.producer_id, one.producer_epoch, one.first_offset)
-                for one in known.open_transactions
-            ]
+            opened = known.open_transactions
         chain = Chain(known.lineage, known.end if end is None else end, opened=tuple(opened))
         self.chains[ChainKey(number, partition, epoch)] = chain
         return chain
@@ -96,7 +92,7 @@ class Packing:
         self.raw.store.put(key, built.body, if_none_match=True)
         for content, written in zip(contents, built.ranges, strict=True):
             chain = self.chain(content.partition)
-            chain.last, chain.end = written.pointer, written.next
+            chain.last, chain.end = written.pointer, written.part.next
             chain.packs.append((key, chain.end))
         if put_head:
             self.put_head()
@@ -138,14 +134,8 @@ class Packing:
             next=summary.next_offset,
             epochs=summary.epochs,
             leader_epoch=key.epoch,
-            open=tuple(
-                OpenTransaction(producer_id=each[0], producer_epoch=each[1], first_offset=each[2])
-                for each in summary.open_transactions
-            ),
-            aborts=tuple(
-                Aborted(producer_id=producer, first_offset=start, last_offset=last)
-                for producer, start, last in one.aborted
-            ),
+            open=summary.open_transactions,
+            aborts=tuple(AbortedTransaction(producer, start, last) for producer, start, last in one.aborted),
             max_timestamp=summary.max_timestamp,
             compacted=one.compacted,
             shipped_at=self.raw.now,

@@ -13,10 +13,10 @@ from typing import NamedTuple
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import OpenTransaction, SegmentDamage
+from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, OpenTransaction
 
 PRODUCERS = (7, 8, 9)
 

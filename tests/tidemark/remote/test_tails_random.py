@@ -18,8 +18,7 @@ from tests.tidemark.remote.reader import TP, Reader, records_of
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.errors import NotFound
-from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.remote import RemotePartition, RemoteTopics, Stretch
 from tidemark.storage import Storage
 
@@ -210,9 +209,9 @@ class World:
             agent.put_head()
 
 
-def opened_at(log: Log, offset: int) -> tuple[UnfinishedTransaction, ...]:
+def opened_at(log: Log, offset: int) -> tuple[OpenTransaction, ...]:
     """The transactions that are open at ``offset``, as an agent finds them."""
-    return tuple(UnfinishedTransaction(one.producer, 0, one.first) for one in log.open_at(offset))
+    return tuple(OpenTransaction(one.producer, 0, one.first) for one in log.open_at(offset))
 
 
 def expected_of(log: Log, start: int, end: int, *, committed: bool) -> list[Row]:

@@ -23,7 +23,7 @@ from tidemark import timestamps
 from tidemark.errors import AccessDenied, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import WatermarkIndex, as_stored
-from tidemark.formats.table.index_cache import read_indexes
+from tidemark.formats.table.object_cache import read_indexes
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest
 from tidemark.raw.topic import RawTopic

@@ -30,7 +30,7 @@ from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
-from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.kafka_log import OpenTransaction
 from tidemark.raw.objects import read_manifest, remove_segment
 from tidemark.storage import PartitionStore
 from tidemark.store import StoreOptions
@@ -401,12 +401,12 @@ def test_no_error_ends_the_thread(slot: Slot, cluster: ScriptedCluster) -> None:
 
     def turn(replica: SlotReplica) -> None:
         if next(turned):
-            replica._stopping.set()
+            replica.worker.stop()
         else:
             raise RuntimeError("what no client library promised to raise")
 
     with patch.object(SlotReplica, "_turn", turn), patch.object(replica_module, "_PAUSE_SECONDS", 0.0):
-        replica._run()
+        replica.worker.run()
     assert next(turned) == 2
 
 
@@ -425,7 +425,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
         turn(replica)
         follower = replica._fetcher.followers.get(T)
         if follower is not None and follower.spool.end == cluster.log.end:
-            replica._stopping.set()
+            replica.worker.stop()
 
     turn = SlotReplica._turn
     with (
@@ -433,7 +433,7 @@ def test_a_disk_error_has_the_spool_opened_again(slot: Slot, cluster: ScriptedCl
         patch.object(replica_module, "_PAUSE_SECONDS", 0.0),
         patch.object(SlotReplica, "_turn", stop_when_caught_up),
     ):
-        replica._run()
+        replica.worker.run()
     assert next(failed) > 2
     assert batches_in(slot.spool / str(T)) == cluster.log.batches
 
@@ -451,7 +451,7 @@ def test_a_disk_error_at_one_of_many_new_spools_leaves_no_file_open(
             self.close()
             raise OSError(errno.EIO, "Input/output error")
 
-    def begin(self: PartitionSpool, offset: int, opened: Iterable[UnfinishedTransaction] = ()) -> None:
+    def begin(self: PartitionSpool, offset: int, opened: Iterable[OpenTransaction] = ()) -> None:
         if self.folder.name in full:
             raise OSError(errno.EIO, "Input/output error")
         real(self, offset, opened)

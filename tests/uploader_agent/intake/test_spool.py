@@ -15,7 +15,7 @@ import pytest
 from tests.tidemark.kafka_log.build import marker, simple
 from tests.uploader_agent.intake.scripted import ID, OTHER_ID, T, batches_in, header_of, lineage_in
 from tidemark.errors import FormatError
-from tidemark.kafka_log import Lineage, UnfinishedTransaction
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.kafka_log.producer_snapshot import open_transactions, parse_producer_snapshot, producer_snapshot
 from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_id_of
 from uploader_agent.intake.spool import PartitionSpool
@@ -165,7 +165,7 @@ def test_a_segment_begins_with_the_transactions_that_are_open_there(tmp_path: Pa
         return simple(at, 3, producer_id=producer, producer_epoch=0, attributes=0x10)
 
     spool = opened(tmp_path)
-    spool.begin(50, [UnfinishedTransaction(7, 0, 40)])
+    spool.begin(50, [OpenTransaction(7, 0, 40)])
     add(spool, data(50, 8))
     spool.close()
     with closing(opened(tmp_path)) as spool:

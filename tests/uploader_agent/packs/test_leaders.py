@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.txn_index import txn_entries
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.packs.packing import (
@@ -30,7 +31,7 @@ from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import AccessDenied, SlowDown, UnknownOutcome
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
-from tidemark.kafka_log import Lineage, parse_txn_index, scan_batches
+from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.storage import PartitionStore
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
@@ -327,7 +328,7 @@ def test_what_is_open_where_the_log_left_a_tail_is_known_from_the_seal_of_the_ne
         agent.refresh()
         care(agent, 3)
     assert [(one.base, one.end) for one in seals(world)] == [(0, 60), (30, 50)]
-    assert parse_txn_index(world.stored(30, "txnindex"), "txnindex") == [(7, 0, 30, 31)]
+    assert txn_entries(world.stored(30, "txnindex")) == [(7, 0, 30, 31)]
 
 
 def test_the_tail_of_a_deleted_topic_is_sealed_from_its_packs(world: World) -> None:
@@ -365,7 +366,7 @@ def test_what_is_open_where_a_seal_from_packs_begins_is_known_from_the_seal_befo
         agent.refresh()
         care(agent, 4)
     assert [(one.base, one.end) for one in seals(world)] == [(0, 10), (10, 31)]
-    assert parse_txn_index(world.stored(10, "txnindex"), "txnindex") == [(7, 0, 10, 11)]
+    assert txn_entries(world.stored(10, "txnindex")) == [(7, 0, 10, 11)]
 
 
 def test_the_tail_of_a_topic_that_was_created_again_is_sealed(world: World) -> None:
@@ -417,7 +418,7 @@ def test_what_is_open_where_a_lost_range_begins_is_known_from_the_range_before(w
     no_errors(world.once(freshness=FRESHNESS))
     assert gap_reasons(world) == []
     assert [(one.base, one.end) for one in seals(world)] == [(0, 10), (10, 31), (31, 50)]
-    assert parse_txn_index(world.stored(10, "txnindex"), "txnindex") == [(7, 0, 10, 11)]
+    assert txn_entries(world.stored(10, "txnindex")) == [(7, 0, 10, 11)]
 
 
 def test_packed_bytes_below_the_start_to_which_retention_has_cut_the_lineage(world: World) -> None:

@@ -24,9 +24,8 @@ from tidemark.timestamps import utc_now
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.disk.active_segment import ActiveReader
 from uploader_agent.disk.watcher import NoWatcher
-from uploader_agent.partitions import observation
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.observation import Pace
+from uploader_agent.partitions.observation import QUESTION_BACKOFF
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Poller, Question
 
 SOON = timedelta(seconds=1)
@@ -246,14 +245,14 @@ def test_a_tail_goes_when_followers_fetch_after_the_only_look_at_the_last_append
     world.disk.partition().segment(0, records(0, 600))
     world.metadata.default_high = 0
     with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
-        wait_until(lambda: _pause(agent) > 2 * observation.FIRST_PAUSE, what="several answers in vain")
+        wait_until(lambda: _pause(agent) > 2 * QUESTION_BACKOFF.first, what="several answers in vain")
         world.metadata.default_high = 600
         world.store.await_put(lambda: stored_is(world, 600))
 
 
 def _pause(agent: TestedAgent) -> float:
     found = agent.leadership.partitions.get(T)
-    return found.pace.seconds if found else 0.0
+    return found.question_pause if found else 0.0
 
 
 def test_followers_that_are_down_cost_ever_fewer_questions(world: World) -> None:
@@ -263,12 +262,12 @@ def test_followers_that_are_down_cost_ever_fewer_questions(world: World) -> None
         pauses = []
         for _ in range(12):
             agent.leadership.observe(answered(ask(agent), 590))
-            pauses.append(partition.pace.seconds)
-        assert pauses[0] == observation.FIRST_PAUSE
+            pauses.append(partition.question_pause)
+        assert pauses[0] == QUESTION_BACKOFF.first
         assert all(later >= earlier for earlier, later in pairwise(pauses))
-        assert pauses[-1] == observation.LONGEST_PAUSE
+        assert pauses[-1] == QUESTION_BACKOFF.longest
         agent.leadership.observe(answered(ask(agent), 595))
-        assert partition.pace.seconds == observation.FIRST_PAUSE, "they have come back, and a segment waits for them"
+        assert partition.question_pause == QUESTION_BACKOFF.first, "they have come back, and a segment waits for them"
 
 
 def test_a_partition_that_is_always_written_to_is_not_asked_for_at_the_first_pace(world: World) -> None:
@@ -281,7 +280,7 @@ def test_a_partition_that_is_always_written_to_is_not_asked_for_at_the_first_pac
             disk.segment(0, records(0, end))
             partition.look()
             agent.leadership.observe(answered(ask(agent), end - 10))
-        assert partition.pace.seconds == observation.LONGEST_PAUSE
+        assert partition.question_pause == QUESTION_BACKOFF.longest
 
 
 @pytest.mark.parametrize(
@@ -320,15 +319,6 @@ def test_the_end_of_a_log_that_was_truncated_meanwhile_is_not_believed(world: Wo
         observed = agent.leadership.partitions[T].observation
         assert observed is not None
         assert observed.log_end == (60 if "appended" in after else 30)
-
-
-def test_pace() -> None:
-    pace = Pace()
-    for _ in range(20):
-        pace.slow_down()
-    assert pace.seconds == observation.LONGEST_PAUSE
-    pace.reset()
-    assert pace.seconds == observation.FIRST_PAUSE
 
 
 def test_who_leads_is_asked_though_offsets_are_always_asked_for(world: World) -> None:

@@ -16,9 +16,8 @@ from tests.uploader_agent.verify.test_packs import compared, spans
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import PackName, SegmentName, TopicPartition
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackWriter
-from tidemark.kafka_log import parse_txn_index
+from tidemark.kafka_log import OpenTransaction, parse_txn_index
 from uploader_agent.repair.from_packs import FromPacks
 from uploader_agent.repair.reupload import ReuploadRow
 from uploader_agent.verify import Severity

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.txn_index import txn_entries
 from tests.tidemark.kafka_log.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import flipped, no_errors, remove
@@ -14,7 +15,7 @@ from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import parse_offset_index, parse_time_index, parse_txn_index
+from tidemark.kafka_log import parse_offset_index, parse_time_index
 from uploader_agent.broker.admin import Led
 from uploader_agent.disk.watcher import NoWatcher
 
@@ -199,6 +200,6 @@ def test_aborted_transactions_are_found_again_in_the_bytes(world: World) -> None
     no_errors(world.once())
     found = world.manifest(100)
     assert [(one.producer_id, one.first_offset) for one in found.open_transactions] == [(9, 122)]
-    [aborted] = parse_txn_index(world.stored(100, "txnindex"), "txnindex")
+    [aborted] = txn_entries(world.stored(100, "txnindex"))
     assert aborted == (7, 100, 120, 110)
     assert world.watermark()[1].next_offset == 300

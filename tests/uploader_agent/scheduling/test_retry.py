@@ -12,9 +12,10 @@ from structlog.typing import EventDict
 from tests.uploader_agent.fakes import T
 from tidemark.errors import AccessDenied, BucketMissing, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
+from tidemark.retry import Backoff
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.scheduling.retry import Backoff, Failures
+from uploader_agent.scheduling.retry import Failures
 
 OTHER = TopicPartition("orders", 7)
 LOST = UnknownOutcome("s3://raw/k", "no answer: no byte moved for 30 s (store.no_progress)")
@@ -27,9 +28,8 @@ class Situation:
     def __init__(self) -> None:
         self.now = 0.0
         self.metrics = Metrics()
-        repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(minutes=5), lambda: self.now)
-        backoff = Backoff(timedelta(seconds=1), timedelta(seconds=30), lambda _low, high: high)
-        self.failures = Failures(backoff, self.metrics, repeats)
+        self.repeats = ErrorDeduplicator(structlog.get_logger(), timedelta(minutes=5), lambda: self.now)
+        self.failures = Failures(Backoff(1, 30), self.metrics, self.repeats, lambda _low, high: high)
 
     def refused(self) -> float | None:
         return self.metrics.registry.get_sample_value("tidemark_agent_store_refused")
@@ -55,6 +55,11 @@ def test_pauses_grow_per_partition(situation: Situation) -> None:
     failures.succeeded(T, wrote=True)
     assert failures.failed(T, LOST)[0] == 1
     assert [failures.failed(T, LOST)[0] for _ in range(100)][-1] == 30, "without end, but capped"
+
+
+def test_pauses_are_spread_down_to_their_halves(situation: Situation) -> None:
+    failures = Failures(Backoff(1, 30), situation.metrics, situation.repeats, lambda low, _high: low)
+    assert [failures.failed(T, LOST)[0] for _ in range(3)] == [0.5, 1, 2]
 
 
 def test_an_error_is_told_once_then_counted_then_over(situation: Situation) -> None:

@@ -1,13 +1,9 @@
 from __future__ import annotations
 
 import threading
-from datetime import timedelta
-
-import pytest
 
 from tests.support.waiting import HUNG
 from uploader_agent.runtime import Runtime
-from uploader_agent.scheduling.retry import Backoff
 from uploader_agent.scheduling.upload_queue import UploadQueue
 
 
@@ -117,10 +113,3 @@ def test_drop_and_close() -> None:
     assert taker == [None]
     queue.done("a", 1)
     assert queue.wait_idle(0.0)
-
-
-def test_backoff_doubles_and_is_capped_and_spread() -> None:
-    backoff = Backoff(timedelta(milliseconds=200), timedelta(seconds=30), lambda _low, high: high)
-    assert [backoff.after(n) for n in (1, 2, 3)] == pytest.approx([0.2, 0.4, 0.8])
-    assert backoff.after(1000) == 30
-    assert Backoff(timedelta(seconds=1), timedelta(seconds=30), lambda low, _high: low).after(1) == 0.5

@@ -19,7 +19,7 @@ from tests.uploader_agent.simulation.oracle import CLUSTER
 from tidemark import concurrency
 from tidemark.endpoints import EndpointSettings
 from tidemark.errors import NotFound, StoreError
-from tidemark.formats.table import index_cache
+from tidemark.formats.table import object_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import ingest, partition_plan
@@ -257,7 +257,7 @@ def one_thread() -> Iterator[None]:
     """No pool has threads: the scheduler does not know them."""
     with (
         patch.object(concurrency, "ThreadPoolExecutor", _Sequential),
-        patch.object(index_cache, "ThreadPoolExecutor", _Sequential),
+        patch.object(object_cache, "ThreadPoolExecutor", _Sequential),
     ):
         yield
 

@@ -37,6 +37,7 @@ from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.validation import PartsOfRun
 from uploader_agent.watermark_index.publisher import IndexThread
+from uploader_agent.worker import UNTIL_WOKEN
 
 
 def _log_end_is_the_high_watermark() -> Patches:
@@ -91,17 +92,14 @@ def _what_the_timers_lost_is_not_looked_for() -> Patches:
 
 
 def _the_poller_ends_at_an_error() -> Patches:
-    def ending(self: Poller) -> None:
-        while not self._stopped:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._offsets or self._leaders is not None)
-            self._answer_one()
-            failed = any(answer.error for answer in self._answers)
-            self._answered()
-            if failed:
-                return
+    def ending(self: Poller) -> float | None:
+        if not self._answer_one():
+            return UNTIL_WOKEN
+        failed = any(answer.error for answer in self._answers)
+        self._answered()
+        return None if failed else 0.0
 
-    yield patch.object(Poller, "_run", ending)
+    yield patch.object(Poller, "_turn", ending)
 
 
 def _the_scan_finds_nothing() -> Patches:

@@ -39,7 +39,7 @@ from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import reading
-from uploader_agent.partitions.observation import LONGEST_PAUSE
+from uploader_agent.partitions.observation import QUESTION_BACKOFF
 from uploader_agent.settings import AgentSettings
 
 _REPLICA = 200.0
@@ -183,7 +183,7 @@ class World:
         waits = [
             settings.metadata_interval.total_seconds(),
             2 * settings.scan_interval.total_seconds(),  # the first one looks at no head that was just put
-            LONGEST_PAUSE,
+            QUESTION_BACKOFF.longest,
             1.1 * settings.tail_after.total_seconds(),
             settings.upload.retry_cap.total_seconds(),
             settings.index.min_interval.total_seconds() + settings.index.idle_interval.total_seconds(),

@@ -7,13 +7,13 @@ import pytest
 from tests.tidemark.kafka_log.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World
 from tests.uploader_agent.hold.test_hold import watching
-from tidemark.kafka_log import UnfinishedTransaction
+from tidemark.kafka_log import OpenTransaction
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentFiles
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import open_before, open_run
 
-STORED = (UnfinishedTransaction(5, 0, 1),)
+STORED = (OpenTransaction(5, 0, 1),)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def partition(world: World) -> FakePartition:
     return made
 
 
-def opened(files: SegmentFiles, base: int, stored: tuple[UnfinishedTransaction, ...] | None = None) -> dict[int, int]:
+def opened(files: SegmentFiles, base: int, stored: tuple[OpenTransaction, ...] | None = None) -> dict[int, int]:
     """The first offset of each transaction that is open at ``base``, by producer."""
     work = SealRun(base, 30, base // 10 * 10, base // 10 * 10 + 10)
     run = open_run(files, work)

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.support.txn_index import txn_entries
 from tests.tidemark.kafka_log.build import marker, transactional
 from tests.tidemark.remote.reader import Reader
 from tests.uploader_agent.fakes import CLUSTER, ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import die_before
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import parse_txn_index, scan_batches
+from tidemark.kafka_log import scan_batches
 from tidemark.storage import PartitionStore, Storage
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
@@ -456,4 +457,4 @@ def test_transactions_open_at_the_start_of_a_run_are_known_wherever_it_begins(wo
     no_errors(world.once())
     assert (world.manifest(20).base_offset, world.manifest(20).next_offset) == (20, 40)
     assert [(one.producer_id, one.first_offset) for one in world.manifest(20).open_transactions] == [(9, 32)]
-    assert parse_txn_index(world.stored(20, "txnindex"), "txnindex") == [(7, 0, 30, 10)]
+    assert txn_entries(world.stored(20, "txnindex")) == [(7, 0, 30, 10)]

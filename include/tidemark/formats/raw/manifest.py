@@ -14,9 +14,9 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.base import AS_MODEL, Model, StoredObject
 from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import BatchHeader, Lineage, UnfinishedTransaction
+from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, OpenTransaction
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, header_bytes, read_header
 
 LineagePairs = tuple[tuple[int, int], ...]
@@ -24,6 +24,11 @@ LineagePairs = tuple[tuple[int, int], ...]
 
 Restores = tuple[Annotated[int, Field(ge=0)], ...]
 """The offsets from which on a restored broker's log has replaced the one before, in order; beside each lineage."""
+
+OpenTransactions = tuple[Annotated[OpenTransaction, AS_MODEL], ...]
+"""Transactions that are neither committed nor aborted at an offset."""
+
+AbortedTransactions = tuple[Annotated[AbortedTransaction, AS_MODEL], ...]
 
 Origin = Literal["disk", "fetch"]
 """The way in which an agent got a log: from its broker's own disk, or by Fetch, by topic id and leader epochs."""
@@ -35,24 +40,6 @@ class ObjectSum(Model):
     size: int = Field(ge=0)
     crc32c: str = Field(pattern="^[0-9a-f]{8}$")
     etag: str
-
-
-class OpenTransaction(Model):
-    """A transaction that is neither committed nor aborted at the segment's end."""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-
-    @classmethod
-    def of(cls, unfinished: UnfinishedTransaction) -> OpenTransaction:
-        """The stored form of ``unfinished``."""
-        return cls(**unfinished._asdict())
-
-    @property
-    def unfinished(self) -> UnfinishedTransaction:
-        """The transaction in the log reader's form."""
-        return UnfinishedTransaction(self.producer_id, self.producer_epoch, self.first_offset)
 
 
 class SegmentDamage(Model):
@@ -135,7 +122,7 @@ class SegmentManifest(StoredObject):
     batch_count: int = Field(ge=0)
     magics: tuple[int, ...]
     codecs: tuple[str, ...]
-    open_transactions: tuple[OpenTransaction, ...]
+    open_transactions: OpenTransactions
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int | None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from io import BytesIO
 from itertools import pairwise
 from struct import Struct
@@ -30,8 +30,14 @@ from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.base import Model, Versioned, canonical, check_format
 from tidemark.formats.keys import PackName, TopicPartition, check_topic
-from tidemark.formats.raw.manifest import LastBatch, LineagePairs, OpenTransaction, PackedPart, Restores
-from tidemark.formats.table.plan import Aborted
+from tidemark.formats.raw.manifest import (
+    AbortedTransactions,
+    LastBatch,
+    LineagePairs,
+    OpenTransactions,
+    PackedPart,
+    Restores,
+)
 from tidemark.store import check_size
 
 MOST_BYTES: Final = 64 << 20
@@ -119,9 +125,9 @@ class RangeContent(Model):
     epochs: LineagePairs = Field(min_length=1)
     leader_epoch: int = Field(ge=0)
     restores: Restores = ()
-    open: tuple[OpenTransaction, ...] = ()
-    open_before: tuple[OpenTransaction, ...] | None = None
-    aborts: tuple[Aborted, ...] = ()
+    open: OpenTransactions = ()
+    open_before: OpenTransactions | None = None
+    aborts: AbortedTransactions = ()
     max_timestamp: int | None
     compacted: bool = False
     shipped_at: AwareDatetime
@@ -183,11 +189,8 @@ class Range(Versioned, RangeContent):
 class WrittenRange(NamedTuple):
     """The writer's record of a range that is to be stored, with the place of its line."""
 
-    first: int
-    next: int
+    part: PackedPart
     size: int
-    crc32c: str
-    shipped_at: datetime
     begins_chain: bool
     pointer: RangePointer
 
@@ -238,7 +241,7 @@ class PackWriter:
         self._name = name
         self._body = BytesIO()
         self._size = 0
-        self._ranges: list[tuple[int, int, int, str, datetime, bool]] = []
+        self._ranges: list[tuple[PackedPart, int, bool]] = []
         self._lines: list[bytes] = []
         self._footer_size = 0
 
@@ -264,8 +267,10 @@ class PackWriter:
             return False
         checksum = crc32c(data)
         line = _line(fields, self._size, len(data), checksum)
-        begins = content.previous is None
-        self._ranges.append((content.first, content.next, len(data), f"{checksum:08x}", content.shipped_at, begins))
+        part = PackedPart(
+            first=content.first, next=content.next, crc32c=f"{checksum:08x}", shipped_at=content.shipped_at
+        )
+        self._ranges.append((part, len(data), content.previous is None))
         self._lines.append(line)
         self._body.write(data)
         self._size += len(data)

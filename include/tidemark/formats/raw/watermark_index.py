@@ -3,7 +3,7 @@
 Each agent writes its own (``_watermarks/<cluster>/<broker>.json``) on change, at most every 10 s, and every 60 s
 when idle. A reader merges them by :data:`RANK`: per partition the entry with the highest (restores, epoch, next
 offset) counts, within the newest topic id, and of equal entries the latest.
-:mod:`tidemark.formats.table.index_cache` reads them.
+:mod:`tidemark.formats.table.object_cache` reads them.
 """
 
 from __future__ import annotations

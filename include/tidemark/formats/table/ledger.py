@@ -17,7 +17,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Restores
+from tidemark.formats.raw.manifest import LineagePairs, OpenTransactions, Restores
 from tidemark.kafka_log import Lineage
 from tidemark.timestamps import utc_now
 
@@ -48,7 +48,7 @@ class PartitionState(Model):
     lineage: LineagePairs = ()
     restores: Restores = ()
     gaps: tuple[Gap, ...] = ()
-    held_by: tuple[OpenTransaction, ...] = ()
+    held_by: OpenTransactions = ()
     as_of: AwareDatetime | None = None
 
     @property

@@ -16,7 +16,7 @@ from pydantic import AwareDatetime, Field, field_serializer
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.manifest import LineagePairs, OpenTransaction, Origin, Restores
+from tidemark.formats.raw.manifest import AbortedTransactions, LineagePairs, OpenTransactions, Origin, Restores
 from tidemark.formats.table.ledger import Closing, PartitionState
 from tidemark.formats.table.parquet_layout import ParquetLayout
 
@@ -101,14 +101,6 @@ class ConversionTask(Model):
         return sum(part.end - part.start for part in self.ranges)
 
 
-class Aborted(Model):
-    """An aborted transaction: its producer's transactional batches in ``[first, last]`` are left out."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class StoredMasks(Model):
     """The keys of masks of erased offsets, and the URL of their store. Offsets of ``spared`` keep their class."""
 
@@ -162,8 +154,8 @@ class PartitionPlan(Model):
     leader_epoch: int
     lineage: LineagePairs
     restores: Restores = ()
-    aborted: tuple[Aborted, ...] = ()
-    held_by: tuple[OpenTransaction, ...] = ()
+    aborted: AbortedTransactions = ()
+    held_by: OpenTransactions = ()
     gaps: tuple[Gap, ...] = ()
     acknowledged: tuple[tuple[int, int], ...] = ()
     deleted_before_upload: tuple[tuple[int, int], ...] = ()

@@ -36,7 +36,7 @@ from tidemark.parsers.confluent_framing import framed_values, unframed
 from tidemark.parsers.json.document import MAX_DEPTH, Document, RefusedValue, column_value, document, read
 from tidemark.parsers.json.parts_kernel import DECIMAL, JSON_TEXT, KEY_WIDTH, quote_parts
 from tidemark.parsers.settings import JsonColumn, JsonParser
-from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
+from tidemark.parsers.type_conversion import arrow_type, converted, raw_type, valid_rows
 from tidemark.parsers.unknown_fields import field_name, summed
 
 _SMALLEST: Final = 8
@@ -102,7 +102,7 @@ class JsonColumns:
         if self._settings.framing == "confluent":
             values, refused = unframed(framed_values(rows, self._settings.columns_from))
         misfits: dict[int, set[str]] = {}
-        given = np.flatnonzero(_valid(values))
+        given = np.flatnonzero(valid_rows(values))
         odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
         if self._quotes.any:
             odd |= np.diff(bounds(values)[0])[given] > LARGEST_QUOTED
@@ -223,7 +223,7 @@ class JsonColumns:
                 else:
                     refused.setdefault(row, f"{column.name}: a value that is not a {column.type}")
             if column.required:
-                for row in np.flatnonzero(judged & ~_valid(result.column if self._lands else raw_column)).tolist():
+                for row in np.flatnonzero(judged & ~valid_rows(result.column if self._lands else raw_column)).tolist():
                     refused.setdefault(row, f"{column.name}: is required, and missing or null")
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
         return _nulled(made, refused)
@@ -360,11 +360,6 @@ def _lines(values: pa.Array[Any]) -> pa.Buffer:
     joined: Any = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
     data: pa.Buffer = joined[0].as_buffer()
     return data
-
-
-def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
-    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
 
 
 class Quoted(NamedTuple):

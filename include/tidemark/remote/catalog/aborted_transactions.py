@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.formats.raw.manifest import OpenTransaction
-from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.kafka_log import AbortedTransaction, Lineage, OpenTransaction
 from tidemark.lru import Lru
 from tidemark.raw.objects import aborts_of
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError
 from tidemark.formats.raw.head import HeadEntry
-from tidemark.formats.raw.manifest import OpenTransaction
 from tidemark.formats.raw.pack import PackedRange, RangePointer
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
+from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.raw.packs import ReadLine, chain, live_end, segment_of_range
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
 from tidemark.storage import ClusterStore, PartitionStore

@@ -1,10 +1,10 @@
-"""The watermark indexes of one folder: listed at each :meth:`IndexCache.look`, and read if their ETag has changed.
+"""The small objects of one folder: listed at each :meth:`ObjectCache.look`, and read if their ETag has changed.
 
-It keeps other folders of small objects as well, such as the brokers' heads and copies of ledgers.
+They are the brokers' watermark indexes or heads, or copies of ledgers.
 
-An index that cannot be read affects only its own broker: the broker's last index still counts, and the error is kept
-beside it. An index that does not parse, or is too large, is not read again before it changes. An index that the store
-failed to return is requested at each look.
+An object that cannot be read affects no other: its last readable version still counts, and the error is kept beside it.
+An object that does not parse, or is too large, is not read again before it changes. An object that the store failed to
+return is requested at each look.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _READERS: Final = 16
 _BATCH: Final = 64
 """Bodies in memory at a time."""
 _MOST: Final = 100_000
-"""Most indexes of a folder: thirty times as many as the largest clusters have brokers."""
+"""Most objects of a folder: thirty times as many as the largest clusters have brokers."""
 
 Kept = TypeVar("Kept")
 ReadError = StoreError | FormatError | OSError
 
 
-class BrokerIndex(NamedTuple, Generic[Kept]):
-    """One broker's index: the content of the last readable version, and the error of the present version.
+class CachedObject(NamedTuple, Generic[Kept]):
+    """One object: the content of the last readable version, and the error of the present version.
 
     ``kept`` is None if no version was ever readable. ``etag`` is empty if the object must be read again.
     """
@@ -40,12 +40,12 @@ class BrokerIndex(NamedTuple, Generic[Kept]):
     error: ReadError | None = None
 
 
-class IndexCache(Generic[Kept]):
-    """A cache of the values that ``keep`` makes of each index; it raises FormatError for an invalid index.
+class ObjectCache(Generic[Kept]):
+    """A cache of the values that ``keep`` makes of each object; it raises FormatError for an invalid one.
 
-    ``skip`` are keys that are not read, ``limit`` is the most bytes of an index. ``on_failure`` is called for each
-    index that cannot be read, and again only when the reason changes. One thread looks at a time, while others may read
-    ``brokers``.
+    ``skip`` are keys that are not read, ``limit`` is the most bytes of an object. ``on_failure`` is called for each
+    object that cannot be read, and again only when the reason changes. One thread looks at a time, while others may
+    read ``objects``.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class IndexCache(Generic[Kept]):
         limit: int = WatermarkIndex.most_bytes,
         on_failure: Callable[[str, ReadError], None] | None = None,
     ) -> None:
-        self.brokers: Mapping[str, BrokerIndex[Kept]] = {}
-        """The indexes by key, since the last :meth:`look`."""
+        self.objects: Mapping[str, CachedObject[Kept]] = {}
+        """The objects by key, since the last :meth:`look`."""
         self._store = store
         self._folder = folder
         self._keep = keep
@@ -69,24 +69,24 @@ class IndexCache(Generic[Kept]):
 
     @property
     def kept(self) -> dict[str, Kept]:
-        """The values of all indexes that were ever readable, by key."""
-        return {key: broker.kept for key, broker in self.brokers.items() if broker.kept is not None}
+        """The values of all objects that were ever readable, by key."""
+        return {key: cached.kept for key, cached in self.objects.items() if cached.kept is not None}
 
     @property
     def failures(self) -> dict[str, ReadError]:
-        """The errors of present versions of indexes that cannot be read, by key."""
-        return {key: broker.error for key, broker in self.brokers.items() if broker.error is not None}
+        """The errors of present versions of objects that cannot be read, by key."""
+        return {key: cached.error for key, cached in self.objects.items() if cached.error is not None}
 
     def look(self) -> int:
-        """Read the indexes that have changed. Returns their number.
+        """Read the objects that have changed. Returns their number.
 
         Raises:
-            FormatError: the folder has more than 100,000 indexes.
-            StoreError: the folder cannot be listed. After either error, the earlier indexes are kept.
+            FormatError: the folder has more than 100,000 objects.
+            StoreError: the folder cannot be listed. After either error, the earlier objects are kept.
         """
         infos = self._listed()
-        stale = [info for info in infos if info.key not in self.brokers or self.brokers[info.key].etag != info.etag]
-        fresh: dict[str, BrokerIndex[Kept]] = {}
+        stale = [info for info in infos if info.key not in self.objects or self.objects[info.key].etag != info.etag]
+        fresh: dict[str, CachedObject[Kept]] = {}
         # Fetching takes time, parsing takes the interpreter: one thread parses, so that an event loop gets its turn.
         with ThreadPoolExecutor(_READERS) as readers:
             for start in range(0, len(stale), _BATCH):
@@ -94,13 +94,13 @@ class IndexCache(Generic[Kept]):
                 for info, body in zip(batch, readers.map(self._fetch, batch), strict=True):
                     fresh[info.key] = self._read(info, body)
         # Replaced at once, because other threads read it meanwhile.
-        self.brokers = {info.key: fresh.get(info.key) or self.brokers[info.key] for info in infos}
+        self.objects = {info.key: fresh.get(info.key) or self.objects[info.key] for info in infos}
         return len(stale)
 
     def check(self) -> None:
-        """Raise the first StoreError or OSError if the store returned none of the indexes: then it has failed."""
+        """Raise the first StoreError or OSError if the store returned none of the objects: then it has failed."""
         of_store = [error for error in self.failures.values() if not isinstance(error, FormatError)]
-        if of_store and len(of_store) == len(self.brokers):
+        if of_store and len(of_store) == len(self.objects):
             raise of_store[0]
 
     def _listed(self) -> list[ObjectInfo]:
@@ -120,13 +120,13 @@ class IndexCache(Generic[Kept]):
         except (StoreError, FormatError, OSError) as error:
             return error
 
-    def _read(self, info: ObjectInfo, body: bytes | ReadError | None) -> BrokerIndex[Kept]:
-        before: BrokerIndex[Kept] = self.brokers.get(info.key, BrokerIndex(""))
+    def _read(self, info: ObjectInfo, body: bytes | ReadError | None) -> CachedObject[Kept]:
+        before: CachedObject[Kept] = self.objects.get(info.key, CachedObject(""))
         if body is None:
             return before._replace(etag=info.etag)  # the next listing does not have it
         if isinstance(body, bytes):
             try:
-                return BrokerIndex(info.etag, self._keep(body, info))
+                return CachedObject(info.etag, self._keep(body, info))
             except FormatError as error:
                 error.__cause__ = error.__context__ = None  # their frames hold the body, as long as the error is kept
                 body = error.with_traceback(None)
@@ -142,14 +142,14 @@ def log_failures(log: logging.Logger, level: int = logging.WARNING) -> Callable[
     )
 
 
-def read_indexes(store: Store, folder: str) -> IndexCache[WatermarkIndex]:
+def read_indexes(store: Store, folder: str) -> ObjectCache[WatermarkIndex]:
     """The current indexes in ``folder``.
 
     Raises:
         FormatError: there are too many indexes.
         StoreError: they cannot be listed, or the store returned none of them.
     """
-    indexes = IndexCache(store, folder, parse_index)
+    indexes = ObjectCache(store, folder, parse_index)
     indexes.look()
     indexes.check()
     return indexes

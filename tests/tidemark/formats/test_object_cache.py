@@ -12,8 +12,8 @@ from tests.plugins.world import entry
 from tests.support.bad_objects import BODIES, LATER, refused, spoil
 from tidemark.errors import AccessDenied, FormatError
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge, parse_index
-from tidemark.formats.table import index_cache
-from tidemark.formats.table.index_cache import IndexCache, ReadError, read_indexes
+from tidemark.formats.table import object_cache
+from tidemark.formats.table.object_cache import ObjectCache, ReadError, read_indexes
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 
@@ -33,7 +33,7 @@ def put(store: Store, broker: int, *entries: IndexEntry, key: str = "") -> None:
 
 
 def test_each_index_is_read_again_when_it_has_changed(store: Store) -> None:
-    indexes = IndexCache(store, FOLDER, parse_index, skip=(f"{FOLDER}9.json",))
+    indexes = ObjectCache(store, FOLDER, parse_index, skip=(f"{FOLDER}9.json",))
     for broker in (1, 2, 9):
         put(store, broker)
     store.put(f"{FOLDER}note.txt", b"no index")
@@ -55,7 +55,7 @@ def test_one_that_is_not_valid_is_told_of_once_and_not_read_again(store: Store, 
     def tell(key: str, error: ReadError) -> None:
         told.append((key, type(error).__name__))
 
-    indexes = IndexCache(store, FOLDER, parse_index, on_failure=tell)
+    indexes = ObjectCache(store, FOLDER, parse_index, on_failure=tell)
     put(store, 1, entry("orders", 0, 5))
     put(store, 2)
     indexes.look()
@@ -77,7 +77,7 @@ def test_one_that_is_not_valid_is_told_of_once_and_not_read_again(store: Store, 
 def test_one_that_the_store_does_not_give_is_asked_for_again(store: Store, refused: set[str]) -> None:
     for broker in (1, 2):
         put(store, broker)
-    indexes = IndexCache(store, FOLDER, parse_index)
+    indexes = ObjectCache(store, FOLDER, parse_index)
     refused.add(f"{FOLDER}1.json")
     assert (indexes.look(), indexes.look()) == (2, 1)
     indexes.check()
@@ -116,7 +116,7 @@ def _reachable(error: BaseException | None) -> list[object]:
 
 
 def test_a_folder_with_more_objects_than_brokers_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_cache, "_MOST", 2)
+    monkeypatch.setattr(object_cache, "_MOST", 2)
     for broker in (1, 2):
         put(store, broker)
     indexes = read_indexes(store, FOLDER)
