@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
+from annotated_types import Le
 from typer.testing import CliRunner
 
 from tidemark.errors import ConfigError
+from tidemark.store.limits import LIMITS
 from uploader_agent import __version__, cli
-from uploader_agent.settings import AgentSettings, is_fixed, load_settings
+from uploader_agent.settings import AgentSettings, UploadSettings, is_fixed, load_settings
 
 GOOD = """
 broker: {properties: /etc/kafka/server.properties}
@@ -145,3 +148,8 @@ def test_help(command: list[str]) -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(cli.app, ["--version"]).output == f"{__version__}\n"
+
+
+def test_the_connections_that_are_kept_suffice_for_all_uploads() -> None:
+    most = next(rule.le for rule in UploadSettings.model_fields["concurrency"].metadata if isinstance(rule, Le))
+    assert LIMITS.connections >= cast("int", most) + 2

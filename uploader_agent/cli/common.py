@@ -81,11 +81,9 @@ def _slot(settings: AgentSettings, fetch: FetchSettings) -> Broker:
 
 @contextmanager
 def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
-    """A function that opens stores, with a connection for each upload and two for all else, and their common meter."""
-    connections = max(settings.store.connections, settings.upload.concurrency + 2)
-    options = settings.store.model_copy(update={"connections": connections})
+    """A function that opens stores, and their common meter."""
     with closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic:
-        yield partial(open_store, options=options, traffic=traffic), traffic
+        yield partial(open_store, options=settings.store, traffic=traffic), traffic
 
 
 @contextmanager
