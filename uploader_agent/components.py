@@ -47,6 +47,7 @@ from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.destinations import Bucket, Destinations, OpenStore
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.other_origin import OtherOrigin
+from uploader_agent.tuning import STANDARD, AgentTuning
 from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
 
 logger = structlog.get_logger(__name__)
@@ -78,6 +79,7 @@ class Components:
         log_dirs: LogDirs | None = None,
         read_only: bool = False,
         runtime: Runtime = MACHINE,
+        tuning: AgentTuning = STANDARD,
     ) -> None:
         """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
@@ -85,6 +87,7 @@ class Components:
         broker's own disk, and the default ``log_dirs`` those of ``broker``, for ever.
         """
         self.settings = settings
+        self.tuning = tuning
         self.broker = broker
         self.watcher = watcher
         self.log_dirs = LogDirs(broker.log_dirs) if log_dirs is None else log_dirs
@@ -93,8 +96,8 @@ class Components:
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self.traffic.metrics
-        self.health = Health(_turn_limit(settings), settings.stuck_after, runtime.monotonic)
-        self.repeats = ErrorDeduplicator(logger, settings.log.repeat, runtime.monotonic)
+        self.health = Health(_turn_limit(tuning), tuning.stuck_after, runtime.monotonic)
+        self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
         self.drained = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
@@ -102,7 +105,7 @@ class Components:
             settings.cluster or broker.cluster_id, resolver_of(settings.raw), open_store, record=not read_only
         )
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
-        self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
+        self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
         context = Context(
             broker.node_id,
             destinations.resolve,
@@ -116,7 +119,7 @@ class Components:
             lambda tp: self.packs.settled_head(destinations.bucket(tp)),
             OtherOrigin(destinations.control_store, destinations.control, self.source.origin, runtime),
             source=self.source,
-            search_interval=settings.scan_interval.total_seconds(),
+            search_interval=tuning.scan_interval.total_seconds(),
             runtime=runtime,
         )
         self.leadership = Leadership(
@@ -130,22 +133,23 @@ class Components:
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
             settings.upload.concurrency, runtime, target=lambda task: task.target
         )
+        backoff = Backoff(tuning.retry_initial, tuning.retry_cap)
         self.workers = UploadWorkers(
-            self.queue, settings.upload, self.metrics, self.health, self.revisit, self.repeats, runtime
+            self.queue, settings.upload, backoff, self.metrics, self.health, self.revisit, self.repeats, runtime
         )
-        self._pack_failures = Failures(_backoff(settings), self.metrics, self.repeats)
+        self._pack_failures = Failures(backoff, self.metrics, self.repeats)
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
             destinations,
             broker.node_id,
             settings.raw.digest_of(),
-            settings.index,
+            tuning,
             self.packs.damaged,
             lambda: self.disk_faults.current,
             runtime,
         )
-        interval = settings.index.min_interval.total_seconds()
+        interval = tuning.index_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
         self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
@@ -156,6 +160,7 @@ class Components:
             self.metrics,
             self.stopping.wait,
             self.hold,
+            tuning.fill_interval,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
         self._destinations = destinations
@@ -196,14 +201,10 @@ class Components:
             rule = "cannot change while the agent runs: restart it, or take the change back"
             raise ConfigError(source, [(name, rule) for name in fixed])
         self.settings = settings
-        self.repeats.every = settings.log.repeat
-        self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
         self.workers.reconfigure(settings.upload)
-        self._pack_failures.backoff = _backoff(settings)
         self.leadership.apply_freshness()
         self.ticks.reconsider()
         self.traffic.cap(settings.upload.bandwidth)
-        self.index.reconfigure(settings.index)
         self.hold.reconfigure(settings.hold)
         return changed
 
@@ -227,7 +228,7 @@ class Components:
         self.revisit(partition.tp, 0.0)
 
     def _maintenance_interval(self) -> float:
-        return self.settings.scan_interval.total_seconds()
+        return self.tuning.scan_interval.total_seconds()
 
     def open_buckets(self) -> None:
         """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
@@ -250,13 +251,9 @@ class Components:
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 
 
-def _backoff(settings: AgentSettings) -> Backoff:
-    return Backoff(settings.upload.retry_initial, settings.upload.retry_cap)
-
-
-def _turn_limit(settings: AgentSettings) -> float:
+def _turn_limit(tuning: AgentTuning) -> float:
     """Seconds without a turn after which the loop is unhealthy; a turn may look through thousands of directories."""
-    return 60 + 3 * settings.scan_interval.total_seconds()
+    return 60 + 3 * tuning.scan_interval.total_seconds()
 
 
 class Timers(Generic[Key]):

@@ -274,7 +274,7 @@ def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> 
     partition = world.disk.partition().segment(0, transactional(0, 7, 10) + transactional(10, 8, 10))
     partition.segment(20, marker(20, 8, commit=True) + transactional(21, 9, 9))
     partition.segment(30, b"")
-    world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "5ms"})
+    world.once(upload={"concurrency": 1}, retry_initial="1ms", retry_cap="5ms")
     opened = [
         [(one.producer_id, one.first_offset) for one in world.manifest(base).open_transactions] for base in (0, 20)
     ]

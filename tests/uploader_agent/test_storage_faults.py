@@ -145,8 +145,11 @@ def test_every_fault_in_every_phase(
             topic,
             topic,
             store={"endpoint_url": proxy.endpoint, "path_style": True, "deadline": "1s"},
-            upload={"concurrency": 8, "retry_initial": "10ms", "retry_cap": "50ms"},
-            index={"min_interval": "100ms", "idle_interval": "200ms"},
+            upload={"concurrency": 8},
+            retry_initial="10ms",
+            retry_cap="50ms",
+            index_interval="100ms",
+            index_idle_interval="200ms",
             scan_interval="2s",
             log={"format": "json"},
         )
@@ -204,7 +207,9 @@ def test_wrong_credentials_and_a_missing_bucket_are_loud_and_recovered_from(
         topic,
         store=options,
         http={"port": port},
-        upload={"concurrency": 4, "retry_initial": "10ms", "retry_cap": "200ms"},
+        upload={"concurrency": 4},
+        retry_initial="10ms",
+        retry_cap="200ms",
         log={"format": "json"},
     )
     profile = tmp_path / "credentials"

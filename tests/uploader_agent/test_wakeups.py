@@ -26,6 +26,7 @@ from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.scheduling.retry import Backoff
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import SealRun
@@ -55,7 +56,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
     with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
         wait_until(lambda: T in agent.components.timers._times, what="the timer of the tail")
-        shorter = world.settings(**never, tail_after="1s")
+        shorter = world.settings(tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
         world.store.await_put(lambda: stored_is(world, 50))
 
@@ -156,13 +157,13 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
         seen.append(queue.running())
         looked.set()
 
-    settings, metrics = world.settings().upload, Metrics()
+    settings, metrics, backoff = world.settings().upload, Metrics(), Backoff(timedelta(), timedelta())
     health, repeats = Health(60, timedelta(minutes=1)), ErrorDeduplicator(get_logger(), timedelta(minutes=1))
     with world.agent() as agent:
         world.disk.partition().fill(0, end=100)
         agent.refresh()
         partition = agent.leadership.partitions[T]
-        UploadWorkers(queue, settings, metrics, health, revisit, repeats).start()
+        UploadWorkers(queue, settings, backoff, metrics, health, revisit, repeats).start()
         queue.replace(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()

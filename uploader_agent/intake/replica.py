@@ -35,6 +35,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime, Thread
 from uploader_agent.settings import FetchSettings
 from uploader_agent.stored.destinations import Destinations
+from uploader_agent.tuning import STANDARD
 
 logger = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ def owns(settings: FetchSettings, topic_id: str, partition: int) -> bool:
 
 
 class SlotReplica(LogSource):
-    """The replica of ``settings.slot``; ``destinations`` have the stored data."""
+    """The replica of ``settings.slot``, in segments of ``segment`` bytes; ``destinations`` have the stored data."""
 
     origin = "fetch"
     marks_gaps = True
@@ -87,8 +88,10 @@ class SlotReplica(LogSource):
         destinations: Destinations,
         metrics: Metrics,
         runtime: Runtime = MACHINE,
+        segment: int = STANDARD.fetch_segment,
     ) -> None:
         self._runtime = runtime
+        self._segment = segment
         self._settings, self._cluster = settings, cluster
         self._accepts_topic: Callable[[str], bool] = lambda _: True
         self._destinations, self._metrics, self._clock = destinations, metrics, runtime.monotonic
@@ -238,7 +241,7 @@ class SlotReplica(LogSource):
     def _open(self, tp: TopicPartition, topic_id: str) -> PartitionSpool | FetchStopped | OSError:
         """A partition's spool, or the reason for which it cannot be used."""
         try:
-            return PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+            return PartitionSpool(self._settings.spool, tp, topic_id, self._segment)
         except FormatError as error:
             return FetchStopped(StopReason.SPOOL, f"{error}; remove the directory")
         except OSError as error:

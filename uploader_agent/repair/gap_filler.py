@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -54,6 +55,7 @@ class GapFiller:
         metrics: Metrics,
         sleep: Callable[[float], object],
         hold: Hold,
+        interval: timedelta,
     ) -> None:
         self._destinations = destinations
         self._broker = broker
@@ -62,6 +64,7 @@ class GapFiller:
         self._metrics = metrics
         self._sleep = sleep
         self._hold = hold
+        self._interval = interval.total_seconds()
         own = destinations.control.broker_gaps(broker)
         self._indexes = IndexCache(
             destinations.control_store, destinations.control.gaps, parse_index, skip=(own,), on_failure=_log_failure
@@ -98,12 +101,11 @@ class GapFiller:
     ) -> None:
         """Run a turn every ``interval``, give or take a quarter, until ``stopping`` is set."""
         while True:
-            interval = settings().interval.total_seconds()
-            if stopping.wait(interval * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
+            if stopping.wait(self._interval * random.uniform(0.75, 1.25)):  # noqa: S311 - spreads load
                 return
             try:
                 if settings().enabled:
-                    self.turn(led(), delay=min(_LONGEST_DELAY, interval / 4))
+                    self.turn(led(), delay=min(_LONGEST_DELAY, self._interval / 4))
             except Exception as error:  # gap filling is optional: no error of a turn may end it
                 logger.warning("filling_failed", kind=type(error).__name__, error=str(error), exc_info=error)
 

@@ -47,6 +47,7 @@ class UploadWorkers:
         self,
         queue: UploadQueue[TopicPartition, PartitionJob],
         settings: UploadSettings,
+        backoff: Backoff,
         metrics: Metrics,
         health: Health,
         revisit: Callable[[TopicPartition, float], None],
@@ -58,7 +59,7 @@ class UploadWorkers:
         self._metrics = metrics
         self._health = health
         self._revisit = revisit
-        self._failures = Failures(Backoff(settings.retry_initial, settings.retry_cap), metrics, repeats)
+        self._failures = Failures(backoff, metrics, repeats)
         self._concurrency = settings.concurrency
         self._threads = 0
 
@@ -73,7 +74,6 @@ class UploadWorkers:
 
     def reconfigure(self, settings: UploadSettings) -> None:
         """Apply other settings. If fewer threads are to run, the queue leaves the others without work."""
-        self._failures.backoff = Backoff(settings.retry_initial, settings.retry_cap)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()
