@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Hashable
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 import structlog
@@ -54,6 +55,9 @@ logger = structlog.get_logger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 
+LARGEST_USUAL = 1 << 30
+"""Bytes of a segment by Kafka's own default; few topics have larger ones."""
+
 _OUTDATED_KEPT = 1000
 """Outdated moments that may stay in the heap, beyond the number of keys."""
 
@@ -96,7 +100,7 @@ class Components:
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self.traffic.metrics
-        self.health = Health(_turn_limit(tuning), tuning.stuck_after, runtime.monotonic)
+        self.health = Health(_turn_limit(tuning), _stuck_after(settings, tuning), runtime.monotonic)
         self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
         self.drained = runtime.event()
@@ -201,6 +205,7 @@ class Components:
             rule = "cannot change while the agent runs: restart it, or take the change back"
             raise ConfigError(source, [(name, rule) for name in fixed])
         self.settings = settings
+        self.health.stuck_after = _stuck_after(settings, self.tuning)
         self.workers.reconfigure(settings.upload)
         self.leadership.apply_freshness()
         self.ticks.reconsider()
@@ -249,6 +254,13 @@ class Components:
     def _led_in(self, bucket: Bucket) -> dict[TopicPartition, LedPartition]:
 
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
+
+
+def _stuck_after(settings: AgentSettings, tuning: AgentTuning) -> timedelta:
+    """The time without progress after which the agent is unhealthy: no less than all uploads of a cap take together."""
+    upload = settings.upload
+    slowest = upload.concurrency * LARGEST_USUAL / upload.bandwidth if upload.bandwidth else 0.0
+    return tuning.stuck_after + timedelta(seconds=slowest)
 
 
 def _turn_limit(tuning: AgentTuning) -> float:

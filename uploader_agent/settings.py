@@ -195,7 +195,7 @@ class AgentSettings(Settings):
         "index.idle_interval": "the agent writes its index at least once a minute",
         "scan_interval": "the agent looks at the whole disk every 30s, and inotify tells it of changes at once",
         "metadata_interval": "the agent asks every 10s who leads, and at once when the disk hints at a change",
-        "stuck_after": "an agent is unhealthy after ten minutes without progress",
+        "stuck_after": "an agent is unhealthy after ten minutes without progress, later if upload.bandwidth is low",
     }
 
     broker: BrokerSettings | None = None

@@ -297,14 +297,9 @@ def _problems(item: ErrorDetails, model: type[BaseModel]) -> list[tuple[str, str
     """(field, rule) of an error; of each removed key in a section that is unknown as a whole."""
     field = ".".join(str(part) for part in item["loc"] if not str(part).startswith(ALTERNATIVE))
     if item["type"] == "extra_forbidden":
-        known = {
-            name: successor
-            for name in _keys(field, item["input"])
-            for key, successor in _removed_from(model)
-            if key.fullmatch(name)
-        }
-        if known:
-            return [(name, f"is no longer a setting: {successor}") for name, successor in known.items()]
+        removed = [(name, successor(model, name)) for name in _keys(field, item["input"])]
+        if found := [(name, f"is no longer a setting: {instead}") for name, instead in removed if instead]:
+            return found
     return [_problem(item, field, model)]
 
 
@@ -346,16 +341,21 @@ def _fields(kind: Any, seen: set[Any]) -> set[str]:
     return names
 
 
+def successor(model: type[BaseModel], key: str) -> str | None:
+    """What takes the place of a removed ``key``, written with dots between its parts; None if it was never known."""
+    return next((instead for pattern, instead in _removed_from(model) if pattern.fullmatch(key)), None)
+
+
 @cache
 def _removed_from(model: type[BaseModel]) -> list[tuple[re.Pattern[str], str]]:
-    return [(re.compile(key), successor) for key, successor in _removed(model, "", frozenset())]
+    return [(re.compile(key), instead) for key, instead in _removed(model, "", frozenset())]
 
 
 def _removed(kind: Any, path: str, within: frozenset[Any]) -> Iterator[tuple[str, str]]:
     """The removed keys of a model, and of the models within: (pattern of the whole key, what takes its place)."""
     if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in within:
         if issubclass(kind, Settings):
-            yield from ((path + re.escape(key), successor) for key, successor in kind.removed.items())
+            yield from ((path + re.escape(key), instead) for key, instead in kind.removed.items())
         for name, field in kind.model_fields.items():
             yield from _removed(field.annotation, rf"{path}{re.escape(field.alias or name)}\.", within | {kind})
     below = rf"{path}.+\." if get_origin(kind) in {dict, list, tuple} else path

@@ -6,7 +6,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from crc32c import crc32c
@@ -21,6 +21,7 @@ from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
+from uploader_agent.tuning import STANDARD
 
 
 def no_errors(agent: TestedAgent) -> None:
@@ -524,3 +525,10 @@ def test_a_later_leader_fences(world: World) -> None:
     assert "offset.wm: broker 1 leads it under epoch 9" in (agent.leadership.partitions[T].error or "")
     assert world.watermark()[1].next_offset == 50
     assert world.names().count(f"{50:020d}.manifest.json") == 0
+
+
+def test_a_cap_of_the_bandwidth_gives_uploads_the_time_that_they_need(world: World) -> None:
+    with world.agent(upload={"concurrency": 4, "bandwidth": "1MiB"}) as agent:
+        assert agent.health.stuck_after == STANDARD.stuck_after + timedelta(seconds=4096)
+        agent.reconfigure(world.settings(upload={"concurrency": 4}), "agent.yaml")
+        assert agent.health.stuck_after == STANDARD.stuck_after
