@@ -69,7 +69,7 @@ def _started_again(
     url, env = f"s3://raw/{_NAME}-{part}" if fetch else f"s3://raw/{_NAME}", {**s3.env(), "PATH": "/usr/bin:/bin"}
     once = agent_file(cluster, _NAME, url, topics, fetch=fetch, tail_after="0s")
     run([AGENT, "upload-once", "-c", once], env=s3.env(), log=HOME / f"{part}.log")
-    more = {"tail_after": "10m", "http": {"port": port}, "metadata_interval": "10s", "scan_interval": "30s"}
+    more = {"tail_after": "10m", "http": {"port": port}}
     config = agent_file(cluster, _NAME, url, topics, fetch=fetch, **more)
     with ManagedProcess("agent", [AGENT, "run", "-c", config], log=HOME / f"{part}.log", env=env) as agent:
         ready = agent.wait_until(lambda: _ready(port))

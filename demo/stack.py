@@ -261,8 +261,6 @@ class DemoAgent:
             "store": {"region": "us-east-1"},
             "state_dir": str(HOME / f"agent-{self.number}"),
             "freshness": {".*": _freshness(deployment)},  # that of a topic which is added later, too
-            "metadata_interval": "2s",
-            "index": {"min_interval": "1s"},
             "http": {"port": self._port},
         }
         self._config.write_text(yaml.safe_dump(settings))

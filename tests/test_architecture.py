@@ -43,7 +43,7 @@ FLOORS = {
         "cli",
     ),
     "uploader_agent": (
-        "clock heap settings",
+        "clock heap settings tuning",
         "runtime",
         "disk observability worker",
         "broker hold",

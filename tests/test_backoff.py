@@ -5,7 +5,6 @@ The pauses of the DAGs and of the scan of indexes are in the tests of `tidemark_
 
 from __future__ import annotations
 
-from datetime import timedelta
 from itertools import accumulate, repeat
 
 import pytest
@@ -19,12 +18,11 @@ from tidemark_spark.run import commit
 from uploader_agent.packing.head_maintenance import LOOK_BACKOFF
 from uploader_agent.packing.thread import TICK_BACKOFF
 from uploader_agent.partitions.observation import QUESTION_BACKOFF
-from uploader_agent.scheduling.workers import backoff_of
-from uploader_agent.settings import UploadSettings
+from uploader_agent.tuning import STANDARD
 
 PAUSES: dict[str, tuple[Backoff, list[float]]] = {
     "reads of the store": (retry.PAUSES, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
-    "jobs and packs of a partition": (backoff_of(UploadSettings()), [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]),
+    "jobs and packs of a partition": (STANDARD.retry_backoff, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]),
     "questions for offsets": (QUESTION_BACKOFF, [0.25, 0.5, 1, 2, 4, 8, 10, 10]),
     "ticks": (TICK_BACKOFF, [1, 2, 4, 8, 10, 10]),
     "looks at the entries of a head": (LOOK_BACKOFF, [15, 30, 60, 120, 240, 480, 960, 1800, 1800]),
@@ -43,11 +41,6 @@ def test_pauses_double_up_to_the_longest(user: str) -> None:
     one_by_one = accumulate(repeat(0.0, len(pauses)), lambda pause, _: backoff.longer(pause), initial=0.0)
     assert [*one_by_one][1:] == pauses
     assert backoff.after(10_000) == pauses[-1], "the number of failures has no bound"
-
-
-def test_other_settings_give_other_pauses() -> None:
-    settings = UploadSettings(retry_initial=timedelta(seconds=1), retry_cap=timedelta(seconds=3))
-    assert [backoff_of(settings).after(number) for number in (1, 2, 3)] == [1, 2, 3]
 
 
 def test_a_read_waits_for_a_random_time_of_at_least_half_the_pause() -> None:

@@ -63,7 +63,7 @@ MODES: dict[str, dict[str, Any]] = {
     "fetch-everything": EVERYTHING
     | {
         "mode": "fetch",
-        "config": {"raw": {"url": "s3://raw/tidemark"}, "fetch": {"rack": "a", "segment": "16MiB"}},
+        "config": {"raw": {"url": "s3://raw/tidemark"}, "fetch": {"rack": "a", "largest_message": "16MiB"}},
         "fetch": FETCH["fetch"]
         | {"clientSecret": "kafka", "lease": "30s", "spool": {"size": "2Ti", "storageClass": "fast"}},
     },

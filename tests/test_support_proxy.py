@@ -36,10 +36,8 @@ def fresh(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 
 def through(proxy: FaultProxy) -> Store:
-    limits = {"connect_timeout": "1s", "no_progress": "700ms", "deadline": "1s"}
-    return open_store(
-        "s3://raw", StoreOptions.model_validate({"endpoint_url": proxy.endpoint, "path_style": True, **limits})
-    )
+    options = {"endpoint_url": proxy.endpoint, "path_style": True, "deadline": "1s"}
+    return open_store("s3://raw", StoreOptions.model_validate(options))
 
 
 @pytest.mark.essential

@@ -204,7 +204,7 @@ class Agent:
         followed = [tp for tp, partition in self._leadership.partitions.items() if partition.follows]
         if followed:
             self._parts.poller.ask_offsets(self._leadership.ask(followed))
-        interval = self._parts.settings.metadata_interval.total_seconds()
+        interval = self._parts.tuning.metadata_interval.total_seconds()
         self._questions.asked(self._runtime.monotonic(), interval)
 
     def _scan(self) -> None:
@@ -217,7 +217,7 @@ class Agent:
             due = {tp for tp, partition in partitions.items() if partition.look() or partition.is_unsettled}
         parts.metrics.scans.inc()
         parts.metrics.missed_events.inc(sum(partitions[tp].disk.overdue for tp in due))
-        self._next_scan = self._runtime.monotonic() + parts.settings.scan_interval.total_seconds()
+        self._next_scan = self._runtime.monotonic() + parts.tuning.scan_interval.total_seconds()
         self._ask_outdated(partitions)
         if tiered := [tp for tp, partition in partitions.items() if partition.names_remote_tier]:
             parts.poller.ask_offsets(self._leadership.ask(tiered))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Hashable
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 import structlog
@@ -42,16 +43,20 @@ from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers, backoff_of
+from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
+from uploader_agent.tuning import STANDARD, AgentTuning
 from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
 
 logger = structlog.get_logger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
+
+LARGEST_USUAL = 1 << 30
+"""Bytes of a segment by Kafka's own default; few topics have larger ones."""
 
 _OUTDATED_KEPT = 1000
 """Outdated moments that may stay in the heap, beyond the number of keys."""
@@ -78,6 +83,7 @@ class Components:
         log_dirs: LogDirs | None = None,
         read_only: bool = False,
         runtime: Runtime = MACHINE,
+        tuning: AgentTuning = STANDARD,
     ) -> None:
         """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
@@ -85,6 +91,7 @@ class Components:
         broker's own disk, and the default ``log_dirs`` those of ``broker``, for ever.
         """
         self.settings = settings
+        self.tuning = tuning
         self.broker = broker
         self.watcher = watcher
         self.log_dirs = LogDirs(broker.log_dirs) if log_dirs is None else log_dirs
@@ -93,8 +100,8 @@ class Components:
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self.traffic.metrics
-        self.health = Health(_turn_limit(settings), settings.stuck_after, runtime.monotonic)
-        self.repeats = ErrorDeduplicator(logger, settings.log.repeat, runtime.monotonic)
+        self.health = Health(_turn_limit(tuning), _stuck_after(settings, tuning), runtime.monotonic)
+        self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
         self.drained = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
@@ -102,7 +109,7 @@ class Components:
         incarnations = Incarnations(storage, record=not read_only)
         cluster = storage.cluster_store()
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
-        self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime)
+        self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
         context = Context(
             broker.node_id,
             incarnations.resolve,
@@ -115,7 +122,7 @@ class Components:
             lambda tp: self.packs.settled_head(self._bucket_of(tp)),
             OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
-            search_interval=settings.scan_interval.total_seconds(),
+            search_interval=tuning.scan_interval.total_seconds(),
             runtime=runtime,
         )
         self.leadership = Leadership(
@@ -130,21 +137,28 @@ class Components:
             settings.upload.concurrency, runtime, target=lambda task: task.target
         )
         self.workers = UploadWorkers(
-            self.queue, settings.upload, self.metrics, self.health, self.revisit, self.repeats, runtime
+            self.queue,
+            settings.upload,
+            tuning.retry_backoff,
+            self.metrics,
+            self.health,
+            self.revisit,
+            self.repeats,
+            runtime,
         )
-        self._pack_failures = Failures(backoff_of(settings.upload), self.metrics, self.repeats)
+        self._pack_failures = Failures(tuning.retry_backoff, self.metrics, self.repeats)
         self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
             storage,
             broker.node_id,
             settings.raw.digest_of(),
-            settings.index,
+            tuning,
             self.packs.damaged,
             lambda: self.disk_faults.current,
             runtime,
         )
-        interval = settings.index.min_interval.total_seconds()
+        interval = tuning.index_interval.total_seconds()
         self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
         self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
@@ -157,6 +171,7 @@ class Components:
             self.hold,
             lambda: self.settings.fill,
             lambda: self.leadership.partitions,
+            tuning.fill_interval,
             runtime,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
@@ -198,14 +213,11 @@ class Components:
             rule = "cannot change while the agent runs: restart it, or take the change back"
             raise ConfigError(source, [(name, rule) for name in fixed])
         self.settings = settings
-        self.repeats.every = settings.log.repeat
-        self.health.turn_limit, self.health.stuck_after = _turn_limit(settings), settings.stuck_after
+        self.health.stuck_after = _stuck_after(settings, self.tuning)
         self.workers.reconfigure(settings.upload)
-        self._pack_failures.backoff = backoff_of(settings.upload)
         self.leadership.apply_freshness()
         self.ticks.reconsider()
         self.traffic.cap(settings.upload.bandwidth)
-        self.index.reconfigure(settings.index)
         self.hold.reconfigure(settings.hold)
         return changed
 
@@ -230,7 +242,7 @@ class Components:
         self.revisit(partition.tp, 0.0)
 
     def _maintenance_interval(self) -> float:
-        return self.settings.scan_interval.total_seconds()
+        return self.tuning.scan_interval.total_seconds()
 
     def open_buckets(self) -> None:
         """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
@@ -256,9 +268,16 @@ class Components:
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 
 
-def _turn_limit(settings: AgentSettings) -> float:
+def _stuck_after(settings: AgentSettings, tuning: AgentTuning) -> timedelta:
+    """The time without progress after which the agent is unhealthy: no less than all uploads of a cap take together."""
+    upload = settings.upload
+    slowest = upload.concurrency * LARGEST_USUAL / upload.bandwidth if upload.bandwidth else 0.0
+    return tuning.stuck_after + timedelta(seconds=slowest)
+
+
+def _turn_limit(tuning: AgentTuning) -> float:
     """Seconds without a turn after which the loop is unhealthy; a turn may look through thousands of directories."""
-    return 60 + 3 * settings.scan_interval.total_seconds()
+    return 60 + 3 * tuning.scan_interval.total_seconds()
 
 
 class Timers(Generic[Key]):

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 
@@ -50,19 +51,6 @@ _LEAST_FRESHNESS = timedelta(seconds=3)
 def _freshness(duration: timedelta) -> timedelta:
     if duration < _LEAST_FRESHNESS:
         raise ValueError(f"must be at least {_LEAST_FRESHNESS.seconds}s")
-    return duration
-
-
-LONGEST_INDEX_INTERVAL: Final = timedelta(minutes=1)
-"""The most that each interval of the watermark index may be: an agent without a new one is taken to be stopped."""
-
-
-def _index_interval(duration: timedelta) -> timedelta:
-    if duration > LONGEST_INDEX_INTERVAL:
-        longest = f"{LONGEST_INDEX_INTERVAL.seconds}s"
-        raise ValueError(
-            f"must be at most {longest}: without a new index for minutes, others take the agent for stopped"
-        )
     return duration
 
 
@@ -117,13 +105,14 @@ class FetchSettings(Settings):
     With ``lease`` a second process of the slot waits until the first has not renewed its lease for that time.
     """
 
+    removed: ClassVar[Mapping[str, str]] = {"segment": "a segment has 64MiB"}
+
     bootstrap: str = Field(pattern=_BROKERS)
     spool: Path
     client: dict[str, str | int | bool] = Field(default_factory=dict)
     slot: int = Field(default=0, ge=0)
     slots: int = Field(default=1, ge=1, le=1000)
     rack: str = ""
-    segment: Size = Field(default=64 << 20, ge=1 << 12, le=1 << 30)
     spool_max: Size = Field(default=10 << 30, ge=1 << 20)
     largest_message: Size = Field(default=64 << 20, ge=1 << 20, le=1 << 30)
     lease: Duration | None = None
@@ -138,43 +127,40 @@ class FetchSettings(Settings):
 
 
 class UploadSettings(Settings):
-    """At most ``concurrency`` segments are uploaded at a time; ``bandwidth`` caps their bytes per second in total.
+    """At most ``concurrency`` segments are uploaded at a time; ``bandwidth`` caps their bytes per second in total."""
 
-    A failed partition is tried again after ``retry_initial``, then after twice as long each time, up to ``retry_cap``.
-    """
+    removed: ClassVar[Mapping[str, str]] = {
+        "retry_initial": "a failed partition is tried again after 200ms, then after twice as long each time, up to 30s",
+        "retry_cap": "a failed partition is tried again at least every 30s",
+    }
 
     concurrency: int = Field(default=8, ge=1, le=64)
     bandwidth: Size | None = Field(default=None, ge=1 << 16)
-    retry_initial: Duration = timedelta(milliseconds=200)
-    retry_cap: Duration = timedelta(seconds=30)
 
 
 class HoldSettings(Settings):
-    """Bounds for the files that are kept from the broker's retention until they are uploaded.
+    """The files that are kept from the broker's retention until they are uploaded.
 
     ``links`` are directories for hard links, outside ``log.dirs``, one on each file system that has log directories;
-    elsewhere descriptors hold the files. ``max`` and ``min_free`` are shares of the disk that a log directory is on.
+    elsewhere descriptors hold the files. ``max`` is a share of the disk that a log directory is on.
     """
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "min_free": "5% of the disk stay free; max bounds the share of it that held segments take",
+        "max_age": "a segment that retention has deleted is held for a day; max bounds how much that can be",
+    }
 
     enabled: bool = True
     links: tuple[Path, ...] = ()
     max: float = Field(default=0.10, ge=0, le=1)
-    min_free: float = Field(default=0.05, ge=0, le=1)
-    max_age: Duration = timedelta(days=1)
 
 
 class FillSettings(Settings):
-    """Every ``interval`` the agent looks for gaps of other leaders, and fills them from this broker's replicas."""
+    """Whether the agent looks for gaps of other leaders, and fills them from this broker's replicas."""
+
+    removed: ClassVar[Mapping[str, str]] = {"interval": "the agent looks for gaps once a minute"}
 
     enabled: bool = True
-    interval: Duration = timedelta(seconds=60)
-
-
-class IndexSettings(Settings):
-    """The watermark index is written on change at most every ``min_interval``, else every ``idle_interval``."""
-
-    min_interval: Annotated[Duration, AfterValidator(_index_interval)] = timedelta(seconds=10)
-    idle_interval: Annotated[Duration, AfterValidator(_index_interval)] = LONGEST_INDEX_INTERVAL
 
 
 class HttpSettings(Settings):
@@ -185,11 +171,12 @@ class HttpSettings(Settings):
 
 
 class LogSettings(Settings):
-    """The logging to standard error. An error that repeats is logged again after ``repeat``, with its count."""
+    """The logging to standard error."""
+
+    removed: ClassVar[Mapping[str, str]] = {"repeat": "an error that lasts is logged again every five minutes"}
 
     format: Literal["console", "json"] = "console"
     level: Literal["debug", "info", "warning", "error"] = "info"
-    repeat: Duration = timedelta(minutes=5)
 
 
 class AgentSettings(Settings):
@@ -203,6 +190,14 @@ class AgentSettings(Settings):
     append.
     """
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "index.min_interval": "news are in the agent's index after ten seconds at most",
+        "index.idle_interval": "the agent writes its index at least once a minute",
+        "scan_interval": "the agent looks at the whole disk every 30s, and inotify tells it of changes at once",
+        "metadata_interval": "the agent asks every 10s who leads, and at once when the disk hints at a change",
+        "stuck_after": "an agent is unhealthy after ten minutes without progress, later if upload.bandwidth is low",
+    }
+
     broker: BrokerSettings | None = None
     fetch: FetchSettings | None = None
     raw: EndpointSettings
@@ -214,14 +209,10 @@ class AgentSettings(Settings):
     internal_topics: bool = False
     freshness: dict[TopicPattern, Annotated[Duration, AfterValidator(_freshness)]] = Field(default_factory=dict)
     tail_after: Duration = timedelta(minutes=10)
-    scan_interval: Duration = timedelta(seconds=30)
-    metadata_interval: Duration = timedelta(seconds=10)
     drain: Duration = timedelta(seconds=20)
-    stuck_after: Duration = timedelta(minutes=10)
     upload: UploadSettings = UploadSettings()
     hold: HoldSettings = HoldSettings()
     fill: FillSettings = FillSettings()
-    index: IndexSettings = IndexSettings()
     http: HttpSettings = HttpSettings()
     log: LogSettings = LogSettings()
 

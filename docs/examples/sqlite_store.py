@@ -27,7 +27,7 @@ class SqliteStore:
     def __init__(self, url: str, options: StoreOptions) -> None:
         self.url = url
         self._path = url.removeprefix("sqlite://")
-        self._seconds = options.no_progress.total_seconds()
+        self._seconds = options.deadline.total_seconds()
         with self._connected("") as connection:
             connection.execute(TABLE)
 

@@ -16,8 +16,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
-from tests.support.paths import env_bin
+from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess
+from tests.support.tuned_agent import tuned_agent
 from tests.support.waiting import HUNG
 from tests.uploader_agent.in_process import run_here
 from tidemark import Mode, TieredConsumer
@@ -75,8 +76,6 @@ class World:
             "state_dir": str(self.folder / "agent"),
             "include": list(topics),
             "tail_after": "1h",
-            "scan_interval": "200ms",
-            "index": {"min_interval": "200ms"},
             **settings,
         }
         path.write_text(yaml.safe_dump(content))
@@ -90,9 +89,11 @@ class World:
 
     def agent(self, *topics: str, **settings: Any) -> ManagedProcess:
         """The agent as it runs beside a broker; start it with ``with``."""
+        tuned = tuned_agent({"scan_interval": "200ms", "index_interval": "200ms"})
         return ManagedProcess(
             "agent",
-            [env_bin("agent", "tidemark-agent"), "run", "--config", self.agent_file(topics, **settings)],
+            [*tuned, "run", "--config", self.agent_file(topics, **settings)],
+            cwd=ROOT,
             log=self.folder / "agent.log",
             env={**self.place.env, "PATH": "/usr/bin:/bin"},
         )

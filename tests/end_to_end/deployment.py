@@ -19,6 +19,7 @@ from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import S3Server
 from tests.support.spark import spark_submit
+from tests.support.tuned_agent import split, tuned_agent
 from tests.support.waiting import HUNG
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
@@ -90,9 +91,7 @@ class SmallDeployment:
                 "state_dir": str(self.folder / "agent"),
                 "include": list(self.topics),
                 "tail_after": self.tail_after,
-                "scan_interval": "1s",
-                "index": {"min_interval": "500ms"},
-                **self.agent_settings,
+                **split(self.agent_settings)[0],
             },
         )
 
@@ -124,9 +123,11 @@ class SmallDeployment:
 
     def running_agent(self, keys: Mapping[str, str] | None = None) -> ManagedProcess:
         """The agent as it runs beside a broker; start it with ``with``. ``keys`` say where its credentials are."""
+        tuning = {"scan_interval": "1s", "index_interval": "500ms", **split(self.agent_settings)[1]}
         return ManagedProcess(
             "agent",
-            [env_bin("agent", "tidemark-agent"), "run", "--config", self.agent_file],
+            [*tuned_agent(tuning), "run", "--config", self.agent_file],
+            cwd=ROOT,
             log=self.folder / "agent.log",
             env={**(self.s3.env() if keys is None else keys), "PATH": "/usr/bin:/bin"},
         )

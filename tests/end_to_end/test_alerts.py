@@ -13,11 +13,12 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
 from tests.support.airflow import AirflowStack, late_after
-from tests.support.paths import ROOT, env_bin
+from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess, ProcessFailed
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 from tests.support.s3 import ADMIN, allow
 from tests.support.spark import spark_submit
+from tests.support.tuned_agent import tuned_agent
 from tests.support.waiting import wait_until
 from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, PartitionKeys
@@ -40,9 +41,6 @@ class Provoked:
         self.settings: dict[str, Any] = yaml.safe_load(small.topics_file.read_text())
         self.settings["watch"] = {"agent_gone": "20s"}
         self.parse(required=True)
-        agent = yaml.safe_load(small.agent_file.read_text())
-        agent["index"] = {"min_interval": "500ms", "idle_interval": "5s"}
-        small.agent_file.write_text(yaml.safe_dump(agent))
         self.producer = Producer({"bootstrap.servers": small.kafka.bootstrap, "batch.size": 200_000})
 
     def parse(self, *, required: bool) -> None:
@@ -81,8 +79,9 @@ class Provoked:
 
     def agent(self, *, restricted: bool) -> ManagedProcess:
         env = self.small.s3.env(self._restricted if restricted else ADMIN) | {"PATH": "/usr/bin:/bin"}
-        command: list[str | Path] = [env_bin("agent", "tidemark-agent"), "run", "--config", self.small.agent_file]
-        return ManagedProcess("agent", command, log=self.folder / f"agent-{restricted}.log", env=env)
+        tuning = {"scan_interval": "1s", "index_interval": "500ms", "index_idle_interval": "5s"}
+        command: list[str | Path] = [*tuned_agent(tuning), "run", "--config", self.small.agent_file]
+        return ManagedProcess("agent", command, cwd=ROOT, log=self.folder / f"agent-{restricted}.log", env=env)
 
     def restrict(self) -> None:
         """A user that may write everything but the partition HELD."""

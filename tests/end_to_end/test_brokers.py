@@ -75,7 +75,8 @@ class Operated:
             agent_settings={
                 "freshness": {".*": "10s"},
                 "metadata_interval": "1s",
-                "index": {"min_interval": "500ms", "idle_interval": "1s"},
+                "index_interval": "500ms",
+                "index_idle_interval": "1s",
             },
         )
 

@@ -56,7 +56,7 @@ def own(starts_s3: None, kafka: KafkaCluster, authorities: Authorities, tmp_path
     server = S3Server(tmp_path / "s3", tls=(authorities.trusted, authorities.certificate))
     with server, credentials(server):
         assert server.endpoint.startswith("https://")
-        often = {"index": {"min_interval": "500ms", "idle_interval": "1s"}}
+        often = {"index_interval": "500ms", "index_idle_interval": "1s"}
         yield SmallDeployment(tmp_path, kafka, server, "p", (f"{TOPIC}-{tmp_path.name}",), agent_settings=often)
 
 

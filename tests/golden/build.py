@@ -37,9 +37,10 @@ from tests.golden.deployment import (
 )
 from tests.spark.inline import Inline
 from tests.support.kafka import KafkaCluster
-from tests.support.paths import env_bin
+from tests.support.paths import ROOT, env_bin
 from tests.support.process import ManagedProcess
 from tests.support.s3 import ADMIN, S3Server, allow
+from tests.support.tuned_agent import tuned_agent
 from tests.support.waiting import wait_until
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
@@ -151,8 +152,6 @@ class Builder:
                     "state_dir": str(self.folder / name),
                     "include": include,
                     "tail_after": "0s",
-                    "scan_interval": "1s",
-                    "index": {"min_interval": "500ms"},
                     **more,
                 }
             )
@@ -170,12 +169,12 @@ class Builder:
     def running(self, name: str, **more: Any) -> ManagedProcess:
         """An agent that runs beside its broker; start it with ``with``."""
         command: list[str | Path] = [
-            env_bin("agent", "tidemark-agent"),
+            *tuned_agent({"scan_interval": "1s", "index_interval": "500ms"}),
             "run",
             "--config",
             self.agent_file(name, **more),
         ]
-        return ManagedProcess(name, command, log=self.folder / f"{name}.log", env=self._env())
+        return ManagedProcess(name, command, cwd=ROOT, log=self.folder / f"{name}.log", env=self._env())
 
     def _env(self) -> dict[str, str]:
         return self.s3.env() | {"PATH": "/usr/bin:/bin"}

@@ -9,7 +9,9 @@ import pytest
 from tests.golden import HERE, RELEASED
 from tests.golden.surface import FILES, PRESENT, changes, read, section_above, surface, text, unmentioned
 from tests.support.paths import ROOT
-from tidemark.topics import OF_ROWS
+from tidemark.config import Settings, successor
+from tidemark.topics import OF_ROWS, Deployment
+from uploader_agent.settings import AgentSettings
 
 BEFORE = {"commands": {"tidemark files": "command", "tidemark files --dt": "list", "tidemark files TOPIC": "str"}}
 NOW = {
@@ -29,6 +31,17 @@ def test_what_has_changed_since_a_release_is_in_the_changelog(version: str, file
     changed = changes(read(HERE / version / file), read(HERE / file))
     notes = section_above((ROOT / "CHANGELOG.md").read_text(), version)
     assert unmentioned(changed, notes) == []
+
+
+@pytest.mark.parametrize("version", RELEASED)
+@pytest.mark.parametrize(("file", "model"), [("agent file", AgentSettings), ("topics file", Deployment)])
+def test_a_key_that_is_gone_says_what_takes_its_place(version: str, file: str, model: type[Settings]) -> None:
+    """If it does not: add it to `removed` of the settings that had it."""
+    before, now = (read(folder / PRESENT.name)[file] for folder in (HERE / version, HERE))
+    gone = sorted(before.keys() - now.keys())
+    keys = [key for key in gone if not any(other.startswith(f"{key}.") for other in gone)]
+    written = {key: re.sub(r"<.*?>", "", key.replace("[]", ".0").replace("{}", ".name")) for key in keys}
+    assert [key for key in keys if successor(model, written[key]) is None] == []
 
 
 @pytest.mark.parametrize("version", RELEASED)

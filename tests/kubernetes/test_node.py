@@ -77,11 +77,11 @@ def values(store: S3Server, **more: Any) -> Object:
     }
 
 
-def produce(bootstrap: str, count: int) -> None:
-    """Append records of 400 bytes to the topic's one partition; segments have 16 KiB."""
+def produce(bootstrap: str, count: int, size: int = 400) -> None:
+    """Append records of ``size`` bytes to the topic's one partition."""
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=1, batch_size=2048)
     for number in range(count):
-        producer.send(TOPIC, b"%d:" % number + bytes(400))
+        producer.send(TOPIC, b"%d:" % number + bytes(size))
     producer.flush()
     producer.close()
 
@@ -304,7 +304,7 @@ def test_slots_fetch_from_a_broker_and_keep_their_spools(
         fetch=fetch | {"spool": {"size": "1Gi", "storageClass": "spools"}},
         networkPolicy={"brokerPort": port},
     )
-    chosen["config"]["fetch"] = {"segment": "16KiB"}
+    more_than_a_segment = (300, 256 << 10)
     raw = store.client()
     with kafka:
         kafka.create_topic(TOPIC, partitions=1)
@@ -314,7 +314,7 @@ def test_slots_fetch_from_a_broker_and_keep_their_spools(
         logs = f"volume-*/spool/{TOPIC}-0/*.log"
         wait_until(lambda: any(log.stat().st_size for log in tmp_path.glob(logs)), what="batches in a spool")
         keys = PartitionKeys(Endpoint("s3://raw", "tidemark"), kafka.cluster_id, TOPIC, 0)
-        produce(kafka.bootstrap, 200)  # one answer may exceed a segment: the next begins another one
+        produce(kafka.bootstrap, *more_than_a_segment)
         wait_until(lambda: uploaded(raw, keys) > 0, what="a fetched segment in the store")
         key = keys.manifest(SegmentName(0))
         assert SegmentManifest.from_bytes(body(raw, key), key).origin == "fetch"
@@ -327,6 +327,6 @@ def test_slots_fetch_from_a_broker_and_keep_their_spools(
         assert len({log.parent for log in tmp_path.glob(logs)}) == 1, "two slots have the partition"
         stored = uploaded(raw, keys)
         cluster.kubectl("delete", "pod", "--all", "--namespace", space)
-        produce(kafka.bootstrap, 200)
+        produce(kafka.bootstrap, *more_than_a_segment)
         wait_until(lambda: uploaded(raw, keys) > stored, what="more of them, by pods that found their spools")
         cluster.helm("uninstall", "east", "--namespace", space, "--cascade", "foreground", "--wait")

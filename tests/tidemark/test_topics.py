@@ -182,7 +182,7 @@ def test_an_option_that_a_store_does_not_know_is_refused(lake: str, store: str, 
     file = GOOD.replace("s3://lake/tables", lake)
     with pytest.raises(ConfigError, match=re.escape(message)):
         read(f"{file}store: {{{store}}}\n")
-    assert read(f"{file}store: {{deadline: 90s, part_size: 8MiB, connections: 4}}\n").lake == lake
+    assert read(f"{file}store: {{deadline: 90s, part_size: 8MiB}}\n").lake == lake
 
 
 @pytest.mark.parametrize("scheme", ["gs", "az"])

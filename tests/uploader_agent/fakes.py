@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, Self
 
 from crc32c import crc32c
 
+from tests.support.tuned_agent import split, tuned
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import SegmentError
@@ -34,6 +35,9 @@ CLUSTER = "test-cluster"
 ID = "MkU3OEVBNTcwNTJENDM2Qk"
 OTHER_ID = "AkU3OEVBNTcwNTJENDM2Qk"
 T = TopicPartition("orders", 0)
+
+QUICK: Mapping[str, Any] = {"retry_initial": "1ms", "retry_cap": "5ms", "hold_min_free": 0.0}
+"""The tuning of agents on a :class:`World`: no failure lasts, and the disk is that of the tests' machine."""
 
 
 def records(base: int, end: int, *, epoch: int = 3, value: str = "") -> bytes:
@@ -267,7 +271,7 @@ class World:
             "broker": {"properties": "unused"},
             "raw": {"url": self.store.url},
             "state_dir": str(self.root / "state"),
-            "upload": {"concurrency": 3, "retry_initial": "1ms", "retry_cap": "5ms"},
+            "upload": {"concurrency": 3},
         }
         return AgentSettings.model_validate(base | changes)
 
@@ -281,9 +285,17 @@ class World:
                 if (log_dir / str(tp) / "leader-epoch-checkpoint").exists():
                     FakePartition(log_dir / str(tp)).begin(led.leader_epoch)
         with closing(watcher or NoWatcher()) as bell:
-            settings = self.settings(**changes)
+            own, tuning = split(changes)
+            settings = self.settings(**own)
             surroundings = settings, self.broker, self.metadata, lambda url: self.others.get(url, self.store), bell
-            yield TestedAgent(Components(*surroundings, authority=self.authority, read_only=read_only))
+            yield TestedAgent(
+                Components(
+                    *surroundings,
+                    authority=self.authority,
+                    read_only=read_only,
+                    tuning=tuned({**QUICK, **tuning}),
+                )
+            )
 
     def once(self, **changes: Any) -> TestedAgent:
         """Run a new agent's ``upload_once``, as after a restart."""

@@ -1,7 +1,7 @@
 """The agent's command line over a store that notes each PUT, and signals its own process at a chosen one.
 
-``python -m tests.uploader_agent.faulty_agent <notes> <signal> <when> <suffix> <n> -- <arguments>``: ``when`` is
-``before``, ``after`` or ``never`` the ``n``-th PUT of a key that ends in ``suffix``.
+``python -m tests.uploader_agent.faulty_agent <tuning> <notes> <signal> <when> <suffix> <n> -- <arguments>``: ``when``
+is ``before``, ``after`` or ``never`` the ``n``-th PUT of a key that ends in ``suffix``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+from tests.support.tuned_agent import of_argument
 from tests.uploader_agent.fakes import WatchedStore
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.traffic import Traffic
@@ -44,7 +45,7 @@ class FaultyStore(WatchedStore):
 
 
 def main() -> None:
-    notes, number, when, suffix, n, _, *arguments = sys.argv[1:]
+    tuning, notes, number, when, suffix, n, _, *arguments = sys.argv[1:]
     opened: dict[str, Store] = {}
 
     def opener(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
@@ -55,7 +56,7 @@ def main() -> None:
 
     setattr(common, "open_store", opener)  # noqa: B010 - it is no name that the module offers
     sys.argv = ["tidemark-agent", *arguments]
-    cli.main()
+    cli.main(of_argument(tuning))
 
 
 if __name__ == "__main__":

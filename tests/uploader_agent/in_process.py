@@ -13,11 +13,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import structlog
 
+from tests.support.tuned_agent import tuned
 from tidemark.store.s3.clients import forget_clients
 from uploader_agent import cli
 
@@ -27,9 +30,12 @@ def run_here(
     log: Path,
     env: Mapping[str, str] | None = None,
     program: Callable[[], None] | None = None,
+    *,
+    tuning: Mapping[str, Any] | None = None,
 ) -> int:
     """The exit code of ``tidemark-agent ARGUMENTS``, or of another ``program``; its output is appended to ``log``.
 
+    The agent has this ``tuning``, see :func:`tests.support.tuned_agent.tuned`.
     ``env`` is added to the environment, and the stores are opened anew with it, as by a new process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +48,7 @@ def run_here(
         _left_as_it_was(),
     ):
         try:
-            (program or cli.main)()
+            (program or partial(cli.main, tuned(tuning or {})))()
         except SystemExit as end:
             return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         return 0

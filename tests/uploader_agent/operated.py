@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
 from tests.support.process import ManagedProcess
+from tests.support.tuned_agent import argument, split
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import CLUSTER, Disk, T
 from tests.uploader_agent.in_process import run_here
@@ -40,26 +41,31 @@ class Operated:
         properties = root / "server.properties"
         dirs = ",".join(map(str, self.disk.log_dirs))
         properties.write_text(f"process.roles=broker\nnode.id=1\nlog.dirs={dirs}\nlisteners=PLAINTEXT://127.0.0.1:1\n")
-        self.settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {}
+        self.tuning: dict[str, Any] = {}
+        own = {
             "broker": {"properties": str(properties)},
             "raw": {"url": self.store.url},
             "state_dir": str(root / "state"),
             "http": {"port": self.port},
-            "upload": {"retry_initial": "10ms", "retry_cap": "20ms"},
+            "retry_initial": "10ms",
+            "retry_cap": "20ms",
             "log": {"format": "json"},
         }
-        self.configure(**settings)
+        self.configure(**own, **settings)
 
     def configure(self, **settings: Any) -> None:
-        """Change settings."""
-        self.settings |= settings
+        """Change settings, and what is tuned at the next start."""
+        given, tuning = split(settings)
+        self.settings |= given
+        self.tuning |= tuning
         self.config.write_text(json.dumps(self.settings))
 
     def process(self, *command: str, env: Mapping[str, str] | None = None) -> ManagedProcess:
         """``tidemark-agent <command>``, or ``run``; not started yet."""
-        module = [sys.executable, "-m", "tests.uploader_agent.operated_agent", str(self.gates), "--"]
+        module = [sys.executable, "-m", "tests.uploader_agent.operated_agent", str(self.gates)]
         log, chosen = self.root / "agent.log", command or ("run",)
-        arguments = [*module, *chosen, "-c", str(self.config)]
+        arguments = [*module, argument(self.tuning), "--", *chosen, "-c", str(self.config)]
         return ManagedProcess("agent", arguments, log=log, env={**os.environ, **(env or {})}, cwd=ROOT)
 
     def once(self, env: Mapping[str, str] | None = None) -> int:
@@ -67,7 +73,7 @@ class Operated:
         with ExitStack() as stack:
             for name, value in replaced(self.gates).items():
                 stack.enter_context(patch.object(common, name, value))
-            return run_here(["upload-once", "-c", self.config], self.root / "agent.log", env)
+            return run_here(["upload-once", "-c", self.config], self.root / "agent.log", env, tuning=self.tuning)
 
     def shut(self, gate: str) -> None:
         (self.gates / gate).touch()

@@ -1,7 +1,7 @@
 """The agent's command line over a disk made by hand, with gates that a test opens and closes.
 
-``python -m tests.uploader_agent.operated_agent <gates> -- <arguments>``. A gate is a file in the directory ``gates``;
-while it is there (``<gate>-reached`` says that somebody waits at one)
+``python -m tests.uploader_agent.operated_agent <gates> <tuning> -- <arguments>``. A gate is a file in the directory
+``gates``; while it is there (``<gate>-reached`` says that somebody waits at one)
 
 * ``slow``: no PUT of a ``.log`` comes back; ``begun`` lists those that have begun
 * ``refuse``: the store refuses every PUT
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from tests.support.tuned_agent import of_argument
 from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
 from tidemark.errors import AccessDenied
 from tidemark.formats.keys import TopicPartition
@@ -120,11 +121,11 @@ def replaced(folder: Path) -> dict[str, Callable[..., object]]:
 
 
 def main() -> None:
-    folder, _, *arguments = sys.argv[1:]
+    folder, tuning, _, *arguments = sys.argv[1:]
     for name, value in replaced(Path(folder)).items():
         setattr(common, name, value)
     sys.argv = ["tidemark-agent", *arguments]
-    cli.main()
+    cli.main(of_argument(tuning))
 
 
 if __name__ == "__main__":

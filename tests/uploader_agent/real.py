@@ -17,6 +17,7 @@ from crc32c import crc32c
 
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT
+from tests.support.tuned_agent import argument, split
 from tests.support.waiting import HUNG
 from tests.uploader_agent.faulty_agent import FaultyStore
 from tests.uploader_agent.in_process import run_here
@@ -76,25 +77,31 @@ class Deployment:
         self.log = root / "agent.log"
         self.user: tuple[int, int] | None = None  # (uid, gid) that the agent runs as
         self.python = sys.executable
-        self.settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {}
+        self.tuning: dict[str, Any] = {}
+        own = {
             "broker": {"properties": str(cluster.brokers[0].properties_path)},
             "raw": {"url": f"{raw.url}/{prefix}" if raw.url.startswith("s3:") else raw.url},
             "state_dir": str(root / "state"),
             "include": [topic],
             "tail_after": "1h",
-            "upload": {"concurrency": 4, "retry_initial": "10ms", "retry_cap": "100ms"},
+            "upload": {"concurrency": 4},
+            "retry_initial": "10ms",
+            "retry_cap": "100ms",
             **settings,
         }
-        self.configure()
+        self.configure(**own)
 
     def configure(self, **settings: Any) -> None:
-        """Change settings."""
-        self.settings |= settings
+        """Change settings, and what is tuned at the next start."""
+        given, tuning = split(settings)
+        self.settings |= given
+        self.tuning |= tuning
         self.config.write_text(json.dumps(self.settings))
 
     def start(self, command: str, env: Mapping[str, str], *fault: str) -> subprocess.Popen[bytes]:
         """``tidemark-agent <command>`` as a process; ``fault`` as in ``faulty_agent``."""
-        module = [self.python, "-m", "tests.uploader_agent.faulty_agent", str(self.notes)]
+        module = [self.python, "-m", "tests.uploader_agent.faulty_agent", argument(self.tuning), str(self.notes)]
         chosen = fault or ("SIGKILL", "never", "", "0")
         with self.log.open("ab") as log:
             return subprocess.Popen(
@@ -122,7 +129,7 @@ class Deployment:
             return opened[url]
 
         with patch.object(common, "open_store", opener):
-            return run_here([command, "-c", self.config], self.log, env)
+            return run_here([command, "-c", self.config], self.log, env, tuning=self.tuning)
 
     def puts(self) -> list[str]:
         """Keys of all PUTs that were answered, in order, of all runs."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from crc32c import crc32c
@@ -21,6 +21,7 @@ from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
+from uploader_agent.tuning import STANDARD
 
 
 def no_errors(agent: TestedAgent) -> None:
@@ -274,7 +275,7 @@ def test_open_transactions_are_carried_from_segment_to_segment(world: World) -> 
     partition = world.disk.partition().segment(0, transactional(0, 7, 10) + transactional(10, 8, 10))
     partition.segment(20, marker(20, 8, commit=True) + transactional(21, 9, 9))
     partition.segment(30, b"")
-    world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "5ms"})
+    world.once(upload={"concurrency": 1}, retry_initial="1ms", retry_cap="5ms")
     opened = [
         [(one.producer_id, one.first_offset) for one in world.manifest(base).open_transactions] for base in (0, 20)
     ]
@@ -524,3 +525,10 @@ def test_a_later_leader_fences(world: World) -> None:
     assert "offset.wm: broker 1 leads it under epoch 9" in (agent.leadership.partitions[T].error or "")
     assert world.watermark()[1].next_offset == 50
     assert world.names().count(f"{50:020d}.manifest.json") == 0
+
+
+def test_a_cap_of_the_bandwidth_gives_uploads_the_time_that_they_need(world: World) -> None:
+    with world.agent(upload={"concurrency": 4, "bandwidth": "1MiB"}) as agent:
+        assert agent.health.stuck_after == STANDARD.stuck_after + timedelta(seconds=4096)
+        agent.reconfigure(world.settings(upload={"concurrency": 4}), "agent.yaml")
+        assert agent.health.stuck_after == STANDARD.stuck_after

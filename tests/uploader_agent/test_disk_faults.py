@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.tuned_agent import tuned
 from tests.support.waiting import wait_until
 from tests.uploader_agent.disk.failing_calls import ERRORS, KINDS, FailingCalls
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, T, World, records
@@ -39,7 +40,7 @@ from uploader_agent.observability.systemd import Notifier
 from uploader_agent.partitions import disk_faults
 
 ALL = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)]
-QUICK = {"scan_interval": "50ms", "metadata_interval": "50ms", "index": {"min_interval": "50ms"}}
+QUICK = {"scan_interval": "50ms", "metadata_interval": "50ms", "index_interval": "50ms"}
 
 
 class Broker:
@@ -84,9 +85,8 @@ class Broker:
             watcher = stack.enter_context(closing(DirectoryWatcher()))
             broker = read_broker(self.properties)
             log_dirs = BrokerDirs(self.properties, broker, locks=held if locks else None)
-            made = Components(
-                world.settings(**QUICK), broker, world.metadata, lambda _: world.store, watcher, log_dirs=log_dirs
-            )
+            surroundings = world.settings(), broker, world.metadata, lambda _: world.store, watcher
+            made = Components(*surroundings, log_dirs=log_dirs, tuning=tuned(QUICK))
             yield stack.enter_context(TestedAgent(made).running())
 
     def await_stored(self, *only: TopicPartition) -> None:

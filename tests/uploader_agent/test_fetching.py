@@ -36,8 +36,8 @@ def beside(disk: Deployment, root: Path, **fetch: Any) -> Deployment:
     """A deployment that fetches what ``disk`` reads from its broker's disk, into the same prefix."""
     root.mkdir()
     made = Deployment(root, disk.cluster, disk.store, disk.endpoint.prefix, disk.topic)
-    small = {"bootstrap": disk.cluster.bootstrap, "spool": str(root / "spool"), "segment": 30_000}
-    own = {"state_dir": str(root / "state"), "fetch": small | fetch}
+    small = {"bootstrap": disk.cluster.bootstrap, "spool": str(root / "spool")}
+    own = {"state_dir": str(root / "state"), "fetch": small | fetch, "fetch_segment": 30_000}
     made.settings = {name: value for name, value in disk.settings.items() if name not in {"broker", "hold", "fill"}}
     made.configure(**own)
     return made
@@ -111,7 +111,7 @@ def test_a_standby_takes_over_from_a_frozen_process_which_then_writes_nothing(
     kafka.create_topic(topic, config=SMALL["4.3.1"])
     load = Load(kafka, topic)
     disk = deploy(tmp_path, kafka, raw, s3_server, topic, **DISK)
-    own = {"freshness": {".*": "3s"}, "index": {"min_interval": "1s"}}
+    own = {"freshness": {".*": "3s"}, "index_interval": "1s"}
     first, second = [beside(disk, tmp_path / name, lease="4s") for name in ("first", "second")]
     for deployment in (first, second):
         deployment.configure(**own)
@@ -171,7 +171,7 @@ def test_the_pipeline_lands_the_same_from_both(kafka: KafkaCluster, tmp_path: Pa
     shared: dict[str, Any] = {"cluster": "east", "include": [topic], "tail_after": "1h"}
     sources: dict[str, dict[str, Any]] = {
         "disk": {"broker": {"properties": str(kafka.brokers[0].properties_path)}},
-        "fetch": {"fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 20_000}},
+        "fetch": {"fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool")}},
     }
     worlds = {}
     for name, source in sources.items():
@@ -181,7 +181,8 @@ def test_the_pipeline_lands_the_same_from_both(kafka: KafkaCluster, tmp_path: Pa
         (root / "agent.yaml").write_text(
             json.dumps(shared | source | {"raw": {"url": f"file://{root}/raw"}, "state_dir": str(root / "state")})
         )
-        assert run_here(["upload-once", "--tails", "-c", root / "agent.yaml"], root / "log", env) == 0
+        command: list[str | Path] = ["upload-once", "--tails", "-c", root / "agent.yaml"]
+        assert run_here(command, root / "log", env, tuning={"fetch_segment": 20_000}) == 0
         run(world.table, world.plan(), in_process)
         world.check()
     disk, fetch = worlds["disk"], worlds["fetch"]

@@ -287,7 +287,7 @@ def test_a_slot_works_under_the_policy_of_all(server: OwnBuckets, kafka: KafkaCl
     settings = {
         "cluster": CLUSTER,
         "include": ["slots"],
-        "fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool"), "segment": 30_000},
+        "fetch": {"bootstrap": kafka.bootstrap, "spool": str(tmp_path / "spool")},
         "raw": {"url": f"s3://{server.raw}/{PREFIX}"},
         "store": {"endpoint_url": server.endpoint, "path_style": True},
         "state_dir": str(tmp_path / "state"),

@@ -27,7 +27,8 @@ TOPIC = "orders"
 PROMPT = {
     "scan_interval": "200ms",
     "metadata_interval": "200ms",
-    "index": {"min_interval": "200ms", "idle_interval": "1s"},
+    "index_interval": "200ms",
+    "index_idle_interval": "1s",
     "freshness": {".*": "3s"},
 }
 

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
+from annotated_types import Le
 from typer.testing import CliRunner
 
 from tidemark.errors import ConfigError
+from tidemark.store.limits import LIMITS
 from uploader_agent import __version__, cli
-from uploader_agent.settings import AgentSettings, is_fixed, load_settings
+from uploader_agent.settings import AgentSettings, UploadSettings, is_fixed, load_settings
 
 GOOD = """
 broker: {properties: /etc/kafka/server.properties}
@@ -26,8 +29,6 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_defaults(tmp_path: Path) -> None:
     settings = load_settings(write(tmp_path, GOOD))
     assert settings.tail_after == timedelta(minutes=10)
-    assert (settings.scan_interval, settings.metadata_interval) == (timedelta(seconds=30), timedelta(seconds=10))
-    assert (settings.index.min_interval, settings.index.idle_interval) == (timedelta(seconds=10), timedelta(seconds=60))
     assert (settings.upload.concurrency, settings.http.host, settings.http.port) == (8, "127.0.0.1", None)
 
 
@@ -42,8 +43,14 @@ def test_defaults(tmp_path: Path) -> None:
         ("http: {port: 70000}", "http.port", "less than or equal to 65535"),
         ("cluster: 'a b'", "cluster", "not a valid cluster name"),
         ("tail_after: 5m\ntail_after: 6m", "", "appears twice"),
-        ("index: {idle_interval: 10m}", "index.idle_interval", "must be at most 60s: without a new index"),
-        ("index: {min_interval: 61s}", "index.min_interval", "must be at most 60s: without a new index"),
+        (
+            "index: {idle_interval: 10m}",
+            "index.idle_interval",
+            "is no longer a setting: the agent writes its index at least once a minute",
+        ),
+        ("scan_interval: 1s", "scan_interval", "is no longer a setting: the agent looks at the whole disk every 30s"),
+        ("upload: {retry_cap: 1s}", "upload.retry_cap", "is no longer a setting: a failed partition is tried again"),
+        ("store: {min_rate: 1KiB}", "store.min_rate", "is no longer a setting: each request has, beyond deadline,"),
         ("freshness: {'orders': 2s}", "freshness.orders", "must be at least 3s"),
         ("freshness: {'(': 60s}", "freshness.(.[key]", "not a valid regular expression"),
         ("broker: {properties: p, client: {ssl_ca: x}}", "broker.client", "knows no ssl_ca"),
@@ -145,3 +152,8 @@ def test_help(command: list[str]) -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(cli.app, ["--version"]).output == f"{__version__}\n"
+
+
+def test_the_connections_that_are_kept_suffice_for_all_uploads() -> None:
+    most = next(rule.le for rule in UploadSettings.model_fields["concurrency"].metadata if isinstance(rule, Le))
+    assert LIMITS.connections >= cast("int", most) + 2

@@ -27,7 +27,6 @@ from tidemark.formats.keys import SegmentName
 from tidemark.store import StoreOptions, open_store
 
 PARTITIONS = 3
-LIMITS = {"connect_timeout": "2s", "no_progress": "600ms", "deadline": "1500ms"}
 
 PHASES: Mapping[str, Callable[[Request], bool]] = {
     ".log": lambda request: request.path.endswith(".log"),
@@ -145,9 +144,12 @@ def test_every_fault_in_every_phase(
             raw,
             topic,
             topic,
-            store={"endpoint_url": proxy.endpoint, "path_style": True, **LIMITS},
-            upload={"concurrency": 8, "retry_initial": "10ms", "retry_cap": "50ms"},
-            index={"min_interval": "100ms", "idle_interval": "200ms"},
+            store={"endpoint_url": proxy.endpoint, "path_style": True, "deadline": "1s"},
+            upload={"concurrency": 8},
+            retry_initial="10ms",
+            retry_cap="50ms",
+            index_interval="100ms",
+            index_idle_interval="200ms",
             scan_interval="2s",
             log={"format": "json"},
         )
@@ -205,7 +207,9 @@ def test_wrong_credentials_and_a_missing_bucket_are_loud_and_recovered_from(
         topic,
         store=options,
         http={"port": port},
-        upload={"concurrency": 4, "retry_initial": "10ms", "retry_cap": "200ms"},
+        upload={"concurrency": 4},
+        retry_initial="10ms",
+        retry_cap="200ms",
         log={"format": "json"},
     )
     profile = tmp_path / "credentials"

@@ -104,7 +104,7 @@ def test_slow_down_lowers_the_limit_and_success_raises_it(world: World) -> None:
             raise SlowDown(key, "503")
 
     world.store.before = before
-    with world.agent(upload={"concurrency": 8, "retry_initial": "1ms", "retry_cap": "5ms"}) as agent:
+    with world.agent(upload={"concurrency": 8}, retry_initial="1ms", retry_cap="5ms") as agent:
         limits: list[float | None] = []
         value = agent.metrics.registry.get_sample_value
         world.store.after = lambda _operation, _key: limits.append(value("tidemark_agent_upload_limit"))

@@ -18,6 +18,7 @@ from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import TopicPartition
+from tidemark.retry import Backoff
 from uploader_agent import agent as agent_module
 from uploader_agent import agent as loop
 from uploader_agent.broker.admin import Leader, Led, Offsets
@@ -56,7 +57,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
     with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
         wait_until(lambda: T in agent.components.timers._times, what="the timer of the tail")
-        shorter = world.settings(**never, tail_after="1s")
+        shorter = world.settings(tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
         world.store.await_put(lambda: stored_is(world, 50))
 
@@ -157,13 +158,13 @@ def test_a_partition_is_looked_at_again_only_when_its_job_has_ended(world: World
         seen.append(queue.running())
         looked.set()
 
-    settings, metrics = world.settings().upload, Metrics()
+    settings, metrics, backoff = world.settings().upload, Metrics(), Backoff(0, 0)
     health, repeats = Health(60, timedelta(minutes=1)), ErrorDeduplicator(get_logger(), timedelta(minutes=1))
     with world.agent() as agent:
         world.disk.partition().fill(0, end=100)
         agent.refresh()
         partition = agent.leadership.partitions[T]
-        UploadWorkers(queue, settings, metrics, health, revisit, repeats).start()
+        UploadWorkers(queue, settings, backoff, metrics, health, revisit, repeats).start()
         queue.replace(T, [PartitionJob(partition, "survey")])
         assert looked.wait(HUNG)
         looked.clear()

@@ -31,6 +31,7 @@ from uploader_agent.observability.health import http_server
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.settings import load_settings
+from uploader_agent.tuning import STANDARD, AgentTuning
 
 logger = structlog.get_logger(__name__)
 
@@ -60,12 +61,12 @@ def _options(
 @app.command(
     epilog="Example: tidemark-agent run -c agent.yaml  (SIGTERM ends it properly, SIGHUP reads the file again)"
 )
-def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
+def run(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
     """Upload segments as they are rotated, until SIGTERM or SIGINT."""
     configure_heap()
-    settings, notifier = load_settings(config), Notifier()
-    await_log_dir(settings, notifier)
-    with locked(settings, notifier) as components, ExitStack() as stack:
+    settings, notifier, tuning = load_settings(config), Notifier(), context.obj or STANDARD
+    await_log_dir(settings, notifier, tuning)
+    with locked(settings, notifier, tuning) as components, ExitStack() as stack:
         agent, metrics = Agent(components), components.metrics
         host, port = settings.http.host, settings.http.port
         if port is not None:
@@ -84,6 +85,7 @@ def run(config: ConfigOption = DEFAULT_CONFIG) -> None:
 
 @app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --tails")
 def upload_once(
+    context: typer.Context,
     config: ConfigOption = DEFAULT_CONFIG,
     tails: Annotated[
         bool, typer.Option("--tails", help="Also seal tails that are not quiet, before the last replica goes.")
@@ -92,7 +94,7 @@ def upload_once(
 ) -> None:
     """Upload rotated segments and the tails that were quiet for tail_after, and exit: with 1 if a partition failed."""
     settings = load_settings(config)
-    with locked(settings) as components:
+    with locked(settings, tuning=context.obj or STANDARD) as components:
         OneShot(components).upload(tails=tails)
     _report(components, output)
     if not components.index.has_written:
@@ -143,10 +145,10 @@ def _report(components: Components, output: Output) -> None:
         raise typer.Exit(1)
 
 
-def main() -> None:
-    """Entry point: an expected error becomes a message and an exit code."""
+def main(tuning: AgentTuning = STANDARD) -> None:
+    """Entry point: an expected error becomes a message and an exit code. Tests pass another ``tuning``."""
     try:
-        app()
+        app(obj=tuning)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

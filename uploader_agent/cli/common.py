@@ -41,6 +41,7 @@ from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
 from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity, GuardedStore
 from uploader_agent.stored.incarnations import Incarnations
+from uploader_agent.tuning import STANDARD, AgentTuning
 
 ConfigOption = Annotated[
     Path,
@@ -80,11 +81,9 @@ def _slot(settings: AgentSettings, fetch: FetchSettings) -> Broker:
 
 @contextmanager
 def opened(settings: AgentSettings) -> Iterator[tuple[OpenStore, StoreTraffic]]:
-    """A function that opens stores, with a connection for each upload and two for all else, and their common meter."""
-    connections = max(settings.store.connections, settings.upload.concurrency + 2)
-    options = settings.store.model_copy(update={"connections": connections})
+    """A function that opens stores, and their common meter."""
     with closing(StoreTraffic(Metrics(), settings.upload.bandwidth)) as traffic:
-        yield partial(open_store, options=options, traffic=traffic), traffic
+        yield partial(open_store, options=settings.store, traffic=traffic), traffic
 
 
 @contextmanager
@@ -149,6 +148,7 @@ def built(
     read_only: bool = False,
     lease: SlotLease | None = None,
     log_dirs: LogDirs | None = None,
+    tuning: AgentTuning = STANDARD,
 ) -> Iterator[Components]:
     """An agent's components, with its real surroundings. With a ``lease`` nothing is written without it.
 
@@ -161,7 +161,7 @@ def built(
     current = (lambda: followed.broker) if isinstance(followed, BrokerDirs) else (lambda: broker)
     with (
         opened(settings) as (open_unguarded, traffic),
-        _source(settings, broker, open_unguarded, traffic.metrics) as source,
+        _source(settings, broker, open_unguarded, traffic.metrics, tuning) as source,
         closing(metadata_of(settings, broker, lambda: source.over, current)) as metadata,
         closing(DirectoryWatcher()) as watcher,
         cluster_name(settings, broker, open_unguarded, lambda: metadata.answered) as owned,
@@ -184,6 +184,7 @@ def built(
             source=source,
             log_dirs=followed,
             read_only=read_only,
+            tuning=tuning,
         )
         owned.on_wrong = components.stop
         yield components
@@ -201,7 +202,9 @@ def _log_dirs(settings: AgentSettings, broker: Broker, locks: DirectoryLocks | N
 
 
 @contextmanager
-def _source(settings: AgentSettings, broker: Broker, open_store: OpenStore, metrics: Metrics) -> Iterator[LogSource]:
+def _source(
+    settings: AgentSettings, broker: Broker, open_store: OpenStore, metrics: Metrics, tuning: AgentTuning
+) -> Iterator[LogSource]:
     """The source of the log directories."""
     fetch = settings.fetch
     if fetch is None:
@@ -214,7 +217,7 @@ def _source(settings: AgentSettings, broker: Broker, open_store: OpenStore, metr
     client = {**fetch.client, "bootstrap_servers": fetch.bootstrap.split(",")}
     with (
         closing(BrokerConnections(client, limits, fetch.rack)) as cluster,
-        closing(SlotReplica(fetch, cluster, incarnations.resolve, metrics)) as replica,
+        closing(SlotReplica(fetch, cluster, incarnations.resolve, metrics, segment=tuning.fetch_segment)) as replica,
     ):
         yield replica
 
@@ -249,11 +252,13 @@ def holding(settings: AgentSettings, beside: BrokerSettings, broker: Broker) -> 
     """How well segments can be held on each log directory, and the broker's delay of deletions. Both are tried."""
     guarantees = preflight.check(broker.log_dirs, settings.hold)
     properties = parse_properties(beside.properties.read_text(encoding="utf-8"))
-    return guarantees, preflight.delete_delay(guarantees, properties, settings.scan_interval)
+    return guarantees, preflight.delete_delay(guarantees, properties)
 
 
 @contextmanager
-def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterator[Components]:
+def locked(
+    settings: AgentSettings, notifier: Notifier | None = None, tuning: AgentTuning = STANDARD
+) -> Iterator[Components]:
     """The components of an agent that uploads, with its directories locked.
 
     Raises:
@@ -273,7 +278,7 @@ def locked(settings: AgentSettings, notifier: Notifier | None = None) -> Iterato
         log_dirs = _log_dirs(settings, broker, locks)
         with (
             _leased_slot(settings, broker) as lease,
-            built(settings, broker, notifier=notifier, lease=lease, log_dirs=log_dirs) as components,
+            built(settings, broker, notifier=notifier, lease=lease, log_dirs=log_dirs, tuning=tuning) as components,
         ):
             if settings.broker is not None:
                 preflight.tell(*holding(settings, settings.broker, broker), settings.hold)

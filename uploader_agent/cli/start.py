@@ -19,6 +19,7 @@ from uploader_agent.observability.log_config import ErrorDeduplicator, configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.settings import AgentSettings, load_settings
+from uploader_agent.tuning import STANDARD, AgentTuning
 
 logger = structlog.get_logger(__name__)
 
@@ -26,7 +27,7 @@ _TRY_INTERVAL = 1.0
 """Seconds between two tries."""
 
 
-def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
+def await_log_dir(settings: AgentSettings, notifier: Notifier, tuning: AgentTuning = STANDARD) -> None:
     """Return once a log directory of the broker can be read; until then serve the pages, which say what is missing.
 
     Without a ``meta.properties`` nobody knows the cluster, and so neither the keys in the store nor anything to do. The
@@ -40,8 +41,8 @@ def await_log_dir(settings: AgentSettings, notifier: Notifier) -> None:
     if missing is None:
         return
     configure(settings)
-    repeats = ErrorDeduplicator(logger, settings.log.repeat)
-    health, metrics, stopping = Health(float("inf"), settings.stuck_after), Metrics(), threading.Event()
+    repeats = ErrorDeduplicator(logger, tuning.log_repeat)
+    health, metrics, stopping = Health(float("inf"), tuning.stuck_after), Metrics(), threading.Event()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.getsignal(number))

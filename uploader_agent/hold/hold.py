@@ -34,6 +34,7 @@ from uploader_agent.hold.limits import HoldLimits, Space, space_of
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
+from uploader_agent.tuning import STANDARD, AgentTuning
 
 logger = structlog.get_logger(__name__)
 
@@ -66,6 +67,7 @@ class Hold:
         descriptors: int | None = None,
         runtime: Runtime = MACHINE,
         space: Callable[[Path], Space] = space_of,
+        tuning: AgentTuning = STANDARD,
     ) -> None:
         """Read back the links of a former agent. At most ``descriptors`` are kept open; default: all available.
 
@@ -78,7 +80,9 @@ class Hold:
         links = settings.links if settings.enabled else ()
         self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
         self._evicted = EvictedOffsets(state_dir / EVICTED)
-        self._limits = HoldLimits(settings, log_dirs, self._shelf, self._evicted, metrics, runtime.monotonic, space)
+        self._limits = HoldLimits(
+            settings, log_dirs, self._shelf, self._evicted, metrics, runtime.monotonic, space, tuning
+        )
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
         self._said: set[object] = set()

@@ -18,6 +18,7 @@ import structlog
 from uploader_agent.hold.held_segments import EvictedOffsets, HeldKey, HeldSegments, Owner
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.settings import HoldSettings
+from uploader_agent.tuning import AgentTuning
 
 logger = structlog.get_logger(__name__)
 
@@ -42,7 +43,7 @@ class Space(NamedTuple):
 
 
 class HoldLimits:
-    """The bounds of the held sets, from ``settings``. ``clock`` is monotonic: its jumps make nothing older."""
+    """The bounds of the held sets. ``clock`` is monotonic: its jumps make nothing older."""
 
     def __init__(
         self,
@@ -53,8 +54,10 @@ class HoldLimits:
         metrics: Metrics,
         clock: Callable[[], float],
         space: Callable[[Path], Space],
+        tuning: AgentTuning,
     ) -> None:
         self.settings = settings
+        self._tuning = tuning
         self._log_dirs = log_dirs
         self._shelf = shelf
         self._evicted = evicted
@@ -88,9 +91,9 @@ class HoldLimits:
         return costs
 
     def _beyond(self, device: int, costs: list[Cost[HeldKey]]) -> list[HeldKey]:
-        bounds = self.settings
-        space = self._space_on(device)
-        return to_evict(costs, space, share=bounds.max, min_free=bounds.min_free, max_age=bounds.max_age)
+        space, tuning = self._space_on(device), self._tuning
+        share, min_free, max_age = self.settings.max, tuning.hold_min_free, tuning.hold_max_age
+        return to_evict(costs, space, share=share, min_free=min_free, max_age=max_age)
 
     def _space_on(self, device: int) -> Space | None:
         """The space of the log directory's file system; None if it cannot be read, for example on a failed disk."""
@@ -115,7 +118,7 @@ class HoldLimits:
                 partition=str(note.tp),
                 base_offset=note.base_offset,
                 next_offset=note.next_offset,
-                rule="hold.max, hold.max_age or hold.min_free is reached; offsets that the store lacks are now a gap",
+                rule="hold.max or a day is over, or the disk nearly full; offsets that the store lacks are now a gap",
             )
         if evicted:
             self._evicted.add(evicted)

@@ -18,6 +18,7 @@ import structlog
 from uploader_agent.disk.log_dirs import find_partitions
 from uploader_agent.hold.backends import link
 from uploader_agent.settings import HoldSettings
+from uploader_agent.tuning import STANDARD
 
 logger = structlog.get_logger(__name__)
 
@@ -59,15 +60,13 @@ def check(log_dirs: Collection[Path], settings: HoldSettings) -> list[Guarantee]
     return [_check(log_dir, settings) for log_dir in log_dirs]
 
 
-def delete_delay(
-    guarantees: Collection[Guarantee], properties: dict[str, str], scan_interval: timedelta
-) -> DeleteDelay:
+def delete_delay(guarantees: Collection[Guarantee], properties: dict[str, str]) -> DeleteDelay:
     """The broker's ``file.delete.delay.ms``, and the least value that is safe here. Topics may override it."""
     text = properties.get(_IN_PROPERTIES, "")
     value = int(text) if text.isdecimal() else _DELETE_DELAY_MS
     if all(guarantee.means == "links" for guarantee in guarantees):
         return DeleteDelay(value, 0, "hard links hold segments that retention deletes, even while the agent is down")
-    at_least = scan_interval + RESTART
+    at_least = STANDARD.scan_interval + RESTART
     because = "segments that retention deletes while the agent is down can be found as .deleted only for this long"
     return DeleteDelay(value, round(at_least.total_seconds() * 1000), because)
 

@@ -35,6 +35,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import FetchSettings
 from uploader_agent.stored.incarnations import Resolve
+from uploader_agent.tuning import STANDARD
 from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
@@ -75,7 +76,7 @@ def owns(settings: FetchSettings, topic_id: str, partition: int) -> bool:
 
 
 class SlotReplica(LogSource):
-    """The replica of ``settings.slot``; ``resolve`` finds what is stored."""
+    """The replica of ``settings.slot``, in segments of ``segment`` bytes; ``resolve`` finds what is stored."""
 
     origin = "fetch"
     marks_gaps = True
@@ -88,8 +89,10 @@ class SlotReplica(LogSource):
         resolve: Resolve,
         metrics: Metrics,
         runtime: Runtime = MACHINE,
+        segment: int = STANDARD.fetch_segment,
     ) -> None:
         self._runtime = runtime
+        self._segment = segment
         self._settings, self._cluster = settings, cluster
         self._accepts_topic: Callable[[str], bool] = lambda _: True
         self._resolve, self._metrics, self._clock = resolve, metrics, runtime.monotonic
@@ -236,7 +239,7 @@ class SlotReplica(LogSource):
     def _open(self, tp: TopicPartition, topic_id: str) -> PartitionSpool | FetchStopped | OSError:
         """A partition's spool, or the reason for which it cannot be used."""
         try:
-            return PartitionSpool(self._settings.spool, tp, topic_id, self._settings.segment)
+            return PartitionSpool(self._settings.spool, tp, topic_id, self._segment)
         except FormatError as error:
             return FetchStopped(StopReason.SPOOL, f"{error}; remove the directory")
         except OSError as error:

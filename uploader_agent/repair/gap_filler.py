@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from pathlib import Path
 
 import structlog
@@ -58,6 +59,7 @@ class GapFiller:
         hold: Hold,
         settings: Callable[[], FillSettings],
         led: Callable[[], Collection[TopicPartition]],
+        interval: timedelta,
         runtime: Runtime = MACHINE,
     ) -> None:
         self._resolve = incarnations.resolve
@@ -69,6 +71,7 @@ class GapFiller:
         self._hold = hold
         self._settings = settings
         self._led = led
+        self._interval = interval.total_seconds()
         self.worker = Worker("fill", self._take_turn, runtime, failed=self._has_failed)
         cluster = incarnations.storage.cluster_store()
         own = cluster.keys.broker_gaps(broker)
@@ -105,9 +108,8 @@ class GapFiller:
         self.worker.start(after=self._pause())
 
     def _take_turn(self) -> float:
-        settings = self._settings()
-        if settings.enabled:
-            self.turn(self._led(), delay=min(_LONGEST_DELAY, settings.interval.total_seconds() / 4))
+        if self._settings().enabled:
+            self.turn(self._led(), delay=min(_LONGEST_DELAY, self._interval / 4))
         return self._pause()
 
     def _has_failed(self, error: Exception) -> float:
@@ -116,7 +118,7 @@ class GapFiller:
         return self._pause()
 
     def _pause(self) -> float:
-        return self._settings().interval.total_seconds() * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load
+        return self._interval * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load
 
     def _release_covered(self, led: Collection[TopicPartition]) -> None:
         """Release the held segments that other leaders' watermarks now cover."""

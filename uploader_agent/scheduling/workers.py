@@ -42,11 +42,6 @@ def is_local(error: Exception) -> bool:
     return isinstance(error, OSError) and not isinstance(error, (ConnectionError, TimeoutError))
 
 
-def backoff_of(settings: UploadSettings) -> Backoff:
-    """The pauses after the failures of a partition."""
-    return Backoff(settings.retry_initial.total_seconds(), settings.retry_cap.total_seconds())
-
-
 class UploadWorkers:
     """``settings.concurrency`` threads over one queue. ``revisit`` is called with a partition to look at again."""
 
@@ -54,6 +49,7 @@ class UploadWorkers:
         self,
         queue: UploadQueue[TopicPartition, PartitionJob],
         settings: UploadSettings,
+        backoff: Backoff,
         metrics: Metrics,
         health: Health,
         revisit: Callable[[TopicPartition, float], None],
@@ -65,7 +61,7 @@ class UploadWorkers:
         self._metrics = metrics
         self._health = health
         self._revisit = revisit
-        self._failures = Failures(backoff_of(settings), metrics, repeats)
+        self._failures = Failures(backoff, metrics, repeats)
         self._concurrency = settings.concurrency
         self._threads = 0
 
@@ -79,7 +75,6 @@ class UploadWorkers:
 
     def reconfigure(self, settings: UploadSettings) -> None:
         """Apply other settings. If fewer threads are to run, the queue leaves the others without work."""
-        self._failures.backoff = backoff_of(settings)
         self._concurrency = settings.concurrency
         self._queue.resize(settings.concurrency)
         self.start()

@@ -81,7 +81,7 @@ class ForeignEpochs:
         return case is not None and case.foreign and (case.etag, case.led) == (stored.etag, led)
 
     def _count(self) -> float:
-        """The number of recently fenced partitions. Each is tried again at least every ``upload.retry_cap``."""
+        """The number of recently fenced partitions. Each is tried again at least every ``AgentTuning.retry_cap``."""
         since = self._clock() - _RECENT_SECONDS
         return float(sum(case.seen >= since and not case.foreign for case in list(self._cases.values())))
 

@@ -19,9 +19,9 @@ from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.storage import ClusterStore
 from tidemark.store import ObjectInfo
 from uploader_agent.runtime import Runtime
-from uploader_agent.settings import LONGEST_INDEX_INTERVAL
+from uploader_agent.tuning import STANDARD
 
-SILENCE: Final = 3 * LONGEST_INDEX_INTERVAL
+SILENCE: Final = 3 * STANDARD.index_idle_interval
 """Time without a new index after which an agent is taken to be stopped.
 
 A running one waits for both intervals of its index at most; the rest is for the writing.

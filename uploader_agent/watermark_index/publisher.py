@@ -40,7 +40,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.settings import IndexSettings
+from uploader_agent.tuning import AgentTuning
 from uploader_agent.worker import UNTIL_WOKEN, Worker
 
 logger = structlog.get_logger(__name__)
@@ -157,11 +157,6 @@ class IndexThread:
         what = "the watermark index was neither read nor written"
         return Failing(what, self._runtime.monotonic() - since, error)
 
-    def reconfigure(self, settings: IndexSettings) -> None:
-        """Write at these intervals from now on."""
-        self._interval = settings.min_interval.total_seconds()
-        self._indexes.reconfigure(settings)
-
     def set_partitions(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
         """Set what the next index is about; ``partitions`` must not change afterwards."""
         first, self._shown = self._shown is None, _Shown(partitions, confirmed_at)
@@ -261,7 +256,7 @@ class IndexPublisher:
         storage: Storage,
         broker: int,
         endpoints: str,
-        settings: IndexSettings,
+        tuning: AgentTuning,
         damaged: Callable[[], Sequence[DamagedHead]],
         unread: Callable[[], Sequence[DiskFault]] = tuple,
         runtime: Runtime = MACHINE,
@@ -275,7 +270,7 @@ class IndexPublisher:
         self._cluster = storage.cluster_store()
         self._broker = broker
         self._endpoints = endpoints
-        self._settings = settings
+        self._tuning = tuning
         self._damaged = damaged
         self._unread = unread
         self._runtime = runtime
@@ -296,12 +291,6 @@ class IndexPublisher:
         """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
         self._former = self._writers[self._default_url].read()
         return self._former
-
-    def reconfigure(self, settings: IndexSettings) -> None:
-        """Write at these intervals from now on."""
-        self._settings = settings
-        for writer in (*self._writers.values(), self._of_gaps):
-            writer.reconfigure(*self._intervals())
 
     def write_if_due(
         self, partitions: Collection[LedPartition], confirmed_at: datetime | None = None, *, now: bool = False
@@ -359,7 +348,7 @@ class IndexPublisher:
         return IndexWriter(cluster, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
 
     def _intervals(self) -> tuple[float, float]:
-        return self._settings.min_interval.total_seconds(), self._settings.idle_interval.total_seconds()
+        return self._tuning.index_interval.total_seconds(), self._tuning.index_idle_interval.total_seconds()
 
     def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
         """True if an entry has changed since the last write, or still waits to be written."""
@@ -519,10 +508,6 @@ class IndexWriter:
         if index.endpoints != self._endpoints:
             return {}
         return {TopicPartition(entry.topic, entry.partition): entry for entry in index.entries}
-
-    def reconfigure(self, min_interval: float, idle_interval: float) -> None:
-        """Write at these intervals from now on."""
-        self._min_interval, self._idle_interval = min_interval, idle_interval
 
     def due(self) -> bool:
         """True if a change may be written now."""

@@ -10,6 +10,7 @@ from tidemark.config import imported
 from tidemark.errors import FormatError
 from tidemark.retry import Retry
 from tidemark.store.base import Store
+from tidemark.store.limits import LIMITS, RequestLimits
 from tidemark.store.local import LocalStore
 from tidemark.store.obstore.settings import CLOUDS
 from tidemark.store.options import StoreOptions
@@ -20,24 +21,25 @@ from tidemark.store.traffic import FreeTraffic, Traffic
 _NOBODY: Final = FreeTraffic()
 
 
-def _directory(url: str, _options: StoreOptions, _traffic: Traffic) -> Store:
+def _directory(url: str, _options: StoreOptions, _traffic: Traffic, _limits: RequestLimits) -> Store:
     return LocalStore(Path(url.removeprefix("file://")))
 
 
-def _s3(url: str, options: StoreOptions, traffic: Traffic) -> Store:
+def _s3(url: str, options: StoreOptions, traffic: Traffic, limits: RequestLimits) -> Store:
     from tidemark.store.s3.clients import clients
     from tidemark.store.s3.store import S3Store
 
-    return repeating(S3Store(url.removeprefix("s3://"), clients(options, traffic), options), Retry())
+    bucket = url.removeprefix("s3://")
+    return repeating(S3Store(bucket, clients(options, traffic, limits), options, limits), Retry())
 
 
-def _object_store(url: str, options: StoreOptions, traffic: Traffic) -> Store:
+def _object_store(url: str, options: StoreOptions, traffic: Traffic, limits: RequestLimits) -> Store:
     from tidemark.store.obstore.factory import open_object_store
 
-    return repeating(open_object_store(url, options, traffic), Retry())
+    return repeating(open_object_store(url, options, traffic, limits), Retry())
 
 
-OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic], Store]]] = {
+OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic, RequestLimits], Store]]] = {
     "s3": _s3,
     "file": _directory,
     **dict.fromkeys(CLOUDS, _object_store),
@@ -45,7 +47,13 @@ OPENED_BY: Final[dict[str, Callable[[str, StoreOptions, Traffic], Store]]] = {
 """Functions that open the stores of :data:`tidemark.store.schemes.SCHEMES`, from the URL without a prefix."""
 
 
-def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic | None = None) -> Store:
+def open_store(
+    url: str,
+    options: StoreOptions | None = None,
+    traffic: Traffic | None = None,
+    *,
+    limits: RequestLimits = LIMITS,
+) -> Store:
     """The store at ``s3://bucket``, ``gs://bucket``, ``az://container`` or ``file:///directory``.
 
     ``traffic`` is asked before anything is sent. A URL of another scheme is opened by the class that
@@ -65,6 +73,6 @@ def open_store(url: str, options: StoreOptions | None = None, traffic: Traffic |
     check_options(root, chosen)
     opened = OPENED_BY.get(scheme_of(root))
     if opened is not None:
-        return opened(root, chosen, traffic or _NOBODY)
+        return opened(root, chosen, traffic or _NOBODY, limits)
     other: Store = imported(str(chosen.backend))(root, chosen)
     return repeating(other, Retry())

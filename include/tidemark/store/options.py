@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Final, Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tidemark.config import Duration, ObjectName, Settings, Size, http_url
+from tidemark.store.limits import LIMITS
 
 _MIB = 1 << 20
 _GIB = 1 << 30
-
-MULTIPART_FROM: Final = _GIB
-"""Bytes above which an object goes to S3 in parts, unless the options say otherwise."""
 
 _TAG = re.compile(r"[\w\s+\-=.:/@]*")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -30,10 +29,9 @@ class StoreOptions(Settings):
     ``path_style`` puts the bucket of S3, or the account of Azure, into the path (true) or the host name (false); by
     default AWS gets the latter and any other S3 endpoint the former.
 
-    A request ends when a connection is not made within ``connect_timeout``, when no byte has moved for
-    ``no_progress``, or when the store has had it wait for ``deadline`` and the time that its bytes take at
-    ``min_rate`` (bytes a second). More than ``multipart_from`` bytes go in parts of ``part_size``: by default more
-    than 1 GiB on S3, and than one part elsewhere.
+    A request ends when no byte has moved for 30 seconds, or when the store has had it wait for ``deadline`` and the
+    time that its bytes take at 256 KiB a second. Objects of more than 1 GiB go to S3 in parts of ``part_size``, and to
+    other stores those of more than one part. :mod:`tidemark.store.limits` has these values.
 
     ``backend`` names a class, ``module:Class``, that is called with a URL and these options and is a
     :class:`tidemark.store.Store`. It serves the URLs of schemes that :mod:`tidemark.store.schemes` does not have.
@@ -42,19 +40,21 @@ class StoreOptions(Settings):
     account than ``expected_bucket_owner``. :mod:`tidemark.store.schemes` has the options that a scheme does not know.
     """
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "connections": "as many connections are kept as an agent uses with all of its uploads",
+        "connect_timeout": "an attempt to connect ends after 5s; deadline limits the time of a whole request",
+        "no_progress": "a request ends when no byte has moved for 30s; deadline limits the time of a whole request",
+        "min_rate": "each request has, beyond deadline, the time that its bytes take at 256KiB a second",
+        "multipart_from": "objects go in parts if they have more than 1GiB on S3, and more than part_size elsewhere",
+    }
+
     backend: ObjectName | None = None
 
     endpoint_url: str | None = Field(default=None, pattern=r"^https?://[^\s/@]+$")
     region: str | None = None
     path_style: bool | None = None
-    connections: int = Field(default=16, ge=1, le=1000)
 
-    connect_timeout: Duration = Field(default=timedelta(seconds=5), gt=timedelta(0))
-    no_progress: Duration = Field(default=timedelta(seconds=30), gt=timedelta(0))
     deadline: Duration = Field(default=timedelta(seconds=60), gt=timedelta(0))
-    min_rate: Size = Field(default=256 << 10, ge=1 << 10)
-
-    multipart_from: Size | None = Field(default=None, ge=5 * _MIB, le=5 * _GIB)
     part_size: Size = Field(default=64 * _MIB, ge=5 * _MIB, le=5 * _GIB)
 
     sse_kms_key_id: str | None = Field(default=None, pattern=r"^\S+$")
@@ -82,10 +82,8 @@ class StoreOptions(Settings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.deadline < self.no_progress:
-            raise ValueError("deadline must not be shorter than no_progress")
-        if self.part_size > (self.multipart_from or MULTIPART_FROM):
-            raise ValueError("part_size must not be larger than multipart_from")
+        if self.part_size > LIMITS.multipart_from:
+            raise ValueError("part_size must be at most 1GiB: larger objects go to S3 in parts")
         if self.sse_kms_key_id and not self.is_private:
             raise ValueError("sse_kms_key_id needs an https endpoint: S3 accepts KMS requests only over TLS")
         return self

@@ -13,6 +13,7 @@ import io
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -21,6 +22,7 @@ from tidemark.errors import AccessDenied, NotFound, PreconditionFailed, Refused,
 from tidemark.store import clock
 from tidemark.store.base import Store
 from tidemark.store.factory import open_store
+from tidemark.store.limits import LIMITS
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import RepeatingStore
 
@@ -93,7 +95,7 @@ def try_to_create(url: str, options: StoreOptions, folder: str) -> Tried:
     if may_delete.failed:
         rule = "without the right to delete, an object would be left behind: let somebody try it who has that right"
         return Tried(what, "not tried", rule)
-    least = options.model_copy(update={"multipart_from": _LEAST, "part_size": _LEAST})
+    least, limits = options.model_copy(update={"part_size": _LEAST}), replace(LIMITS, multipart_from=_LEAST)
 
     replaced: list[str] = []
 
@@ -101,7 +103,12 @@ def try_to_create(url: str, options: StoreOptions, folder: str) -> Tried:
         store.put(key, b"created once", if_none_match=True)
         for again, body, size, way in (
             (store, b"created twice", None, "in one request"),
-            (open_store(url, least), io.BytesIO(bytes(_LEAST + 1)), _LEAST + 1, "by a multipart upload, completed"),
+            (
+                open_store(url, least, limits=limits),
+                io.BytesIO(bytes(_LEAST + 1)),
+                _LEAST + 1,
+                "by a multipart upload, completed",
+            ),
         ):
             with suppress(PreconditionFailed):
                 again.put(key, body, size=size, if_none_match=True)

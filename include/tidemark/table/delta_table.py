@@ -20,6 +20,7 @@ from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTIO
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.limits import LIMITS
 from tidemark.store.obstore.settings import CLOUDS, delta_settings
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.schemes import scheme_of
@@ -62,7 +63,7 @@ class TopicTable(NamedTuple):
             "retry_timeout": _milliseconds(retry.SECONDS),
             "backoff_config.init_backoff": _milliseconds(retry.PAUSES.first),
             "backoff_config.max_backoff": _milliseconds(retry.PAUSES.longest),
-            "connect_timeout": _milliseconds(options.connect_timeout.total_seconds()),
+            "connect_timeout": _milliseconds(LIMITS.connect_timeout.total_seconds()),
             "timeout": _milliseconds(options.deadline.total_seconds()),
         }
         of_scheme = SETTINGS_OF_DELTA.get(scheme_of(self.url))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from pydantic import field_validator
+
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
@@ -63,6 +65,14 @@ class Source(Model):
     lake_prefix: str
     options: StoreOptions
     seconds: float
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _without_removed(cls, options: object) -> object:
+        """Leave out what earlier versions stored in Airflow's database with a trigger, and StoreOptions has no more."""
+        if not isinstance(options, dict):
+            return options
+        return {name: value for name, value in options.items() if name not in StoreOptions.removed}
 
     @classmethod
     def of(cls, deployment: Deployment, cluster: str, seconds: float) -> Source:

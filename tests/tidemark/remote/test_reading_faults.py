@@ -107,8 +107,7 @@ def test_a_store_that_hangs_is_asked_again(
     log = Log(rng)
     stored(log, s3_store.raw(), 2)
     proxy.rules = [Rule(fault, 0.1, of_logs)]
-    quick = {"no_progress": timedelta(seconds=0.3), "deadline": timedelta(seconds=1)}
-    with Reader(behind(proxy, s3_store, **quick)) as reader:
+    with Reader(behind(proxy, s3_store, deadline=timedelta(seconds=1))) as reader:
         assert shape(reader.read(0)) == log.all
 
 

@@ -44,6 +44,7 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
+from tidemark.store.limits import LIMITS, RequestLimits
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.factory import forget_clients
 from tidemark.store.obstore.store import ObjectStore
@@ -77,8 +78,8 @@ def gcs() -> Iterator[GcsServer]:
         yield server
 
 
-def at(endpoint: str, url: str = "gs://raw", **options: Any) -> Store:
-    return open_store(url, StoreOptions.model_validate({"endpoint_url": endpoint, **options}))
+def at(endpoint: str, url: str = "gs://raw", *, limits: RequestLimits = LIMITS, **options: Any) -> Store:
+    return open_store(url, StoreOptions.model_validate({"endpoint_url": endpoint, **options}), limits=limits)
 
 
 def over(client: Any, **options: Any) -> ObjectStore:
@@ -424,7 +425,12 @@ def test_refused_credentials_are_looked_for_anew(monkeypatch: pytest.MonkeyPatch
     assert [headers["authorization"] for _, headers in replies.seen] == ["Bearer token", "Bearer another"]
 
 
-SHORT = {"connect_timeout": "300ms", "no_progress": "400ms", "deadline": "900ms", "min_rate": "1GiB"}
+SHORT: dict[str, Any] = {
+    "deadline": "900ms",
+    "limits": RequestLimits(
+        connect_timeout=timedelta(milliseconds=300), no_progress=timedelta(milliseconds=400), min_rate=1 << 30
+    ),
+}
 
 
 def sends_a_body_in_a_trickle(connection: socket.socket, ended: threading.Event) -> None:

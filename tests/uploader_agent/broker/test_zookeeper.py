@@ -17,6 +17,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import TINY_JVM, KafkaVersion, kafka_program
 from tests.support.kafka_config import write_properties, zookeeper_properties
 from tests.support.ports import HOST, free_port, is_free
+from tests.support.tuned_agent import tuned
 from tests.support.waiting import wait_until
 from tests.uploader_agent.broker.test_properties import write
 from tests.uploader_agent.fakes import World
@@ -36,13 +37,15 @@ AT = TopicPartition("orders", 0)
 def running(world: World, cluster: KafkaCluster, topic: str) -> Iterator[TestedAgent]:
     """Broker 1's agent. Neither poll nor scan is due for a day, so only what the broker writes on its disk can tell."""
     broker = read_broker(cluster.brokers[0].properties_path)
-    settings = world.settings(include=[topic], scan_interval="1d", metadata_interval="1d")
+    settings, tuning = world.settings(include=[topic]), tuned({"scan_interval": "1d", "metadata_interval": "1d"})
     with (
         closing(
             AdminMetadata(broker.node_id, lambda: connect(broker.node_id, broker.bootstrap, "PLAINTEXT", {}))
         ) as metadata,
         closing(DirectoryWatcher()) as watcher,
-        TestedAgent(Components(settings, broker, metadata, lambda _url: world.store, watcher)).running() as agent,
+        TestedAgent(
+            Components(settings, broker, metadata, lambda _url: world.store, watcher, tuning=tuning)
+        ).running() as agent,
     ):
         yield agent
 

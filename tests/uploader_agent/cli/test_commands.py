@@ -169,7 +169,7 @@ def test_a_manifest_that_is_made_again_knows_what_was_open_before_its_segment(wo
     ):
         partition.segment(base, content)
     (world.disk.log_dirs[0] / "replication-offset-checkpoint").write_text("0\n1\norders 0 30\n")
-    world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "5ms"})
+    world.once(upload={"concurrency": 1}, retry_initial="1ms", retry_cap="5ms")
     before, aborted = world.manifest(20), world.stored(20, "txnindex")
     delete(world, 20, "manifest.json")
     assert outcomes(reuploaded(world)) == [(0, "as it was"), (10, "as it was"), (20, "rebuilt")]

@@ -1,7 +1,7 @@
 """The agent's command line with faults at its seams: the store, the files, the watcher, the clock.
 
-``python -m tests.uploader_agent.faults.agent <plan as JSON> -- <arguments>``; the plan's keys are :class:`Plan`'s.
-Nothing in the product knows of this.
+``python -m tests.uploader_agent.faults.agent <plan as JSON> <tuning> -- <arguments>``; the plan's keys are
+:class:`Plan`'s. Nothing in the product knows of this.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def main() -> None:
     apply(plan)
     at_put = plan.operation == "put"
     chosen = [plan.number, plan.when, plan.suffix, str(plan.n)] if at_put else ["SIGKILL", "never", "", "0"]
-    sys.argv = ["faulty_agent", plan.notes, *chosen, *sys.argv[2:]]
+    _, _, tuning, *arguments = sys.argv
+    sys.argv = ["faulty_agent", tuning, plan.notes, *chosen, *arguments]
     faulty_agent.main()
 
 

@@ -23,6 +23,7 @@ from tests.support.kafka_broker import Broker
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess, stop_all
 from tests.support.s3 import S3Server
+from tests.support.tuned_agent import argument, split
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.faults.agent import Plan
 from tests.uploader_agent.faults.cluster import bases, folder, high_watermark, leader_of, topic_id
@@ -56,13 +57,13 @@ class FleetAgent:
         fetch = settings.get("fetch")
         source = {"fetch": {**fetch, "spool": str(root / "spool")}} if fetch else {}
         own = {"state_dir": str(root / "state"), "broker": {"properties": str(broker.properties_path)}}
-        self.settings: dict[str, Any] = {**own, **settings, **source}
+        self.settings, self.tuning = split({**own, **settings, **source})
         if fetch:
             del self.settings["broker"]
         root.mkdir(parents=True)
         self.program: Path | None = None
-        """``tidemark-agent`` of another installation, which meets no faults; None for this tree's."""
-        self.process = self._process("run", self.plan(), None)
+        """``tidemark-agent`` of another installation, without faults and tuning; None for this tree's."""
+        self.process = self._process("run", self.plan(), None, {})
         self._from = 0
 
     def plan(self, **fault: Any) -> Plan:
@@ -75,8 +76,12 @@ class FleetAgent:
         """Start it; ``plan`` is the fault that it meets, ``settings`` are for this time only."""
         assert not self.process.running, "it runs"
         self._from = len(self.text())
-        self.config.write_text(json.dumps(self.settings | settings))
-        self.process = self._process(command, plan or self.plan(), user).start()
+        given, tuning = split(settings)
+        content = self.settings | given
+        if self.program is not None:  # which may refuse a deadline that is so short
+            content["store"] = {name: value for name, value in content["store"].items() if name != "deadline"}
+        self.config.write_text(json.dumps(content))
+        self.process = self._process(command, plan or self.plan(), user, tuning).start()
 
     def await_started(self) -> None:
         """Wait until it has signal handlers, and works."""
@@ -94,7 +99,7 @@ class FleetAgent:
         """``upload-once``, quiet tails too, in this process, while the agent does not run; the exit code."""
         assert not self.process.running, "it runs"
         self.config.write_text(json.dumps(self.settings | {"tail_after": "0s"}))
-        return run_here(["upload-once", "-c", self.config], self.log, self._env)
+        return run_here(["upload-once", "-c", self.config], self.log, self._env, tuning=self.tuning)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -108,7 +113,7 @@ class FleetAgent:
     def double(self) -> FleetAgent:
         """Another agent of the same slot, on another host."""
         root = self._root.with_name(f"{self._root.name}-double-{next(_doubles)}")
-        shared = {name: value for name, value in self.settings.items() if name != "state_dir"}
+        shared = {name: value for name, value in self.settings.items() if name != "state_dir"} | self.tuning
         return FleetAgent(root, self.broker, shared, self._env)
 
     def send(self, number: signal.Signals) -> None:
@@ -136,8 +141,9 @@ class FleetAgent:
         """Its log."""
         return self.log.read_text() if self.log.exists() else ""
 
-    def _process(self, command: str, plan: Plan, user: int | None) -> ManagedProcess:
-        faulty = [sys.executable, "-m", "tests.uploader_agent.faults.agent", plan.argument(), "--"]
+    def _process(self, command: str, plan: Plan, user: int | None, tuning: Mapping[str, Any]) -> ManagedProcess:
+        module = [sys.executable, "-m", "tests.uploader_agent.faults.agent"]
+        faulty = [*module, plan.argument(), argument({**self.tuning, **tuning}), "--"]
         program = faulty if self.program is None else [str(self.program)]
         if user is not None:
             program = [*as_user(user), *program]
@@ -175,16 +181,20 @@ class Fleet:
         self.slots = slots
         self.reader = Reader(raw, prefix, cluster.cluster_id)
         self.control = ControlKeys(prefix, cluster.cluster_id)
-        fetch = {"bootstrap": cluster.bootstrap, "segment": more.pop("segment", "1MiB"), "slots": slots}
+        fetch = {"bootstrap": cluster.bootstrap, "slots": slots}
         settings: dict[str, Any] = {
             "raw": {"url": f"{raw.url}/{prefix}"},
-            "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "no_progress": "3s"},
+            "store": {"endpoint_url": more.pop("endpoint", s3.endpoint), "path_style": True, "deadline": "4s"},
             "include": list(include),
             "tail_after": "1h",
             "scan_interval": "1s",
             "metadata_interval": "500ms",
-            "upload": {"concurrency": 4, "retry_initial": "20ms", "retry_cap": "500ms"},
-            "index": {"min_interval": "500ms", "idle_interval": "10s"},
+            "fetch_segment": "1MiB",
+            "upload": {"concurrency": 4},
+            "retry_initial": "20ms",
+            "retry_cap": "500ms",
+            "index_interval": "500ms",
+            "index_idle_interval": "10s",
             **more,
         }
         env = s3.env()

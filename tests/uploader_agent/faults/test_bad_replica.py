@@ -61,7 +61,7 @@ def test_mended_from_a_follower(
     damage(log, header.position, header.end, rng)
     bad = log.read_bytes()
     assert bad != good
-    fleet = make_fleet(kraft3, topic, [topic, healthy], nodes=[1, 2], fill={"interval": "1s"})
+    fleet = make_fleet(kraft3, topic, [topic, healthy], nodes=[1, 2], fill_interval="1s")
     with fleet.running(start=False):
         fleet.agents[1].start()
         fleet.await_rotated(healthy)

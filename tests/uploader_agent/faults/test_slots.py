@@ -48,7 +48,7 @@ def test_disk_agents_and_slots_take_turns_on_a_running_topic(
     topic, book = f"turns-{version}", Book()
     create(cluster, topic, [[1, 2, 3], [2, 3, 1]], **small(cluster))
     disks = make_fleet(cluster, topic, [topic], **PACKED)
-    slots = make_fleet(cluster, topic, [topic], slots=2, segment="50KiB", **PACKED)
+    slots = make_fleet(cluster, topic, [topic], slots=2, fetch_segment="50KiB", **PACKED)
     turns = [(disks, 2), (slots, 3), (disks, 1), (slots, 2), (disks, 3)]
     load = Load(cluster, topic, book, partitions=2, rate=100, size=1000, transactional=f"load-{topic}")
     load.start()
@@ -82,7 +82,7 @@ def test_what_retention_has_taken_is_a_gap_and_what_was_fetched_is_not(
     """A slot is away while records are deleted, with a transaction open across them."""
     topic, book = f"taken-{version}", Book()
     create(cluster, topic, [[1, 2, 3]], **small(cluster))
-    slots = make_fleet(cluster, topic, [topic], slots=1, segment="50KiB", **PACKED)
+    slots = make_fleet(cluster, topic, [topic], slots=1, fetch_segment="50KiB", **PACKED)
     send(cluster, topic, book, 300, one_by_one=True)
     with open_transaction(cluster, topic, book, partitions=1):
         slots.settle()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tuned_agent import tuned
 from tests.uploader_agent.fakes import ID, OTHER_ID, FakePartition, T, World, records
 from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
@@ -33,13 +34,13 @@ from uploader_agent.hold.limits import Cost, Space, to_evict
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 
-BOUNDLESS = {"max": 1.0, "min_free": 0.0}
+BOUNDLESS = {"max": 1.0}
 
 
 @contextmanager
-def watching(world: World, **hold: Any) -> Iterator[TestedAgent]:
+def watching(world: World, *, min_free: float = 0.0, **hold: Any) -> Iterator[TestedAgent]:
     """An agent that has looked once, while the store was down."""
-    with world.agent(hold={**BOUNDLESS, **hold}) as agent:
+    with world.agent(hold={**BOUNDLESS, **hold}, hold_min_free=min_free) as agent:
         look(agent)
         try:
             yield agent
@@ -696,8 +697,8 @@ def test_age_counts_from_when_the_broker_gave_it_up_by_a_clock_that_cannot_jump(
         def monotonic(self) -> float:
             return now
 
-    settings = world.settings(hold={**BOUNDLESS, "max_age": "1m"}).hold
-    hold = Hold(settings, world.disk.log_dirs, world.root, Metrics(), runtime=Told())
+    settings, tuning = world.settings(hold=BOUNDLESS).hold, tuned({"hold_min_free": 0.0, "hold_max_age": "1m"})
+    hold = Hold(settings, world.disk.log_dirs, world.root, Metrics(), runtime=Told(), tuning=tuning)
     os.utime(partition.log(0), (1, 1))
 
     def enforce() -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +62,9 @@ def test_nothing_where_holding_is_off_or_files_cannot_be_read(world: World) -> N
 
 def test_what_the_delete_delay_ought_to_be() -> None:
     linked, described = (Guarantee("/data", means, "", None) for means in ("links", "descriptors"))
-    scan = timedelta(seconds=30)
-    assert delete_delay([linked], {}, scan)[:2] == (60_000, 0)
-    assert delete_delay([linked, described], {"log.segment.delete.delay.ms": "1000"}, scan)[:2] == (1000, 60_000)
-    short = delete_delay([described], {"log.segment.delete.delay.ms": "1"}, scan)
+    assert delete_delay([linked], {})[:2] == (60_000, 0)
+    assert delete_delay([linked, described], {"log.segment.delete.delay.ms": "1000"})[:2] == (1000, 60_000)
+    short = delete_delay([described], {"log.segment.delete.delay.ms": "1"})
     assert "IS TOO SHORT: at least 60000" in lines([], short)[0]
-    assert "60000 is enough" in lines([], delete_delay([described], {}, scan))[0]
-    assert "may be anything" in lines([], delete_delay([linked], {}, scan))[0]
+    assert "60000 is enough" in lines([], delete_delay([described], {}))[0]
+    assert "may be anything" in lines([], delete_delay([linked], {}))[0]

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tests.support.tuned_agent import tuned
 from tests.uploader_agent.fakes import CLUSTER, WatchedStore
 from tests.uploader_agent.intake.scripted import BROKERS, TOPIC, ScriptedCluster, T, header_of
 from tests.uploader_agent.tested_agent import TestedAgent
@@ -82,25 +83,25 @@ class Slot:
         self.root = root
         self.spool = root / "spool"
         self.store = WatchedStore(LocalStore(root / "store"))
-        fetch = {"bootstrap": "127.0.0.1:1", "spool": str(self.spool), "segment": 4096}
+        fetch = {"bootstrap": "127.0.0.1:1", "spool": str(self.spool)}
         self.settings = AgentSettings.model_validate(
             {
                 "fetch": fetch,
                 "raw": {"url": self.store.url},
                 "state_dir": str(root / "state"),
                 "cluster": CLUSTER,
-                "upload": {"concurrency": 2, "retry_initial": "1ms", "retry_cap": "2ms"},
+                "upload": {"concurrency": 2},
             }
         )
 
-    def replica(self, **fetch: Any) -> SlotReplica:
+    def replica(self, *, segment: int = 500, **fetch: Any) -> SlotReplica:
         """The slot's replica, of a new process."""
         assert self.settings.fetch is not None
         self.cluster.begin_client()
         storage = Storage(CLUSTER, self.settings.raw, opener=lambda _: self.store)
         resolve = Incarnations(storage, record=False).resolve
-        settings = self.settings.fetch.model_copy(update={"segment": 500, **fetch})
-        return SlotReplica(settings, self.cluster, resolve, Metrics(), ScriptedTime(self.cluster))
+        settings = self.settings.fetch.model_copy(update=fetch)
+        return SlotReplica(settings, self.cluster, resolve, Metrics(), ScriptedTime(self.cluster), segment)
 
     def agent(self, replica: SlotReplica, bell: NoWatcher) -> TestedAgent:
         """An agent on ``replica``."""
@@ -108,7 +109,9 @@ class Slot:
         broker = Broker(FIRST_SLOT, CLUSTER, (self.spool,), "127.0.0.1:1", "PLAINTEXT", "fetch")
         assert self.settings.fetch is not None
         metadata = SlotMetadata(self.settings.fetch, FIRST_SLOT, ScriptedAdmin(self.cluster), lambda: replica.over)
-        components = Components(self.settings, broker, metadata, lambda _: self.store, bell, source=replica)
+        surroundings = self.settings, broker, metadata, lambda _: self.store, bell
+        tuning = tuned({"retry_initial": "1ms", "retry_cap": "2ms"})
+        components = Components(*surroundings, source=replica, tuning=tuning)
         return TestedAgent(components)
 
     def upload(self, *, tails: bool = False, **fetch: Any) -> TestedAgent:

@@ -43,7 +43,7 @@ def test_wrong_settings(settings: dict[str, str], says: str) -> None:
 def test_its_answers_to_signals_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else nobody could end the tests that come after it in the same process."""
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(cli, "main", lambda: signal.signal(signal.SIGTERM, lambda *_: None))
+    monkeypatch.setattr(cli, "main", lambda *_: signal.signal(signal.SIGTERM, lambda *_: None))
     assert run_here(["status"], tmp_path / "log") == 0
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -30,7 +30,8 @@ SETTINGS = {
     "freshness": {".*": "3s"},
     "scan_interval": "50ms",
     "metadata_interval": "50ms",
-    "index": {"min_interval": "50ms", "idle_interval": "50ms"},
+    "index_interval": "50ms",
+    "index_idle_interval": "50ms",
 }
 
 

@@ -22,7 +22,7 @@ from uploader_agent.repair.reupload import Reupload
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.histories import HistoriesPart
 
-FRESH: dict[str, Any] = {"freshness": {".*": "3s"}, "index": {"min_interval": "1ms"}, "metadata_interval": "10ms"}
+FRESH: dict[str, Any] = {"freshness": {".*": "3s"}, "index_interval": "1ms", "metadata_interval": "10ms"}
 
 
 def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> FakePartition:
@@ -226,7 +226,7 @@ def test_it_goes_on_by_itself_once_the_histories_agree(world: World) -> None:
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     restored(world, 0, 100, 250, at=120, end=300)
-    with told(world, scan_interval="20ms", upload={"retry_initial": "1ms", "retry_cap": "5ms"}) as agent:
+    with told(world, scan_interval="20ms", retry_initial="1ms", retry_cap="5ms") as agent:
         restored(world, 0, 100, 250, at=1000, end=300)
         wait_until(lambda: world.watermark()[1].next_offset == 250, what="the rest")
         wait_until(lambda: entry(world).other_history is None, what="the index to say so")

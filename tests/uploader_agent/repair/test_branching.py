@@ -403,7 +403,7 @@ def test_a_running_agent_goes_on_by_itself(world: World) -> None:
     settings: dict[str, Any] = {
         "scan_interval": "20ms",
         "metadata_interval": "10ms",
-        "index": {"min_interval": "1ms"},
+        "index_interval": "1ms",
     }
     world.metadata.default_high = 200
     with world.agent(**settings) as agent, agent.running():

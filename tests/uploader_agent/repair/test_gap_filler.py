@@ -76,7 +76,7 @@ def test_a_former_leader_fills_from_what_it_holds(leader: World, follower: World
     """It led, retention took what it held, and another broker leads now; its replica may even be gone."""
     partition = replica(follower, 0, 50, 130, 170, 210, end=290)
     follower.metadata.leads = {T: Led(2, ID)}
-    with follower.agent(hold={"max": 1, "min_free": 0}) as agent:
+    with follower.agent(hold={"max": 1}) as agent:
         agent.refresh()
         agent.leadership.partitions[T].look()
         if moved_away:
@@ -337,7 +337,7 @@ def check_objects(world: World, segment: SegmentName) -> None:
 def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> None:
     replica(follower, 100, end=200)
     wanted = leader.keys().segment(SegmentName(100), "manifest.json")
-    for agent in running(follower, fill={"interval": "20ms"}):
+    for agent in running(follower, fill_interval="20ms"):
         leader.store.await_put(lambda: wanted in leader.store.puts)
         assert agent is not None
 

@@ -23,7 +23,7 @@ from uploader_agent.disk.watcher import NoWatcher
 def die_before(world: World, key: str) -> None:
     """One pass of an agent that goes no further than the PUT of ``key``: it never gets beyond that."""
     world.store.before = lambda operation, name: _refuse(operation, name, key)
-    world.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "1ms"})
+    world.once(upload={"concurrency": 1}, retry_initial="1ms", retry_cap="1ms")
     world.store.before = lambda _operation, _key: None
 
 

@@ -18,7 +18,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.retry import Failures
 
 OTHER = TopicPartition("orders", 7)
-LOST = UnknownOutcome("s3://raw/k", "no answer: no byte moved for 30 s (store.no_progress)")
+LOST = UnknownOutcome("s3://raw/k", "no answer: no byte moved for 30 s")
 DENIED = AccessDenied("s3://raw/k", "AccessDenied; check the credentials")
 
 

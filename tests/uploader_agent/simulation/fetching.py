@@ -312,10 +312,10 @@ def of_slot(
     agent, fetch = settings(), settings().fetch
     assert fetch is not None
     number = FIRST_SLOT + fetch.slot
-    small = fetch.model_copy(update={"segment": fetched.segment, "spool_max": fetched.spool_max})
+    small = fetch.model_copy(update={"spool_max": fetched.spool_max})
     resolve = Incarnations(Storage(CLUSTER, agent.raw, opener=lambda _url: store), record=False).resolve
     brokers = Brokers(cluster, scheduler, faults, fetched.answer, spool.changed)
-    replica = SlotReplica(small, brokers, resolve, Metrics(), runtime)
+    replica = SlotReplica(small, brokers, resolve, Metrics(), runtime, fetched.segment)
     admin = AdminMetadata(-1, lambda: Client(cluster, scheduler, faults))
     metadata = SlotMetadata(fetch, number, admin, lambda: replica.over)
     there = Broker(number, CLUSTER, (spool.path,), "127.0.0.1:1", "PLAINTEXT", "fetch")

@@ -22,6 +22,7 @@ from uploader_agent.components import Components
 from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.log_source import BrokerDisk, LogSource
 from uploader_agent.settings import AgentSettings
+from uploader_agent.tuning import AgentTuning
 
 _GRACE = 3.0
 """Seconds by which a question may be late where threads are stalled."""
@@ -61,6 +62,7 @@ class AgentProcess:
         name: str,
         disk: LogDir,
         settings: Callable[[], AgentSettings],
+        tuning: AgentTuning,
         surrounded: Callable[[SimulatedRuntime], Surroundings],
         store: SimulatedStore,
         scheduler: Scheduler,
@@ -69,6 +71,7 @@ class AgentProcess:
         self.name = name
         self.disk = disk
         self._settings = settings
+        self._tuning = tuning
         self._surrounded = surrounded
         self._store = store
         self._scheduler = scheduler
@@ -100,6 +103,7 @@ class AgentProcess:
             source=around.source,
             log_dirs=around.log_dirs,
             runtime=self._runtime,
+            tuning=self._tuning,
         )
         self.agent = Agent(self.components)
         self._asked_leaders, self._passed = self._scheduler.now, 0
@@ -148,7 +152,7 @@ class AgentProcess:
 
     def _asked(self, what: str) -> None:
         """Who leads must be asked in time, however many other questions there are."""
-        interval = self._settings().metadata_interval.total_seconds()
+        interval = self._tuning.metadata_interval.total_seconds()
         late = self._scheduler.now - self._asked_leaders - interval
         if what == "leaders":
             self._asked_leaders, self._passed = self._scheduler.now, 0

@@ -140,8 +140,10 @@ def draw(
         "tail_after": f"{rng.choice([1, 2, 10, 40])}s",
         "scan_interval": f"{rng.choice([5, 30])}s",
         "metadata_interval": f"{rng.choice([2, 10])}s",
-        "upload": {"concurrency": rng.choice([1, 2, 3]), "retry_initial": "200ms", "retry_cap": "5s"},
-        "index": {"min_interval": f"{rng.choice([1, 10])}s", "idle_interval": f"{rng.choice([10, 60])}s"},
+        "upload": {"concurrency": rng.choice([1, 2, 3])},
+        "retry_cap": "5s",
+        "index_interval": f"{rng.choice([1, 10])}s",
+        "index_idle_interval": f"{rng.choice([10, 60])}s",
         "fill": {"enabled": False},
         "freshness": random.Random(f"freshness {seed}").choice([{}, {".*": "3s"}, {".*": "15s"}, {"orders": "6s"}]),
     }

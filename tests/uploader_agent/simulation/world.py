@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tests.support.tuned_agent import split, tuned
 from tests.uploader_agent.simulation.actions import ClusterActions
 from tests.uploader_agent.simulation.broker import BROKERS, US, Cluster, Partition, SavedPartition
 from tests.uploader_agent.simulation.clock import Scheduler
@@ -106,6 +107,7 @@ class World:
         self._names = random.Random(f"packs {schedule.seed}")
         self._changed: dict[str, Any] = {}
         self._settings = self._read_settings("", _ON_DISK)
+        self._tuning = tuned(split(schedule.settings)[1])
         if schedule.fetching:
             slots = range(schedule.fetching.slots)
             self._agents = {FIRST_SLOT + slot: self._of_slot(slot, f"slot-{slot}") for slot in slots}
@@ -179,14 +181,14 @@ class World:
     @property
     def _promised(self) -> float:
         """Seconds after the last disturbance until all must be stored and told: what may have to pass, one by one."""
-        settings = self._settings
+        settings, tuning = self._settings, self._tuning
         waits = [
-            settings.metadata_interval.total_seconds(),
-            2 * settings.scan_interval.total_seconds(),  # the first one looks at no head that was just put
+            tuning.metadata_interval.total_seconds(),
+            2 * tuning.scan_interval.total_seconds(),  # the first one looks at no head that was just put
             QUESTION_BACKOFF.longest,
             1.1 * settings.tail_after.total_seconds(),
-            settings.upload.retry_cap.total_seconds(),
-            settings.index.min_interval.total_seconds() + settings.index.idle_interval.total_seconds(),
+            tuning.retry_cap.total_seconds(),
+            tuning.index_interval.total_seconds() + tuning.index_idle_interval.total_seconds(),
         ]
         return sum(waits) + _REQUESTS + self._replica
 
@@ -200,7 +202,7 @@ class World:
 
         A scan may have to find what is to be sealed, and heads are looked after as often as the agent scans.
         """
-        scan = self._settings.scan_interval.total_seconds()
+        scan = self._tuning.scan_interval.total_seconds()
         return _REQUESTS + 3 * scan + (self._schedule.unsealed.total_seconds() if self._seals else 0.0)
 
     @property
@@ -211,19 +213,20 @@ class World:
     @property
     def _noticed(self) -> float:
         """Seconds after the last disturbance from which on the agent must know what it has not stored yet."""
-        settings = self._settings
-        waits = settings.metadata_interval.total_seconds() + 2 * settings.scan_interval.total_seconds()
+        tuning = self._tuning
+        waits = tuning.metadata_interval.total_seconds() + 2 * tuning.scan_interval.total_seconds()
         return waits + _REQUESTS + self._replica
 
     def _read_settings(self, name: str, own: dict[str, Any]) -> AgentSettings:
         fixed = {"raw": {"url": self._store.url}, "state_dir": str(self._root / f"state-{name}")}
-        return AgentSettings.model_validate(fixed | own | self._schedule.settings | self._changed)
+        return AgentSettings.model_validate(fixed | own | split(self._schedule.settings)[0] | self._changed)
 
     def _of_broker(self, broker: int, disk: LogDir) -> AgentProcess:
         world = self._cluster, self._scheduler, self._faults
         settings = partial(self._read_settings, str(broker), _ON_DISK)
         surrounded = partial(of_broker, broker, disk, *world)
-        return AgentProcess(str(broker), disk, settings, surrounded, self._store, self._scheduler, self._faults)
+        around = self._store, self._scheduler, self._faults
+        return AgentProcess(str(broker), disk, settings, self._tuning, surrounded, *around)
 
     def _of_slot(self, slot: int, name: str) -> AgentProcess:
         fetched, world = self._schedule.fetching, (self._store, self._cluster, self._scheduler, self._faults)
@@ -231,7 +234,8 @@ class World:
         spool = SpoolDir(self._root / f"spool-{name}", self._scheduler, self._faults)
         settings = partial(self._read_settings, name, fetch_settings(fetched, slot, spool.path))
         surrounded = partial(of_slot, fetched, settings, spool, *world)
-        return AgentProcess(name, spool, settings, surrounded, self._store, self._scheduler, self._faults)
+        around = self._store, self._scheduler, self._faults
+        return AgentProcess(name, spool, settings, self._tuning, surrounded, *around)
 
     def _agent_of(self, partition: Partition) -> int:
         fetched = self._schedule.fetching

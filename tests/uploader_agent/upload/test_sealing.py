@@ -109,7 +109,7 @@ def test_another_leads_before_any_write_of_the_former(
                     third.once()
 
         world.store.before = before
-        second.once(upload={"concurrency": 1, "retry_initial": "1ms", "retry_cap": "1ms"})
+        second.once(upload={"concurrency": 1}, retry_initial="1ms", retry_cap="1ms")
         world.store.before = lambda _operation, _key: None
         assert len(writes) >= number, "the former leader wrote less"
         third.once()

@@ -40,7 +40,7 @@ def no_answer(_operation: str, key: str) -> StoreError:
     return UnknownOutcome(key, "the endpoint does not answer")
 
 
-QUICK = {"stuck_after": "100ms", "scan_interval": "50ms", "index": {"min_interval": "50ms"}}
+QUICK = {"stuck_after": "100ms", "scan_interval": "50ms", "index_interval": "50ms"}
 FAULTS = [no_credentials, no_writes, no_index, no_bucket, no_answer]
 
 

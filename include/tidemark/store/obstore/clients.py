@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.error import HTTPError
 
 from tidemark.errors import ConfigError, StoreError, UnknownOutcome
+from tidemark.store.limits import LIMITS, RequestLimits
 from tidemark.store.obstore.settings import azure_account
 from tidemark.store.options import StoreOptions
 
@@ -33,8 +34,11 @@ class ObstoreClients:
     and each size above. Writes get no limit for each read, as the time to send the body would count.
     """
 
-    def __init__(self, connect: Callable[[ClientConfig], Client], options: StoreOptions) -> None:
+    def __init__(
+        self, connect: Callable[[ClientConfig], Client], options: StoreOptions, limits: RequestLimits = LIMITS
+    ) -> None:
         """``connect`` makes a client with given limits."""
+        self._request_limits = limits
         self._connect = connect
         self._options = options
         self._made: dict[tuple[int, bool], Client] = {}
@@ -62,14 +66,14 @@ class ObstoreClients:
         return client
 
     def _limits(self, size: int, *, progress: bool) -> ClientConfig:
-        options = self._options
+        request = self._request_limits
         limits: ClientConfig = {
-            "connect_timeout": options.connect_timeout,
-            "timeout": options.deadline + timedelta(seconds=size / options.min_rate),
-            "pool_max_idle_per_host": str(options.connections),
+            "connect_timeout": request.connect_timeout,
+            "timeout": self._options.deadline + timedelta(seconds=size / request.min_rate),
+            "pool_max_idle_per_host": str(request.connections),
         }
         if progress:
-            limits["read_timeout"] = options.no_progress
+            limits["read_timeout"] = request.no_progress
         return limits
 
 
@@ -114,7 +118,7 @@ def _no_client(variables: str, error: Exception) -> ConfigError:
     return ConfigError("the environment", [(variables, f"no client can be made: {reason}; correct these variables")])
 
 
-def store_time(url: str, options: StoreOptions) -> datetime:
+def store_time(url: str, limits: RequestLimits) -> datetime:
     """The Date of the server's answer to an anonymous request; a refusal has it, too.
 
     Raises:
@@ -123,7 +127,7 @@ def store_time(url: str, options: StoreOptions) -> datetime:
     """
     request = urllib.request.Request(url, method="HEAD")  # noqa: S310  # the options allow http and https alone
     try:
-        with urllib.request.urlopen(request, timeout=options.no_progress.total_seconds()) as reply:  # noqa: S310  # see above
+        with urllib.request.urlopen(request, timeout=limits.no_progress.total_seconds()) as reply:  # noqa: S310  # see above
             date = reply.headers.get("Date")
     except HTTPError as refusal:
         with refusal:

@@ -7,6 +7,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tidemark.errors import ConfigError
+from tidemark.store.limits import LIMITS, RequestLimits
 from tidemark.store.obstore.settings import CLOUDS, endpoint
 from tidemark.store.options import StoreOptions
 from tidemark.store.traffic import Traffic
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from tidemark.store.obstore.store import ObjectStore
 
 
-def open_object_store(url: str, options: StoreOptions, traffic: Traffic) -> ObjectStore:
+def open_object_store(url: str, options: StoreOptions, traffic: Traffic, limits: RequestLimits = LIMITS) -> ObjectStore:
     """The process's store at ``gs://bucket`` or ``az://container``: making its clients takes long.
 
     Raises:
         ConfigError: obstore is not installed, or the environment does not name the account.
     """
-    return _opened(url, options.model_dump_json(), endpoint(url, options), cast("Hashable", traffic))
+    return _opened(url, options.model_dump_json(), endpoint(url, options), cast("Hashable", traffic), limits)
 
 
 def forget_clients() -> None:
@@ -30,16 +31,16 @@ def forget_clients() -> None:
 
 
 @cache
-def _opened(url: str, options_json: str, base: str, traffic: Hashable) -> ObjectStore:
+def _opened(url: str, options_json: str, base: str, traffic: Hashable, limits: RequestLimits) -> ObjectStore:
     object_store, clients = _installed()
     options = StoreOptions.model_validate_json(options_json)
     scheme, _, bucket = url.partition("://")
     store: ObjectStore = object_store.ObjectStore(
         url,
-        clients.ObstoreClients(partial(clients.CONNECT[scheme], bucket, base), options),
+        clients.ObstoreClients(partial(clients.CONNECT[scheme], bucket, base), options, limits),
         options,
         cast("Traffic", traffic),
-        partial(clients.store_time, f"{base}/", options),
+        partial(clients.store_time, f"{base}/", limits),
         by_generation=CLOUDS[scheme].by_generation,
     )
     return store

@@ -93,7 +93,6 @@ class ObjectStore:
         self.url = url
         self._clients = clients
         self._part_size = options.part_size
-        self._multipart_from = options.multipart_from or options.part_size
         self._traffic = traffic
         self._now = now
         self._by_generation = by_generation
@@ -112,7 +111,7 @@ class ObjectStore:
         check_key(key)
         if isinstance(body, bytes):
             size, body = len(body), BytesIO(body)
-        if if_match is None and size is not None and size > self._multipart_from:
+        if if_match is None and size is not None and size > self._part_size:
             return self._put_in_parts(key, body, size, crc32c, if_none_match=if_none_match)
         data = bytearray()
         for chunk in CheckedChunks(self._name(key), body, size, crc32c, self._traffic):

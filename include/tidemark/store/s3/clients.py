@@ -19,6 +19,7 @@ from botocore.session import Session
 from typing_extensions import override
 
 from tidemark.errors import ConfigError
+from tidemark.store.limits import LIMITS, RequestLimits
 from tidemark.store.options import StoreOptions
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.s3.timeouts import TimeLimits, pool_classes
@@ -40,8 +41,9 @@ class S3Clients:
     A client keeps the credentials that it was made with, or their absence; those of a role it renews by itself.
     """
 
-    def __init__(self, options: StoreOptions, traffic: Traffic = _NOBODY) -> None:
+    def __init__(self, options: StoreOptions, traffic: Traffic = _NOBODY, limits: RequestLimits = LIMITS) -> None:
         self._options = options
+        self._limits = limits
         self._traffic = traffic
         self._lock = threading.Lock()
         self._make()
@@ -81,39 +83,34 @@ class S3Clients:
         addressing: Any = {"addressing_style": _ADDRESSING[options.path_style], "payload_signing_enabled": sign_payload}
         config = Config(
             retries={"total_max_attempts": 1, "mode": "standard"},
-            connect_timeout=options.connect_timeout.total_seconds(),
-            read_timeout=options.no_progress.total_seconds(),
-            max_pool_connections=options.connections,
+            connect_timeout=self._limits.connect_timeout.total_seconds(),
+            read_timeout=self._limits.no_progress.total_seconds(),
+            max_pool_connections=self._limits.connections,
             s3=addressing,
         )
         client: S3Client = create("s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config)
         client.meta.events.register("before-send.s3", self._count)
         # botocore has no way to choose the connections' class; the tests of the limits show if this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
-        http._pool_classes_by_scheme.update(pool_classes(self._limits(), self._traffic))
+        http._pool_classes_by_scheme.update(pool_classes(self._time_limits(), self._traffic))
         return client
 
-    def _limits(self) -> TimeLimits:
-        options = self._options
-        return TimeLimits(
-            options.connect_timeout.total_seconds(),
-            options.no_progress.total_seconds(),
-            options.deadline.total_seconds(),
-            options.min_rate,
-        )
+    def _time_limits(self) -> TimeLimits:
+        limits, deadline = self._limits, self._options.deadline
+        return TimeLimits(limits.no_progress.total_seconds(), deadline.total_seconds(), limits.min_rate)
 
     def _count(self, event_name: str, **_: object) -> None:
         self._traffic.request(event_name.rpartition(".")[2])
 
 
 @cache
-def _shared(connection: str, traffic: Hashable, _source: object) -> S3Clients:
-    return S3Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic))
+def _shared(connection: str, traffic: Hashable, limits: RequestLimits, _source: object) -> S3Clients:
+    return S3Clients(StoreOptions.model_validate_json(connection), cast("Traffic", traffic), limits)
 
 
-def clients(options: StoreOptions, traffic: Traffic = _NOBODY) -> S3Clients:
+def clients(options: StoreOptions, traffic: Traffic = _NOBODY, limits: RequestLimits = LIMITS) -> S3Clients:
     """The process's clients for these options. Raises ConfigError if AWS's settings allow none."""
-    return _shared(options.model_dump_json(), cast("Hashable", traffic), s3_credentials.source())
+    return _shared(options.model_dump_json(), cast("Hashable", traffic), limits, s3_credentials.source())
 
 
 def forget_clients() -> None:

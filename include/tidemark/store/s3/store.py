@@ -47,7 +47,8 @@ from tidemark.errors import (
 )
 from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.body import ReplyBody
-from tidemark.store.options import MULTIPART_FROM, StoreOptions
+from tidemark.store.limits import LIMITS, RequestLimits
+from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import prove
 from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.timeouts import overrun
@@ -74,10 +75,10 @@ _CHUNK = 1 << 20
 class S3Store:
     """A bucket; each request is tried once."""
 
-    def __init__(self, bucket: str, clients: S3Clients, options: StoreOptions) -> None:
+    def __init__(self, bucket: str, clients: S3Clients, options: StoreOptions, limits: RequestLimits = LIMITS) -> None:
         self.url = f"s3://{bucket}"
         self._clients = clients
-        self._multipart_from = options.multipart_from or MULTIPART_FROM
+        self._multipart_from = limits.multipart_from
         self._part_size = options.part_size
         self._owner = options.expected_bucket_owner
         self._target: dict[str, Any] = {"Bucket": bucket}
@@ -334,7 +335,7 @@ def translated(name: str, error: ClientError | BotoCoreError | HTTPError) -> Sto
         return AccessDenied(name, f"{error}; {rule}")
     limit = overrun(error)
     if limit is None and isinstance(error, (ConnectTimeoutError, ReadTimeoutError)):  # the latter in TLS's handshake
-        return UnknownOutcome(name, "no answer: no connection in time (store.connect_timeout)")
+        return UnknownOutcome(name, "no answer: no connection in time")
     if isinstance(error, SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):  # nothing was sent
         rule = "have AWS_CA_BUNDLE name a file with the authority of the store's certificate, and start this again"
         return Refused(name, f"{error}; {rule}")

@@ -29,9 +29,8 @@ T = TypeVar("T")
 
 
 class TimeLimits(NamedTuple):
-    """Seconds, and bytes a second; see :class:`tidemark.store.options.StoreOptions`."""
+    """Seconds, and bytes a second; see :class:`tidemark.store.limits.RequestLimits`."""
 
-    connect_timeout: float
     no_progress: float
     deadline: float
     min_rate: int
@@ -100,12 +99,12 @@ class TimedSocket:
         except TimeoutError as error:
             if within < self._limits.no_progress:
                 raise self._overrun() from error
-            raise Overrun(f"no byte moved for {within:g} s (store.no_progress)") from error
+            raise Overrun(f"no byte moved for {within:g} s") from error
         finally:
             self._left -= time.monotonic() - started
 
     def _overrun(self) -> Overrun:
-        return Overrun(f"was not over after {self._allowed:g} s (store.deadline, and its bytes at store.min_rate)")
+        return Overrun(f"was not over after {self._allowed:g} s (store.deadline, and the time for its bytes)")
 
 
 class _TimedReader(io.RawIOBase):
@@ -150,7 +149,7 @@ class _Timed(AWSHTTPConnection):
         self._size = 0
 
     def connect(self) -> None:
-        """Connect, within ``connect_timeout``, and put the limits on all later calls."""
+        """Connect, within the time for that, and put the limits on all later calls."""
         super().connect()
         timed = TimedSocket(self.sock, self.limits, self.traffic)
         timed.begin(self._size)
