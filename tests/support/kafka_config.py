@@ -37,7 +37,6 @@ COMMON: Properties = {
 QUICK: Properties = {
     "group.min.session.timeout.ms": "1000",
     "log.cleaner.backoff.ms": "200",
-    "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "300",
     "log.segment.delete.delay.ms": "1000",
 }

@@ -29,7 +29,7 @@ def public_place() -> Iterator[Path]:
 def kafka_disk(starts_kafka: None, public_place: Path) -> Iterator[KafkaCluster]:
     """Kafka 4.3.1, one broker whose files tests give to another group or restore from a copy; leave it running.
 
-    What is restored are the topics of all tests, so ``kafka`` is not for that; nor may another user reach its files.
+    ``kafka`` is not for that: a restore would take other tests' topics back, and no other user may reach its files.
     """
     with KafkaCluster(public_place / "kafka", common=QUICK) as cluster:
         yield cluster
