@@ -46,6 +46,7 @@ from tests.support.fixtures import (
     starts_spark,
     tried,
 )
+from tests.support.groups import group_of
 from tests.support.journal import JournalPlugin, of_this_run
 from tests.support.orphans import OrphanWatch
 from tests.support.paths import roomy_memory
@@ -106,35 +107,6 @@ _LONGEST_FIRST = (
     "tests/spark/",
 )
 """Files with much to wait for, which a process that comes to them last would run while the others are idle."""
-
-_TOGETHER = {
-    "three brokers": ("tests/uploader_agent/faults/",),
-    "Kafka": (
-        "tests/consumer/test_older_broker.py",
-        "tests/test_support_kafka.py",
-        "tests/tidemark/cli/test_config_check.py",
-        "tests/tidemark/decode/test_real_brokers.py",
-        "tests/tidemark/onboarding/test_real.py",
-        "tests/uploader_agent/broker/test_zookeeper.py",
-        "tests/uploader_agent/cli/test_config_check.py",
-        "tests/uploader_agent/test_pinterest.py",
-        "tests/uploader_agent/test_real.py",
-    ),
-    "quick brokers": ("tests/consumer/",),
-    "Iceberg's catalog": ("tests/spark/mirror/",),
-    "Spark's cluster": (
-        "tests/spark/cluster/test_executors.py",
-        "tests/spark/test_export.py",
-        "tests/spark/convert/test_poison.py",
-        "tests/spark/live/test_landing.py",
-        "tests/spark/test_partitioned_readers.py",
-        "tests/spark/test_spark.py",
-    ),
-}
-"""Files that share servers which few others need: one process runs them all, so that only one starts the servers.
-
-The first entry that names a file counts.
-"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -239,7 +211,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByServers(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            shared = (name for name, paths in _TOGETHER.items() if nodeid.startswith(paths))
-            return next(shared, super()._split_scope(nodeid))
+            return group_of(nodeid) or super()._split_scope(nodeid)
 
     return ByServers(config, log)

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.groups import WITH_BROKERS, group_of
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
-from tests.support.tiers import COLLECTED, KINDS, TIERS, check, kind_of_program, of_tiers, running
+from tests.support.tiers import COLLECTED, KINDS, TIERS, check, kind_of_program, kinds_of, of_tiers, running
 
 MAKEFILE = (ROOT / "Makefile").read_text().replace("$(COMMA)", ",")
 HAND_MADE = re.compile(rf"(@|pytestmark.*)pytest\.mark\.({'|'.join(KINDS)})\b")
@@ -40,6 +41,14 @@ def test_the_commands_run_all_tiers_and_none_twice() -> None:
     assert re.findall(r"make (\S+)", (ROOT / ".ci" / "run").read_text()) == ["test", "test-servers"]
     workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     assert re.findall(r"run: make (test\S*)", workflow) == ["test", "test-servers"]
+
+
+def test_no_process_starts_a_broker_but_those_that_run_a_group_of_its_tests(request: pytest.FixtureRequest) -> None:
+    collected = request.config.stash[COLLECTED]
+    short = of_tiers(collected, ["essential", "servers"])
+    files = {item.nodeid.partition("::")[0] for item in short if "kafka" in kinds_of(item)}
+    others = sorted(file for file in files if group_of(file) not in WITH_BROKERS)
+    assert not others, f"name them in a group of tests/support/groups.py: {others}"
 
 
 def test_no_marker_of_a_server_is_written_by_hand() -> None:

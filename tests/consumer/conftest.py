@@ -1,4 +1,4 @@
-"""Brokers whose cleaner and retention are quick, and stores of both kinds."""
+"""Brokers of both versions, stores of both kinds, and a history to read."""
 
 from __future__ import annotations
 
@@ -19,37 +19,9 @@ from tests.support.s3 import S3Server
 from tidemark.store import StoreOptions
 from tidemark.store.s3.clients import forget_clients
 
-QUICK = {
-    "log.cleaner.backoff.ms": "200",
-    "log.retention.check.interval.ms": "300",
-    "log.segment.delete.delay.ms": "1000",
-    "group.min.session.timeout.ms": "1000",
-    "transaction.max.timeout.ms": "900000",
-}
-
-
-@pytest.fixture(scope="package")
-def brokers(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own."""
-    with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka"), common=QUICK) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="package")
-def kafka(brokers: KafkaCluster) -> KafkaCluster:
-    """The same one: what needs a broker of 4.3.1 here needs no other."""
-    return brokers
-
-
-@pytest.fixture(scope="package")
-def brokers39(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Likewise of Kafka 3.9.2 with ZooKeeper."""
-    with KafkaCluster(tmp_path_factory.mktemp("consumer-kafka39"), version="3.9.2", common=QUICK) as cluster:
-        yield cluster
-
 
 def brokers_of(version: KafkaVersion, request: pytest.FixtureRequest) -> KafkaCluster:
-    found: KafkaCluster = request.getfixturevalue("brokers" if version == "4.3.1" else "brokers39")
+    found: KafkaCluster = request.getfixturevalue("kafka" if version == "4.3.1" else "kafka39")
     return found
 
 

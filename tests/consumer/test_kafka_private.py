@@ -176,8 +176,8 @@ def test_a_fetch_response_is_opened_by_the_class_that_we_replace() -> None:
 
 
 @pytest.mark.essential
-def test_attributes_are_there(brokers: KafkaCluster) -> None:
-    with KafkaConsumer(bootstrap_servers=brokers.bootstrap) as consumer, brokers.admin() as admin:
+def test_attributes_are_there(kafka: KafkaCluster) -> None:
+    with KafkaConsumer(bootstrap_servers=kafka.bootstrap) as consumer, kafka.admin() as admin:
         holders: list[tuple[Any, tuple[str, ...]]] = [
             (consumer, CONSUMER),
             (admin, ADMIN),

@@ -56,11 +56,11 @@ FEW = {name: KINDS[name] for name in ("lz4", "committed")}
 
 @pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.s3)])
 def uploaded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, brokers: KafkaCluster, full: bool
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, kafka: KafkaCluster, full: bool
 ) -> Uploaded:
     folder: Path = tmp_path_factory.mktemp(f"modes-{request.param}")
     kinds = KINDS if full or request.param == "local" else FEW
-    return Uploaded(World(folder, brokers, place_of(request.param, request, folder)), brokers.version, kinds)
+    return Uploaded(World(folder, kafka, place_of(request.param, request, folder)), kafka.version, kinds)
 
 
 @pytest.mark.parametrize("mode", list(Mode))

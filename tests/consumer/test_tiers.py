@@ -52,13 +52,13 @@ class Shared:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, brokers: KafkaCluster) -> Shared:
+def shared(tmp_path_factory: pytest.TempPathFactory, kafka: KafkaCluster) -> Shared:
     folder = tmp_path_factory.mktemp("tiers")
-    world = World(folder, brokers, Place(f"file://{folder}/raw"))
+    world = World(folder, kafka, Place(f"file://{folder}/raw"))
     one, two = f"one-{folder.name}", f"two-{folder.name}"
     for topic, count, parts in ((one, 400, 1), (two, 300, 2)):
-        brokers.create_topic(topic, partitions=parts, config=SMALL["4.3.1"])
-        produce(brokers.bootstrap, topic, some(count * parts, parts))
+        kafka.create_topic(topic, partitions=parts, config=SMALL["4.3.1"])
+        produce(kafka.bootstrap, topic, some(count * parts, parts))
     world.upload(one, two)
     return Shared(world, partitions(one)[0], partitions(two, 2))
 
@@ -557,20 +557,20 @@ def test_storage_comes_as_a_topics_file(shared: Shared, tmp_path: Path) -> None:
             assert read_until(consumer, bool)
 
 
-def test_a_mode_that_reads_remotely_needs_storage(brokers: KafkaCluster) -> None:
+def test_a_mode_that_reads_remotely_needs_storage(kafka: KafkaCluster) -> None:
     for mode in ("REMOTE_ONLY", Mode.REMOTE_PREFERRED, Mode.KAFKA_PREFERRED):
         with pytest.raises(ValueError, match="needs storage"):
-            TieredConsumer(bootstrap_servers=brokers.bootstrap, mode=mode)
+            TieredConsumer(bootstrap_servers=kafka.bootstrap, mode=mode)
     with pytest.raises(
         ValueError, match="SOMETIMES' is not a mode; there are KAFKA_ONLY, KAFKA_PREFERRED, REMOTE_ONLY"
     ):
-        TieredConsumer(bootstrap_servers=brokers.bootstrap, mode="SOMETIMES")
+        TieredConsumer(bootstrap_servers=kafka.bootstrap, mode="SOMETIMES")
     with pytest.raises(ValueError, match=r"'REMOTE_PREFERED' is not a mode; did you mean REMOTE_PREFERRED?"):
-        TieredConsumer(bootstrap_servers=brokers.bootstrap, mode="REMOTE_PREFERED")
+        TieredConsumer(bootstrap_servers=kafka.bootstrap, mode="REMOTE_PREFERED")
     with pytest.raises(ValueError, match="mode: is required; there are KAFKA_ONLY, "):
-        TieredConsumer(bootstrap_servers=brokers.bootstrap)
+        TieredConsumer(bootstrap_servers=kafka.bootstrap)
     with pytest.raises(ValueError, match="on_gap"):
-        TieredConsumer(bootstrap_servers=brokers.bootstrap, mode=Mode.KAFKA_ONLY, on_gap="ignore")  # type: ignore[arg-type]
+        TieredConsumer(bootstrap_servers=kafka.bootstrap, mode=Mode.KAFKA_ONLY, on_gap="ignore")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("how", ["subscribe", "assign"])

@@ -34,7 +34,7 @@ SILENCE = "5s"
 
 @pytest.fixture
 def cluster(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
-    """Two brokers and a controller."""
+    """Two brokers and a controller of a test's own: it adds a broker, and stops one for good."""
     with KafkaCluster(tmp_path / "kafka", brokers=2, common={"auto.leader.rebalance.enable": "false"}) as cluster:
         yield cluster
 

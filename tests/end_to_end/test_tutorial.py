@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,14 @@ SECONDS = 1_800
 """Longest time that installing and all the rest may take on a busy machine."""
 
 
-def here(block: str, folder: Path, kafka: KafkaCluster, s3: S3Server) -> str:
-    """The block with places and keys of this machine."""
+def here(block: str, folder: Path, kafka: KafkaCluster, topic: str, s3: S3Server) -> str:
+    """The block with places and keys of this machine, and with a topic that no other test has."""
     key = s3.credentials[ADMIN]
     names = {
         "~/tidemark": str(folder),
         "/etc/kafka/server.properties": str(kafka.brokers[0].properties_path),
         "localhost:9092": kafka.bootstrap,
+        "TOPIC=orders": f"TOPIC={topic}",
         "http://127.0.0.1:8333": s3.endpoint,
         "your-key": key.access_key,
         "your-secret": key.secret_key,
@@ -72,21 +74,22 @@ def rows(printed: str) -> int:
 @pytest.mark.timeout(SECONDS)
 @pytest.mark.parametrize("install", [False, pytest.param(True, marks=pytest.mark.full)], ids=["checkout", "wheel"])
 def test_the_tutorial_runs(
-    starts_s3: None, starts_kafka: None, starts_spark: None, install: bool, tmp_path: Path
+    starts_s3: None, starts_spark: None, kafka: KafkaCluster, install: bool, tmp_path: Path
 ) -> None:
     """With the environment that the page installs; without ``install``, with the checkout's."""
     folder = tmp_path / "tidemark"
     folder.mkdir()
-    with S3Server(tmp_path / "s3", buckets=("my-bucket",)) as s3, KafkaCluster(tmp_path / "kafka") as kafka:
-        blocks = [here(block, folder, kafka, s3) for block in BLOCKS]
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    with S3Server(tmp_path / "s3", buckets=("my-bucket",)) as s3:
+        blocks = [here(block, folder, kafka, topic, s3) for block in BLOCKS]
         programs = env_bin("build" if install else "dev", "python").parent
         if not install:
             del blocks[INSTALL]
         *_, upload, land, query, again = run(blocks, folder, programs)
-    stored = re.findall(r"^orders-\d +\d+ +(\d+) +\1 +\1 +0 +0 ", upload, re.MULTILINE)
+    stored = re.findall(rf"^{topic}-\d +\d+ +(\d+) +\1 +\1 +0 +0 ", upload, re.MULTILINE)
     assert sum(map(int, stored)) == 10_000
     assert '"status":"landed"' in land
-    assert "10000 rows in s3://my-bucket/lake/orders\nComplete" in land
+    assert f"10000 rows in s3://my-bucket/lake/{topic}\nComplete" in land
     assert rows(query) == 10_000
     assert re.search(r'^\{"id": \d+, "country": "[A-Z]+", "amount": [\d.]+\}$', again, re.MULTILINE)
     assert rows(again) == 20_000
@@ -100,6 +103,13 @@ def test_each_command_of_the_page_is_run() -> None:
 
 def test_what_a_reader_has_to_replace_is_in_the_first_block_only() -> None:
     named, *others = BLOCKS
-    for name in ("/etc/kafka/server.properties", "localhost:9092", "my-bucket", "http://127.0.0.1:8333", "your-secret"):
+    for name in (
+        "/etc/kafka/server.properties",
+        "localhost:9092",
+        "TOPIC=orders",
+        "my-bucket",
+        "http://127.0.0.1:8333",
+        "your-secret",
+    ):
         assert name in named
         assert not [block for block in others if name in block]

@@ -57,6 +57,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Earlier:
 
 @pytest.fixture(scope="module")
 def brokers(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Two brokers, because their agents are upgraded one after the other."""
     with KafkaCluster(tmp_path_factory.mktemp("brokers"), brokers=2) as cluster:
         yield cluster
 

@@ -222,19 +222,21 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
 
 @pytest.fixture(scope="session")
 def kafka(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Kafka 4.3.1, one broker; use topics of your own, and leave it running."""
+    """Kafka 4.3.1, one broker that cleans and deletes soon; use topics of your own, and leave it running."""
     from tests.support.kafka import KafkaCluster
+    from tests.support.kafka_config import QUICK
 
-    with KafkaCluster(tmp_path_factory.mktemp("kafka")) as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), common=QUICK) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def kafka39(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Kafka 3.9.2 with ZooKeeper, one broker; use topics of your own, and leave it running."""
+    """Likewise of Kafka 3.9.2, with ZooKeeper."""
     from tests.support.kafka import KafkaCluster
+    from tests.support.kafka_config import QUICK
 
-    with KafkaCluster(tmp_path_factory.mktemp("kafka39"), version="3.9.2") as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("kafka39"), version="3.9.2", common=QUICK) as cluster:
         yield cluster
 
 

@@ -34,6 +34,14 @@ COMMON: Properties = {
     "transaction.state.log.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
 }
+QUICK: Properties = {
+    "group.min.session.timeout.ms": "1000",
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "300",
+    "log.segment.delete.delay.ms": "1000",
+}
+"""Settings of the brokers that tests share: the cleaner and retention come soon. All else a topic sets for itself."""
+
 _KRAFT: Properties = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",

@@ -6,18 +6,19 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.support.kafka import KafkaCluster
 from tests.support.waiting import wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import Load
-from tests.uploader_agent.test_restored_brokers import TOPIC, Restored
+from tests.uploader_agent.test_restored_brokers import Restored
 
 
-def test_the_agent_goes_on_once_a_person_has_gone_on(starts_kafka: None, tmp_path: Path) -> None:
+def test_the_agent_goes_on_once_a_person_has_gone_on(kafka_disk: KafkaCluster, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        here = Restored(tmp_path, stack, 1, separate=False)
+        here = Restored(tmp_path, kafka_disk)
         stack.callback(here.stop_agents)
         disk, [agent] = here.disks(0), here.agents
-        before = Load(here.cluster, TOPIC, acks="all")
+        before = Load(here.cluster, here.topic, acks="all")
         before.send(60)
         here.while_stopped(lambda: here.backup.take(*disk))
         here.start_agents()
@@ -25,14 +26,14 @@ def test_the_agent_goes_on_once_a_person_has_gone_on(starts_kafka: None, tmp_pat
         end = 1 + max(before.acknowledged[0])
         here.await_stored(end)
         here.while_stopped(lambda: here.backup.put_back(*disk))
-        after = Load(here.cluster, TOPIC, acks="all")
+        after = Load(here.cluster, here.topic, acks="all")
         after.send(120)
         wait_until(here.told, what="the agent to tell of another history")
         at = min(after.acknowledged[0])
 
         def branch(*options: str) -> dict[str, object]:
             log = tmp_path / f"branch-{len(options)}.log"
-            assert run_here(["branch", TOPIC, "0", "-c", agent.config, "-o", "json", *options], log) == 0
+            assert run_here(["branch", here.topic, "0", "-c", agent.config, "-o", "json", *options], log) == 0
             line = next(line for line in log.read_text().splitlines() if line.startswith("{"))
             answer: dict[str, object] = json.loads(line)
             return answer

@@ -29,7 +29,7 @@ TIERED: Mapping[str, str] = {
 
 @pytest.fixture
 def tiered(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
-    """A broker with a remote tier in a directory."""
+    """A broker of its own with a remote tier in a directory: only a broker's own settings switch the tier on."""
     [jar] = fetch("kafka-local-tier").glob("*-test.jar")
     common = {
         "log.retention.check.interval.ms": "500",

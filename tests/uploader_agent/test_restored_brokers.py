@@ -8,6 +8,7 @@ import signal
 import subprocess
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +24,6 @@ from tidemark.formats.raw.head import Head
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.store import LocalStore
 
-TOPIC = "orders"
 PROMPT = {
     "scan_interval": "200ms",
     "metadata_interval": "200ms",
@@ -55,19 +55,19 @@ class Backup:
 class Restored:
     """A cluster, an agent on each broker, and a store with sealed and packed offsets beyond a backup of the cluster."""
 
-    def __init__(self, root: Path, stack: ExitStack, brokers: int, *, separate: bool) -> None:
+    def __init__(self, root: Path, cluster: KafkaCluster) -> None:
         self.store = LocalStore(root / "store")
-        cluster = KafkaCluster(root / "kafka", brokers=brokers, separate_controller=separate)
-        self.cluster = stack.enter_context(cluster)
+        self.cluster = cluster
+        self.topic = f"restored-{uuid.uuid4().hex[:8]}"
         self.ports = [free_port() for _ in cluster.brokers]
         self.agents: list[Deployment] = []
         for number, (broker, port) in enumerate(zip(cluster.brokers, self.ports, strict=True), 1):
             folder = root / f"agent-{number}"
             folder.mkdir()
             own = {"broker": {"properties": str(broker.properties_path)}, "http": {"port": port}}
-            self.agents.append(Deployment(folder, cluster, self.store, "", TOPIC, **PROMPT, **own))
+            self.agents.append(Deployment(folder, cluster, self.store, "", self.topic, **PROMPT, **own))
         self.running: list[subprocess.Popen[bytes]] = []
-        cluster.create_topic(TOPIC, replication=brokers, config=SMALL["4.3.1"])
+        cluster.create_topic(self.topic, replication=len(cluster.brokers), config=SMALL["4.3.1"])
         self.backup = Backup(root / "backup")
 
     @property
@@ -91,7 +91,12 @@ class Restored:
 
     def while_stopped(self, action: Callable[[], None]) -> None:
         self.cluster.stop()
-        action()
+        try:
+            action()
+        finally:
+            self._start_brokers()
+
+    def _start_brokers(self) -> None:
         if self.cluster.coordinator is not None:
             self.cluster.coordinator.start()
         for broker in self.cluster.brokers:
@@ -162,15 +167,19 @@ OFTEN = {("all, of one broker", "up"), ("all, of one broker", "down")}
     ],
 )
 def test_what_a_restored_cluster_acknowledges_is_stored_or_told(
-    starts_kafka: None, tmp_path: Path, kind: str, agent: str
+    starts_kafka: None, tmp_path: Path, kind: str, agent: str, request: pytest.FixtureRequest
 ) -> None:
     brokers, separate = KINDS[kind]
     with ExitStack() as stack:
-        here = Restored(tmp_path, stack, brokers, separate=separate)
+        if separate:
+            cluster = KafkaCluster(tmp_path / "kafka", brokers=brokers, separate_controller=True)
+            here = Restored(tmp_path, stack.enter_context(cluster))
+        else:
+            here = Restored(tmp_path, request.getfixturevalue("kafka_disk"))
         stack.callback(here.stop_agents)
         all_brokers = range(brokers)
         everything = [*here.disks(*all_brokers), *(here.metadata if separate else [])]
-        load = Load(here.cluster, TOPIC, acks="all")
+        load = Load(here.cluster, here.topic, acks="all")
         load.send(60)
         here.while_stopped(lambda: here.backup.take(*everything))
         here.start_agents()
@@ -190,7 +199,7 @@ def test_what_a_restored_cluster_acknowledges_is_stored_or_told(
         here.while_stopped(lambda: here.backup.put_back(*back))
         if agent == "down":
             here.start_agents()
-        after = Load(here.cluster, TOPIC, acks="all")
+        after = Load(here.cluster, here.topic, acks="all")
         after.send(120)
         wait_until(lambda: here.told() or not here.lost(after), what="all to be stored, or told")
         lost = here.lost(after)

@@ -248,7 +248,7 @@ def test_the_files_beside_the_logs(cluster: KafkaCluster) -> None:
 def test_messages_of_old_formats(
     starts_kafka: None, starts_other: None, tmp_path: Path, rng: random.Random, full: bool
 ) -> None:
-    """3.9.2 still writes them if it is told to speak an old protocol to its peers."""
+    """3.9.2 still writes them if it is told to speak an old protocol to its peers: a setting of the whole broker."""
     common = {"inter.broker.protocol.version": "2.8"}
     with KafkaCluster(tmp_path, version="3.9.2", common=common) as cluster, JavaClient("3.9.2") as java:
         makers: list[Callable[..., Client]] = [PythonClient, RdkafkaClient, partial(JavaProducer, java)]

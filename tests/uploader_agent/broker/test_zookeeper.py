@@ -62,7 +62,7 @@ def test_a_new_topic_is_led_long_before_the_poll(kafka39: KafkaCluster, tmp_path
 def test_a_leader_is_seen_long_before_the_poll(
     starts_kafka: None, version: KafkaVersion, tmp_path: Path, full: bool
 ) -> None:
-    """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``)."""
+    """A new leader renames its ``leader-epoch-checkpoint`` (``LeaderEpochFileCache.assign``); the former one stops."""
     if not full:
         pytest.skip("starts two brokers: make test-full")
     with KafkaCluster(tmp_path / "kafka", version=version, brokers=2) as cluster:
@@ -82,7 +82,7 @@ JAAS = 'Server { org.apache.zookeeper.server.auth.DigestLoginModule required use
 
 @pytest.fixture
 def secured(starts_kafka: None, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """A ZooKeeper that speaks TLS only and wants a login; what the client needs for it."""
+    """A ZooKeeper that speaks TLS only and wants a login, as ``kafka39`` must not; what the client needs for it."""
     port, plain = free_port(), free_port()
     stored: list[str | Path] = [
         "-alias",

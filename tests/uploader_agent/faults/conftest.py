@@ -1,6 +1,7 @@
 """Two clusters of three brokers, each started when it is first asked for, and a store that tests may kill.
 
-They stop after this folder's tests: even idle, four JVMs take a tenth of a core.
+Tests kill and freeze their brokers, move leaders between them, and tamper with their disks: one broker will not do. The
+clusters stop after this folder's tests: even idle, four JVMs take a tenth of a core.
 """
 
 from __future__ import annotations

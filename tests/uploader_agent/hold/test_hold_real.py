@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,26 +29,6 @@ from uploader_agent.disk.log_dirs import find_segments, list_segments
 NOBODY, GROUP = 65534, 65533
 """A user, and a group that the broker's files belong to."""
 
-QUICK = {
-    "log.initial.task.delay.ms": "100",
-    "log.retention.check.interval.ms": "100",
-    "log.segment.delete.delay.ms": "100",
-}
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A directory that other users may pass through: pytest's own may be entered by their owner alone."""
-    with tempfile.TemporaryDirectory(prefix="tidemark-hold-") as name:
-        Path(name).chmod(0o711)
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def broker(starts_kafka: None, place: Path) -> Iterator[KafkaCluster]:
-    with KafkaCluster(place / "kafka", common=QUICK) as cluster:
-        yield cluster
-
 
 @pytest.fixture(scope="module")
 def s3(starts_s3: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
@@ -66,13 +45,14 @@ class Outage:
         self.port = free_port()
         root = place / name
         root.mkdir(mode=0o755)
+        topic = f"held-{name}"
         raw = open_store("s3://raw", StoreOptions(endpoint_url=s3.endpoint, path_style=True))
         self.agent = Deployment(
             root,
             broker,
             raw,
             name,
-            name,
+            topic,
             store={"endpoint_url": s3.endpoint, "path_style": True},
             hold={"max": 1, **hold},
             hold_min_free=0.0,
@@ -80,8 +60,8 @@ class Outage:
             scan_interval="200ms",
             metadata_interval="200ms",
         )
-        broker.create_topic(name, config=SMALL["4.3.1"])
-        self.load = Load(broker, name)
+        broker.create_topic(topic, config={**SMALL["4.3.1"], "file.delete.delay.ms": "100"})
+        self.load = Load(broker, topic)
         self.load.send(60)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -152,13 +132,13 @@ class Outage:
 
 
 @pytest.fixture
-def outage(place: Path, broker: KafkaCluster, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Makes an :class:`Outage`; its agent and the store are put in order at the end."""
+def outage(kafka: KafkaCluster, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes an :class:`Outage` of ``kafka``, unless told of another broker; puts its agent and the store in order."""
     made: list[Outage] = []
     for name, value in s3.env().items():
         monkeypatch.setenv(name, value)
 
-    def make(name: str, **hold: Any) -> Outage:
+    def make(name: str, broker: KafkaCluster = kafka, place: Path = tmp_path, **hold: Any) -> Outage:
         made.append(Outage(place, broker, s3, name, **hold))
         return made[-1]
 
@@ -205,13 +185,15 @@ def as_nobody(outage: Outage) -> None:
 
 
 @pytest.mark.parametrize("user", ["another", pytest.param("the broker's", marks=pytest.mark.full)])
-def test_descriptors_save_all_within_one_run(outage: Any, place: Path, user: str) -> None:
+def test_descriptors_save_all_within_one_run(
+    outage: Any, kafka_disk: KafkaCluster, public_place: Path, user: str
+) -> None:
     """As another user hard links are refused (``fs.protected_hardlinks``), and descriptors serve instead."""
     if user == "another":
-        one = outage("another", links=[str(place / "another" / "links")])
+        one = outage("another", kafka_disk, public_place, links=[str(public_place / "another" / "links")])
         as_nobody(one)
     else:
-        one = outage("same")
+        one = outage("same", kafka_disk, public_place)
     one.begin()
     one.await_retention()
     one.s3.start()
@@ -227,8 +209,8 @@ def test_descriptors_save_all_within_one_run(outage: Any, place: Path, user: str
 
 
 @pytest.mark.essential
-def test_links_save_all_across_a_kill_of_the_agent(outage: Any, place: Path) -> None:
-    links = place / "links"
+def test_links_save_all_across_a_kill_of_the_agent(outage: Any, tmp_path: Path) -> None:
+    links = tmp_path / "links"
     one = outage("linked", links=[str(links)])
     one.begin()
     one.end(signal.SIGKILL)

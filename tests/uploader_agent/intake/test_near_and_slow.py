@@ -25,7 +25,7 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture(scope="module")
 def racks(starts_kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    """Broker 1 in rack a, broker 2 in rack b; each names the replica that is near."""
+    """Broker 1 in rack a, broker 2 in rack b; each names the near replica, and a frozen one stays in sync."""
     selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
     common = {"replica.selector.class": selector, "replica.lag.time.max.ms": "60000", "min.insync.replicas": "1"}
     racks = {1: {"broker.rack": "a"}, 2: {"broker.rack": "b"}}

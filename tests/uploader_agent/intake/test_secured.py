@@ -41,7 +41,10 @@ USER, PASSWORD = "copier", "secret-of-the-copier"
 
 
 class Secured:
-    """A broker with more listeners: one wants a login, two a client's certificate, by TLS 1.3 and 1.2."""
+    """A broker with more listeners: one wants a login, two a client's certificate, by TLS 1.3 and 1.2.
+
+    It is none of the shared ones, because its authorizer is asked about every client of the broker.
+    """
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
