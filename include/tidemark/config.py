@@ -31,6 +31,7 @@ ALTERNATIVE = "alternative of Tidemark's: "
 """Prefix of the tags of a field's alternatives. Tags are no part of a file, so no error names them."""
 
 _DIRECTORY = "directory"
+_NAMED = "named"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIKE: Final = 0.8
 """Similarity of two names above which one may be a slip of the other: west is no slip of east."""
@@ -211,7 +212,7 @@ def parse(
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
     try:
-        return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
+        return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}})
     except ValidationError as error:
         problems = [_problem(item, model) for item in error.errors()]
         raise ConfigError(source, grouped(problems, value)) from None
@@ -283,6 +284,11 @@ def directory_of(info: ValidationInfo) -> Path:
     """The folder of the validated file, which relative paths start from; the current directory for mere text."""
     directory = (info.context or {}).get(_DIRECTORY)
     return directory if isinstance(directory, Path) else Path()
+
+
+def named_in(info: ValidationInfo) -> dict[str, Any]:
+    """What a section of the validated file has named, for the sections after it to refer to; empty for mere values."""
+    return (info.context or {}).get(_NAMED, {})
 
 
 def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import (
@@ -15,20 +15,23 @@ from pydantic import (
     BeforeValidator,
     Field,
     StrictBool,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
-from tidemark.config import Duration, Settings, Share, Size, hint, load
+from tidemark.config import Duration, Settings, Share, Size, hint, load, named_in
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
-from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
+from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings, Registry
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of, split_store_url
 
@@ -40,6 +43,9 @@ Broker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d{1,5}$")]
 
 OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 """A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
+
+RegistryName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+"""The name of a schema registry, by the rule of a catalog's name."""
 
 _TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
 
@@ -303,6 +309,8 @@ class Deployment(Settings):
     """The topics file as a whole.
 
     ``bootstrap`` has the address of a broker by cluster: people's commands ask it, and lineage names the cluster by it.
+    ``registries`` has the schema registries by the names by which parsers refer to them. It stands before ``topics``,
+    as pydantic validates fields in their order here, whatever their order in the file.
     """
 
     raw: EndpointSettings
@@ -311,6 +319,7 @@ class Deployment(Settings):
     bootstrap: dict[ClusterName, Broker] = Field(default_factory=dict)
     watch: WatchSettings = WatchSettings()
     catalogs: tuple[CatalogSettings, ...] = ()
+    registries: dict[RegistryName, Registry] = Field(default_factory=dict)
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")
@@ -332,6 +341,19 @@ class Deployment(Settings):
                 raise ValueError(f"topics: each is a mapping of keys to values: write `- topic: {bare[0]}`")
             value["topics"] = [_with_defaults(item, shared) for item in topics]
         return value
+
+    @field_validator("registries", mode="wrap")
+    @classmethod
+    def _name_registries(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Let parsers find the registries by name; if one is wrong, that is the one error, so no parser has another."""
+        try:
+            known = validate(value)
+        except ValidationError:
+            stated = value if isinstance(value, dict) else {}
+            named_in(info).update(dict.fromkeys(stated, Registry.model_construct(url="")))
+            raise
+        named_in(info).update(known)
+        return known
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:
