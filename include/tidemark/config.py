@@ -12,11 +12,12 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 import yaml
@@ -58,9 +59,16 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Settings(BaseModel):
-    """Base of all configuration: unknown keys are errors, values are immutable, wrong types are not coerced."""
+    """Base of all configuration: unknown keys are errors, values are immutable, wrong types are not coerced.
+
+    A key that an earlier version knew stays in ``removed``, with what takes its place. An error about it says
+    "``<key>`` is no longer a setting: ``<what takes its place>``". A key of a section that is no field any more is
+    written ``section.key``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    removed: ClassVar[Mapping[str, str]] = {}
 
     def digest_of(self, *names: str) -> str:
         """The identity of the settings ``names``, or of all: 16 hexadecimal digits.
@@ -214,7 +222,7 @@ def parse(
     try:
         return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}})
     except ValidationError as error:
-        problems = [_problem(item, model) for item in error.errors()]
+        problems = [problem for item in error.errors() for problem in _problems(item, model)]
         raise ConfigError(source, grouped(problems, value)) from None
 
 
@@ -291,9 +299,23 @@ def named_in(info: ValidationInfo) -> dict[str, Any]:
     return (info.context or {}).get(_NAMED, {})
 
 
-def _problem(item: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
-    """(field, rule) of an error."""
+def _problems(item: ErrorDetails, model: type[BaseModel]) -> list[tuple[str, str]]:
+    """(field, rule) of an error; of each removed key in a section that is unknown as a whole."""
     field = ".".join(str(part) for part in item["loc"] if not str(part).startswith(ALTERNATIVE))
+    if item["type"] == "extra_forbidden":
+        known = {
+            name: successor
+            for name in _keys(field, item["input"])
+            for key, successor in _removed_from(model)
+            if key.fullmatch(name)
+        }
+        if known:
+            return [(name, f"is no longer a setting: {successor}") for name, successor in known.items()]
+    return [_problem(item, field, model)]
+
+
+def _problem(item: ErrorDetails, field: str, model: type[BaseModel]) -> tuple[str, str]:
+    """(field, rule) of an error."""
     if item["type"] == "missing":
         return field, "is required"
     if item["type"] == "extra_forbidden":
@@ -328,6 +350,31 @@ def _fields(kind: Any, seen: set[Any]) -> set[str]:
     for part in get_args(kind):
         names |= _fields(part, seen)
     return names
+
+
+@cache
+def _removed_from(model: type[BaseModel]) -> list[tuple[re.Pattern[str], str]]:
+    return [(re.compile(key), successor) for key, successor in _removed(model, "", frozenset())]
+
+
+def _removed(kind: Any, path: str, within: frozenset[Any]) -> Iterator[tuple[str, str]]:
+    """The removed keys of a model, and of the models within: (pattern of the whole key, what takes its place)."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in within:
+        if issubclass(kind, Settings):
+            yield from ((path + re.escape(key), successor) for key, successor in kind.removed.items())
+        for name, field in kind.model_fields.items():
+            yield from _removed(field.annotation, rf"{path}{re.escape(field.alias or name)}\.", within | {kind})
+    below = rf"{path}.+\." if get_origin(kind) in {dict, list, tuple} else path
+    for part in get_args(kind):
+        yield from _removed(part, below, within)
+
+
+def _keys(field: str, value: object) -> Iterator[str]:
+    """The key of a value, and of everything within it."""
+    yield field
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _keys(f"{field}.{name}", part)
 
 
 def _quoted(field: str, value: object) -> str:
