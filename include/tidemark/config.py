@@ -296,7 +296,8 @@ def directory_of(info: ValidationInfo) -> Path:
 
 def named_in(info: ValidationInfo) -> dict[str, Any]:
     """What a section of the validated file has named, for the sections after it to refer to; empty for mere values."""
-    return (info.context or {}).get(_NAMED, {})
+    named: dict[str, Any] = (info.context or {}).get(_NAMED, {})
+    return named
 
 
 def _problems(item: ErrorDetails, model: type[BaseModel]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import (
@@ -84,10 +84,11 @@ class BatchWindow(Settings):
 
 
 class Compaction(Settings):
-    """The merge of small files: up to ``target`` bytes; in a date that is not closed, from ``files`` files on."""
+    """The merge of small files, up to ``target`` bytes."""
+
+    removed: ClassVar = {"files": "an open date is compacted once a partition has 32 small files in it"}
 
     target: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
-    files: int = Field(default=32, ge=2)
 
 
 class RetentionSettings(Settings):
@@ -125,11 +126,15 @@ class StateSettings(Settings):
     ``key`` are the columns that tell rows apart; ``framing`` says what stands before the bytes of ``kafka_key``.
     ``envelope`` says which records delete a key, and which columns the others have; see
     :mod:`tidemark.table.state_envelopes`. Of two records of a key, the one with the greater values in the columns
-    ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old,
-    and keeps the files of older commits for ``versions``. A leaf has about ``leaf`` bytes. ``delete_retention`` takes
-    the place of the topic's ``delete.retention.ms``, which manifests state. Up to the counts in ``accept``, people have
-    looked into keys that moved and deletions that may be missing, and get no incident.
+    ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old.
+    ``delete_retention`` takes the place of the topic's ``delete.retention.ms``, which manifests state. Up to the counts
+    in ``accept``, people have looked into keys that moved and deletions that may be missing, and get no incident.
     """
+
+    removed: ClassVar = {
+        "leaf": "a file of a state has about 32 MiB",
+        "versions": "the files of a replaced commit stay for a day",
+    }
 
     table: TableName | None = None
     key: Columns = ("kafka_key",)
@@ -137,8 +142,6 @@ class StateSettings(Settings):
     envelope: Literal["none", "debezium", "maxwell"] = "none"
     order: Columns = ()
     every: Duration = Field(default=timedelta(hours=1), ge=timedelta(hours=1))
-    versions: Duration = timedelta(days=1)
-    leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
     delete_retention: Duration | None = Field(default=None, ge=timedelta(0))
     accept: AcceptedDoubts = AcceptedDoubts()
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.readers.parsing import SETS, row_of, settings
 from tests.readers.truth import FOLDERS, ROW, Asked, Row, questions
-from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import again
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.mirror.catalogs import sql_catalog
@@ -118,7 +118,7 @@ def _fresh(root: Path) -> Asked:
 
 
 def _compacted(root: Path) -> Asked:
-    lake = Lake(root, FEW)
+    lake = Lake(root)
     for _ in range(3):
         lake.land()
     assert merge(lake.world).files
