@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
@@ -29,7 +30,7 @@ from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
-from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.parquet_layout import ParquetSettings
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings, Registry
 from tidemark.store import StoreOptions
@@ -67,6 +68,12 @@ def _listed(value: object) -> object:
 
 Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """Names of columns, or one name."""
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    """The names of the tz database, which are looked for in its folders: that takes some milliseconds."""
+    return frozenset(available_timezones())
 
 
 class SaneTimestamps(Settings):
@@ -168,31 +175,22 @@ class StateSettings(Settings):
 
 
 class WorkLimits(Settings):
-    """Limits of converting; a batch or record that takes more goes to quarantine.
+    """Limits of converting: ``batch`` bounds the records of a batch when decompressed; a larger one is quarantined.
 
-    ``batch`` bounds the records of a batch when decompressed; ``memory`` the memory of decoding, parsing and writing
-    beyond that of the process when it begins. ``time``, plus the time of the bytes at hand at ``rate`` a second, bounds
-    the processor time of decoding or parsing them; it may take six times as long while a process waits.
+    Those of memory and time follow from it, see :class:`tidemark_spark.model.StepLimits`.
     """
 
+    removed: ClassVar = {
+        "memory": "converting may take 16 times limits.batch, and 1 GiB at least",
+        "time": "converting may take 10 s, and what its bytes need at 256 KiB/s",
+        "rate": "converting may take 10 s, and what its bytes need at 256 KiB/s",
+    }
+
     batch: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
-    memory: Size = Field(default=2 << 30, ge=1 << 30)
-    time: Duration = Field(default=timedelta(seconds=10), ge=timedelta(seconds=1))
-    rate: Size = Field(default=256 << 10, ge=1 << 10)
-
-    @model_validator(mode="after")
-    def _check_memory(self) -> Self:
-        if self.memory < _MEMORY_OF_BATCH * self.batch:
-            rule = f"must be at least {_MEMORY_OF_BATCH} times limits.batch, which is {self.batch} bytes"
-            raise ValueError(f"memory {rule}: to parse and write a batch takes several times its size")
-        return self
-
-
-_MEMORY_OF_BATCH: Final = 16
-"""Measured: 7 times without a parser, 12 times with one that makes text of the whole record."""
 
 
 _LATE_AFTER: Final = timedelta(minutes=15)
+_OVERDUE: Final = timedelta(days=1)
 
 LIVE_BYTES: Final = 256 << 20
 """The most bytes of a topic that a live landing takes; a larger backlog is left to the topic's own runs."""
@@ -215,6 +213,10 @@ class TopicSettings(Settings):
     all.
     """
 
+    removed: ClassVar = {
+        "overdue": "a date waits for delayed partitions for a day, or for its lateness if that is longer"
+    }
+
     topic: TopicName
     cluster: ClusterName
     table: TableName
@@ -222,12 +224,11 @@ class TopicSettings(Settings):
     time_zone: str = "UTC"
     partition_by: PartitionBy = BY_DATE
     lateness: Duration = timedelta(hours=1)
-    overdue: Duration = timedelta(days=1)
     freshness: Duration | None = Field(default=None, ge=timedelta(seconds=10))
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
-    parquet: ParquetLayout = ParquetLayout()
+    parquet: ParquetSettings = ParquetSettings()
     catalogs: tuple[str, ...] | None = None
     keep: tuple[OptionalColumn, ...] = OPTIONAL
     retention: RetentionSettings = RetentionSettings()
@@ -239,7 +240,7 @@ class TopicSettings(Settings):
     @field_validator("time_zone")
     @classmethod
     def _check_time_zone(cls, name: str) -> str:
-        if name not in available_timezones():
+        if name not in _time_zones():
             raise ValueError("must be a name of the tz database, such as UTC or Europe/Vienna")
         return name
 
@@ -285,6 +286,14 @@ class TopicSettings(Settings):
         return self.freshness or _LATE_AFTER
 
     @property
+    def overdue(self) -> timedelta:
+        """Time for which a date that could close waits for delayed partitions: a day, or ``lateness`` if longer.
+
+        Who waits for late records for days can wait for a broker as long; in a day somebody has looked at the broker.
+        """
+        return max(_OVERDUE, self.lateness)
+
+    @property
     def window(self) -> BatchWindow:
         """The start of the topic's own runs: with a ``freshness``, for offsets that live landings leave."""
         if self.freshness is None:
@@ -302,12 +311,6 @@ class TopicSettings(Settings):
         return self.digest_of(*OF_ROWS)
 
 
-class WatchSettings(Settings):
-    """Settings of the watch. An agent writes its index every minute at least, so it is ``agent_gone`` after three."""
-
-    agent_gone: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=1))
-
-
 class Deployment(Settings):
     """The topics file as a whole.
 
@@ -316,11 +319,12 @@ class Deployment(Settings):
     as pydantic validates fields in their order here, whatever their order in the file.
     """
 
+    removed: ClassVar = {"watch.agent_gone": "an agent is gone once it was silent for three minutes"}
+
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
     bootstrap: dict[ClusterName, Broker] = Field(default_factory=dict)
-    watch: WatchSettings = WatchSettings()
     catalogs: tuple[CatalogSettings, ...] = ()
     registries: dict[RegistryName, Registry] = Field(default_factory=dict)
     topics: tuple[TopicSettings, ...]

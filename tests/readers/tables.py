@@ -173,11 +173,11 @@ def _erased(root: Path) -> Asked:
 def _laid_out(root: Path) -> Asked:
     flat = [name for name, column in SETS["usual"].items() if not column.type.startswith("list")]
     bloom = [name for name in flat if SETS["usual"][name].type not in {"boolean", "float", "double"}]
-    layout = f"bloom: [kafka_key, {', '.join(bloom)}], sort: [{', '.join(flat[:2])}], statistics: [kafka_key]"
+    layout = f"bloom: [kafka_key, {', '.join(bloom)}], sort: [{', '.join(flat[:2])}]"
     lake = Lake(root, f"parquet: {{{layout}}}")
     lake.land()
     lake.land()
-    return lake.asked("bloom, sort, statistics")
+    return lake.asked("bloom, sort")
 
 
 def _partitioned(root: Path) -> Asked:

@@ -17,7 +17,7 @@ from tidemark.errors import ConfigError
 from tidemark.planning import write_plan
 from tidemark_spark.run.driver import run
 
-OTHER = "parquet: {compression: lz4, row_group: 1MiB, sort: [kafka_value], bloom: [kafka_key], statistics: [kafka_key]}"
+OTHER = "parquet: {compression: lz4, sort: [kafka_value], bloom: [kafka_key]}"
 
 
 def test_a_table_of_another_layout_has_the_same_rows(tmp_path: Path) -> None:

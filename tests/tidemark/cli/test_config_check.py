@@ -277,11 +277,11 @@ def test_a_mistake_in_the_defaults_is_one_line(tmp_path: Path, defaults: str, li
 def test_other_mistakes_have_their_topic(tmp_path: Path) -> None:
     place = offline(tmp_path, topics=2)
     text = (place / "topics.yaml").read_text()
-    (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, overdue: 7"))
+    (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, freshness: 7"))
     errors = check(place, "--offline")[2].splitlines()
     assert [error.partition("topics.yaml: ")[2].partition(":")[0] for error in errors] == [
         "topics.t1.lateness",
-        "topics.t1.overdue",
+        "topics.t1.freshness",
     ]
 
 
