@@ -45,9 +45,6 @@ Broker = Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d{1,5}$")]
 OptionalColumn = Annotated[str, AfterValidator(check_optional)]
 """A column that a topic may leave out, without ``kafka_``; incarnation, partition and offset always stay."""
 
-RegistryName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
-"""The name of a schema registry, by the rule of a catalog's name."""
-
 _TABLE: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,200}$"
 
 
@@ -57,6 +54,15 @@ def _check_table_name(name: str) -> str:
         raise ValueError(f"{name!r} is not a valid table name: {rule}; give the topic another one under `table`")
     return name
 
+
+def _check_registry_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", name):
+        raise ValueError("the name of a registry must be 1 to 63 of a-z 0-9 _ -, of which the first is a letter")
+    return name
+
+
+RegistryName = Annotated[str, AfterValidator(_check_registry_name)]
+"""The name of a schema registry, by the rule of a catalog's name."""
 
 TableName = Annotated[str, AfterValidator(_check_table_name), WithJsonSchema({"type": "string", "pattern": _TABLE})]
 """The name of a table, as people wrote it."""
