@@ -45,7 +45,7 @@ def landed(world: World, runs: int = 3) -> None:
 
 @pytest.mark.parametrize("settings", [(), (KEEPS,)], ids=["whole", "few columns"])
 def test_erased_rows_leave_the_table_and_the_others_stay(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    world = (World if len(settings) == 1 else FewColumns)(tmp_path, *settings)
+    world = (FewColumns if settings else World)(tmp_path, *settings)
     landed(world)
     before = world.rows()
     erase(world, [0, 1, 7, 15])
