@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tidemark.config import Duration, Settings, is_secret
+from tidemark.config import Settings, is_secret
 
 _PART: Final = r"[A-Za-z0-9_]+(?:-[A-Za-z0-9_]+)*"
 _PASSWORD: Final = re.compile(r"//[^/@]*:[^/@]*@")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-LONGEST_KEPT: Final = timedelta(days=5)
-"""A vacuum removes replaced files after seven days, and no snapshot may name one then."""
 
 NEED_URI: Final = frozenset({"rest", "hive", "sql"})
 
@@ -25,9 +21,11 @@ class CatalogSettings(Settings):
 
     ``properties`` are pyiceberg's own (https://py.iceberg.apache.org/configuration). ``secrets`` has the secret
     properties, each with the name of the environment variable that holds it. An Airflow ``connection`` gives ``uri``
-    and, as ``credential``, login and password. Snapshots older than ``keep`` are expired. With a ``delta_suffix``, Glue
-    and Hive's metastore also list the Delta table itself, under the table's name with this suffix.
+    and, as ``credential``, login and password. With a ``delta_suffix``, Glue and Hive's metastore also list the Delta
+    table itself, under the table's name with this suffix.
     """
+
+    removed: ClassVar = {"keep": "each catalog forgets a snapshot a day after it was replaced"}
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
     kind: Literal["rest", "glue", "hive", "sql"]
@@ -37,7 +35,6 @@ class CatalogSettings(Settings):
     properties: dict[str, str] = Field(default_factory=dict)
     secrets: dict[str, str] = Field(default_factory=dict)
     connection: str | None = None
-    keep: Duration = Field(default=timedelta(days=1), ge=timedelta(hours=1), le=LONGEST_KEPT)
     delta_suffix: str | None = Field(default=None, pattern=r"^[a-z0-9_]{1,32}$")
 
     @field_validator("uri")

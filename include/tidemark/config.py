@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -32,6 +33,7 @@ ALTERNATIVE = "alternative of Tidemark's: "
 """Prefix of the tags of a field's alternatives. Tags are no part of a file, so no error names them."""
 
 _DIRECTORY = "directory"
+_NAMED = "named"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIKE: Final = 0.8
 """Similarity of two names above which one may be a slip of the other: west is no slip of east."""
@@ -158,8 +160,8 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML's safe loader, but a key that appears twice is an error.
+class _Strict(yaml.constructor.SafeConstructor):
+    """Makes the values of YAML's safe loader, but a key that appears twice is an error.
 
     Scalars that look like a date, a number or a tag's type but are not valid are YAML errors with their place.
     """
@@ -175,7 +177,7 @@ class _StrictLoader(yaml.SafeLoader):
             ) from error
 
 
-def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[object] = set()
     for key_node, _ in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
@@ -184,10 +186,48 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[An
         if key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", key_node.start_mark)
         seen.add(key)
-    return loader.construct_mapping(node)
+    made: dict[Any, Any] = loader.construct_mapping(node)
+    return made
 
 
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+_Strict.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+
+
+class _StrictLoader(_Strict, yaml.SafeLoader):
+    """In Python."""
+
+
+def _loaded(text: str) -> Any:
+    """The values in YAML ``text``. Raises yaml.YAMLError; RecursionError if it is nested too deeply.
+
+    libyaml's parser takes a fifth of the time, where PyYAML has it. What it refuses is left to the parser in Python,
+    for the words of the error. So are tabs, for which it is more lenient, and what is nested deeply, as it would end
+    the process.
+    """
+    if yaml.__with_libyaml__ and "\t" not in text:
+        with suppress(yaml.YAMLError):
+            if _depth(text) <= _DEEPEST:
+                return yaml.load(text, Loader=_libyaml_loader())  # noqa: S506 - derives from SafeConstructor
+    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - likewise
+
+
+_DEEPEST: Final = 100
+"""The most levels that are left to libyaml's parser: several times those of any configuration."""
+
+
+def _depth(text: str) -> int:
+    """The levels of collections in ``text``, by events, which no parser recurses for. Raises yaml.YAMLError."""
+    deepest = level = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        deepest = max(deepest, level)
+    return deepest
+
+
+@cache
+def _libyaml_loader() -> type[yaml.CSafeLoader]:
+    """The loader with libyaml's parser, which only some builds of PyYAML have."""
+    return type("_LibyamlLoader", (_Strict, yaml.CSafeLoader), {})
 
 
 def load(
@@ -219,7 +259,7 @@ def parse(
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
     try:
-        return model.model_validate(value, context={_DIRECTORY: Path(source).parent})
+        return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}})
     except ValidationError as error:
         problems = [problem for item in error.errors() for problem in _problems(item, model)]
         raise ConfigError(source, grouped(problems, value)) from None
@@ -273,7 +313,7 @@ def _named(field: str, names: Mapping[str, str]) -> str:
 
 def _yaml(text: str, source: str, field: str) -> Any:
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
+        return _loaded(text)
     except yaml.YAMLError as error:
         raise ConfigError(source, [(field, f"is not valid YAML: {_where(error)}")]) from None
     except RecursionError:
@@ -291,6 +331,12 @@ def directory_of(info: ValidationInfo) -> Path:
     """The folder of the validated file, which relative paths start from; the current directory for mere text."""
     directory = (info.context or {}).get(_DIRECTORY)
     return directory if isinstance(directory, Path) else Path()
+
+
+def named_in(info: ValidationInfo) -> dict[str, Any]:
+    """What a section of the validated file has named, for the sections after it to refer to; empty for mere values."""
+    named: dict[str, Any] = (info.context or {}).get(_NAMED, {})
+    return named
 
 
 def _problems(item: ErrorDetails, model: type[BaseModel]) -> list[tuple[str, str]]:

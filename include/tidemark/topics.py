@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import (
@@ -15,20 +16,23 @@ from pydantic import (
     BeforeValidator,
     Field,
     StrictBool,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
-from tidemark.config import Duration, Settings, Share, Size, hint, load
+from tidemark.config import Duration, Settings, Share, Size, hint, load, named_in
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
-from tidemark.formats.table.parquet_layout import ParquetLayout
+from tidemark.formats.table.parquet_layout import ParquetSettings
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
-from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
+from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings, Registry
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of, split_store_url
 
@@ -51,6 +55,15 @@ def _check_table_name(name: str) -> str:
     return name
 
 
+def _check_registry_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", name):
+        raise ValueError("the name of a registry must be 1 to 63 of a-z 0-9 _ -, of which the first is a letter")
+    return name
+
+
+RegistryName = Annotated[str, AfterValidator(_check_registry_name)]
+"""The name of a schema registry, by the rule of a catalog's name."""
+
 TableName = Annotated[str, AfterValidator(_check_table_name), WithJsonSchema({"type": "string", "pattern": _TABLE})]
 """The name of a table, as people wrote it."""
 
@@ -61,6 +74,12 @@ def _listed(value: object) -> object:
 
 Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """Names of columns, or one name."""
+
+
+@cache
+def _time_zones() -> frozenset[str]:
+    """The names of the tz database, which are looked for in its folders: that takes some milliseconds."""
+    return frozenset(available_timezones())
 
 
 class SaneTimestamps(Settings):
@@ -78,10 +97,11 @@ class BatchWindow(Settings):
 
 
 class Compaction(Settings):
-    """The merge of small files: up to ``target`` bytes; in a date that is not closed, from ``files`` files on."""
+    """The merge of small files, up to ``target`` bytes."""
+
+    removed: ClassVar = {"files": "an open date is compacted once a partition has 32 small files in it"}
 
     target: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
-    files: int = Field(default=32, ge=2)
 
 
 class RetentionSettings(Settings):
@@ -119,11 +139,15 @@ class StateSettings(Settings):
     ``key`` are the columns that tell rows apart; ``framing`` says what stands before the bytes of ``kafka_key``.
     ``envelope`` says which records delete a key, and which columns the others have; see
     :mod:`tidemark.table.state_envelopes`. Of two records of a key, the one with the greater values in the columns
-    ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old,
-    and keeps the files of older commits for ``versions``. A leaf has about ``leaf`` bytes. ``delete_retention`` takes
-    the place of the topic's ``delete.retention.ms``, which manifests state. Up to the counts in ``accept``, people have
-    looked into keys that moved and deletions that may be missing, and get no incident.
+    ``order`` is the newer, by default that of the greater offset. The job is due once its last commit is ``every`` old.
+    ``delete_retention`` takes the place of the topic's ``delete.retention.ms``, which manifests state. Up to the counts
+    in ``accept``, people have looked into keys that moved and deletions that may be missing, and get no incident.
     """
+
+    removed: ClassVar = {
+        "leaf": "a file of a state has about 32 MiB",
+        "versions": "the files of a replaced commit stay for a day",
+    }
 
     table: TableName | None = None
     key: Columns = ("kafka_key",)
@@ -131,8 +155,6 @@ class StateSettings(Settings):
     envelope: Literal["none", "debezium", "maxwell"] = "none"
     order: Columns = ()
     every: Duration = Field(default=timedelta(hours=1), ge=timedelta(hours=1))
-    versions: Duration = timedelta(days=1)
-    leaf: Size = Field(default=32 << 20, ge=1 << 10, le=1 << 30)
     delete_retention: Duration | None = Field(default=None, ge=timedelta(0))
     accept: AcceptedDoubts = AcceptedDoubts()
 
@@ -159,31 +181,22 @@ class StateSettings(Settings):
 
 
 class WorkLimits(Settings):
-    """Limits of converting; a batch or record that takes more goes to quarantine.
+    """Limits of converting: ``batch`` bounds the records of a batch when decompressed; a larger one is quarantined.
 
-    ``batch`` bounds the records of a batch when decompressed; ``memory`` the memory of decoding, parsing and writing
-    beyond that of the process when it begins. ``time``, plus the time of the bytes at hand at ``rate`` a second, bounds
-    the processor time of decoding or parsing them; it may take six times as long while a process waits.
+    Those of memory and time follow from it, see :class:`tidemark_spark.model.StepLimits`.
     """
 
+    removed: ClassVar = {
+        "memory": "converting may take 16 times limits.batch, and 1 GiB at least",
+        "time": "converting may take 10 s, and what its bytes need at 256 KiB/s",
+        "rate": "converting may take 10 s, and what its bytes need at 256 KiB/s",
+    }
+
     batch: Size = Field(default=128 << 20, ge=1 << 20, le=1 << 30)
-    memory: Size = Field(default=2 << 30, ge=1 << 30)
-    time: Duration = Field(default=timedelta(seconds=10), ge=timedelta(seconds=1))
-    rate: Size = Field(default=256 << 10, ge=1 << 10)
-
-    @model_validator(mode="after")
-    def _check_memory(self) -> Self:
-        if self.memory < _MEMORY_OF_BATCH * self.batch:
-            rule = f"must be at least {_MEMORY_OF_BATCH} times limits.batch, which is {self.batch} bytes"
-            raise ValueError(f"memory {rule}: to parse and write a batch takes several times its size")
-        return self
-
-
-_MEMORY_OF_BATCH: Final = 16
-"""Measured: 7 times without a parser, 12 times with one that makes text of the whole record."""
 
 
 _LATE_AFTER: Final = timedelta(minutes=15)
+_OVERDUE: Final = timedelta(days=1)
 
 LIVE_BYTES: Final = 256 << 20
 """The most bytes of a topic that a live landing takes; a larger backlog is left to the topic's own runs."""
@@ -206,6 +219,10 @@ class TopicSettings(Settings):
     all.
     """
 
+    removed: ClassVar = {
+        "overdue": "a date waits for delayed partitions for a day, or for its lateness if that is longer"
+    }
+
     topic: TopicName
     cluster: ClusterName
     table: TableName
@@ -213,12 +230,11 @@ class TopicSettings(Settings):
     time_zone: str = "UTC"
     partition_by: PartitionBy = BY_DATE
     lateness: Duration = timedelta(hours=1)
-    overdue: Duration = timedelta(days=1)
     freshness: Duration | None = Field(default=None, ge=timedelta(seconds=10))
     sane_timestamps: SaneTimestamps = SaneTimestamps()
     batch: BatchWindow = BatchWindow()
     compaction: Compaction = Compaction()
-    parquet: ParquetLayout = ParquetLayout()
+    parquet: ParquetSettings = ParquetSettings()
     catalogs: tuple[str, ...] | None = None
     keep: tuple[OptionalColumn, ...] = OPTIONAL
     retention: RetentionSettings = RetentionSettings()
@@ -230,7 +246,7 @@ class TopicSettings(Settings):
     @field_validator("time_zone")
     @classmethod
     def _check_time_zone(cls, name: str) -> str:
-        if name not in available_timezones():
+        if name not in _time_zones():
             raise ValueError("must be a name of the tz database, such as UTC or Europe/Vienna")
         return name
 
@@ -276,6 +292,14 @@ class TopicSettings(Settings):
         return self.freshness or _LATE_AFTER
 
     @property
+    def overdue(self) -> timedelta:
+        """Time for which a date that could close waits for delayed partitions: a day, or ``lateness`` if longer.
+
+        Who waits for late records for days can wait for a broker as long; in a day somebody has looked at the broker.
+        """
+        return max(_OVERDUE, self.lateness)
+
+    @property
     def window(self) -> BatchWindow:
         """The start of the topic's own runs: with a ``freshness``, for offsets that live landings leave."""
         if self.freshness is None:
@@ -293,24 +317,22 @@ class TopicSettings(Settings):
         return self.digest_of(*OF_ROWS)
 
 
-class WatchSettings(Settings):
-    """Settings of the watch. An agent writes its index every minute at least, so it is ``agent_gone`` after three."""
-
-    agent_gone: Duration = Field(default=timedelta(minutes=3), ge=timedelta(seconds=1))
-
-
 class Deployment(Settings):
     """The topics file as a whole.
 
     ``bootstrap`` has the address of a broker by cluster: people's commands ask it, and lineage names the cluster by it.
+    ``registries`` has the schema registries by the names by which parsers refer to them. It stands before ``topics``,
+    as pydantic validates fields in their order here, whatever their order in the file.
     """
+
+    removed: ClassVar = {"watch.agent_gone": "an agent is gone once it was silent for three minutes"}
 
     raw: EndpointSettings
     lake: StoreUrl
     store: StoreOptions = StoreOptions()
     bootstrap: dict[ClusterName, Broker] = Field(default_factory=dict)
-    watch: WatchSettings = WatchSettings()
     catalogs: tuple[CatalogSettings, ...] = ()
+    registries: dict[RegistryName, Registry] = Field(default_factory=dict)
     topics: tuple[TopicSettings, ...]
 
     @model_validator(mode="before")
@@ -332,6 +354,19 @@ class Deployment(Settings):
                 raise ValueError(f"topics: each is a mapping of keys to values: write `- topic: {bare[0]}`")
             value["topics"] = [_with_defaults(item, shared) for item in topics]
         return value
+
+    @field_validator("registries", mode="wrap")
+    @classmethod
+    def _name_registries(cls, value: Any, validate: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Let parsers find the registries by name; if one is wrong, that is the one error, so no parser has another."""
+        try:
+            known = validate(value)
+        except ValidationError:
+            stated = value if isinstance(value, dict) else {}
+            named_in(info).update(dict.fromkeys(stated, Registry.model_construct(url="")))
+            raise
+        named_in(info).update(known)
+        return known
 
     @model_validator(mode="after")
     def _check_unique(self) -> Self:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Literal
+from typing import Final, Literal
 
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TableKeys
@@ -27,6 +27,34 @@ def check_driver(driver: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Limits of a step of converting; a batch or record that takes more goes to quarantine.
+
+    ``batch`` bounds the bytes of a batch's records when decompressed, ``memory`` the bytes that decoding, parsing and
+    writing take beyond what the process has when it begins. ``seconds``, plus the time of the bytes at hand at ``rate``
+    bytes a second, bounds the processor time of decoding or parsing them; it may take six times as long while a process
+    waits. The slowest parser that anybody could want is faster by far, and a record that hangs is found soon.
+    """
+
+    batch: int
+    memory: int
+    seconds: float = 10.0
+    rate: int = 256 << 10
+
+    @classmethod
+    def of(cls, batch: int) -> StepLimits:
+        """The limits for a topic whose batches have up to ``batch`` bytes."""
+        return cls(batch, max(_LEAST_MEMORY, _MEMORY_OF_BATCH * batch))
+
+
+_MEMORY_OF_BATCH: Final = 16
+"""Measured: 7 times without a parser, 12 times with one that makes text of the whole record."""
+
+_LEAST_MEMORY: Final = 1 << 30
+"""With small batches as well, a few bytes may become hundreds of MiB of nulls."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """Settings that all tasks of a run share.
 
@@ -35,6 +63,7 @@ class Job:
     """
 
     topic: TopicSettings
+    limits: StepLimits
     lake_store: str
     options: StoreOptions
     keys: TableKeys
@@ -56,6 +85,7 @@ class Job:
         """The job of ``plan``."""
         return cls(
             topic=table.topic,
+            limits=StepLimits.of(table.topic.limits.batch),
             lake_store=table.deployment.lake_store,
             options=table.deployment.store,
             keys=table.keys,

@@ -47,8 +47,8 @@ class SmallDeployment:
     """Topics of one test: ``prefix`` keeps its objects apart from other tests' on the shared server.
 
     ``more`` are further topics, as the topics file has them, of which the agent knows nothing. ``settings`` are further
-    settings of one of ``topics``, ``file_settings`` and ``agent_settings`` those of the topics file and of the agent
-    beside ``broker``. ``bucket`` is that of raw data, and ``lake`` that of tables.
+    settings of one of ``topics``, and ``agent_settings`` those of the agent beside ``broker``. ``bucket`` is that of
+    raw data, and ``lake`` that of tables.
     """
 
     folder: Path
@@ -62,7 +62,6 @@ class SmallDeployment:
     lake: str = "lake"
     broker: int = 1
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    file_settings: Mapping[str, Any] = field(default_factory=dict)
     agent_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,7 +77,6 @@ class SmallDeployment:
                 "defaults": {"batch": {"age": "4s"}},  # what an agent finds at its start is one run
                 "topics": [{"topic": topic, **self.settings.get(topic, {})} for topic in self.topics]
                 + [dict(one) for one in self.more],
-                **self.file_settings,
             },
         )
         self.agent_file = self._write(

@@ -12,7 +12,7 @@ import yaml
 from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment
-from tests.support.airflow import AirflowStack, late_after
+from tests.support.airflow import AirflowStack, with_times
 from tests.support.paths import ROOT
 from tests.support.process import ManagedProcess, ProcessFailed
 from tests.support.receivers import HookServer, SmtpServer, alert_env
@@ -39,7 +39,6 @@ class Provoked:
         self.small, self.topic, self.idle = small, *small.topics
         self.folder, self._restricted = folder, f"restricted-{small.prefix}"
         self.settings: dict[str, Any] = yaml.safe_load(small.topics_file.read_text())
-        self.settings["watch"] = {"agent_gone": "20s"}
         self.parse(required=True)
         self.producer = Producer({"bootstrap.servers": small.kafka.bootstrap, "batch.size": 200_000})
 
@@ -137,10 +136,10 @@ def hook() -> Iterator[HookServer]:
 
 @pytest.fixture
 def dags(tmp_path: Path) -> Path:
-    """The watch alone, which is told that something is late sooner: what else Airflow does, the test does itself."""
+    """The watch alone, for which something is late, or gone, sooner: what else Airflow does, the test does itself."""
     folder = tmp_path / "dags"
     folder.mkdir()
-    (folder / "watch.py").write_text(late_after((ROOT / "dags" / "watch.py").read_text(), seconds=5))
+    (folder / "watch.py").write_text(with_times((ROOT / "dags" / "watch.py").read_text(), late=5, gone=20))
     return folder
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until, working_beside
 from tests.uploader_agent.faults.cluster import await_leader, create, elect_preferred, high_watermark, reassign
 from tidemark.formats.keys import ControlKeys
+from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.raw.topic import RawTopic
@@ -29,7 +31,12 @@ from tidemark.timestamps import utc_now
 pytestmark = pytest.mark.full
 
 PARTITIONS = 3
-SILENCE = "5s"
+
+
+@pytest.fixture(autouse=True)
+def silent_for_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent is gone once it was silent for so long: its index is written every second here."""
+    monkeypatch.setattr(deployment_conditions, "AGENT_GONE", timedelta(seconds=5))
 
 
 @pytest.fixture
@@ -71,7 +78,6 @@ class Operated:
             broker=broker,
             tail_after="10m",
             settings={self.topic: {"freshness": "10s"}},
-            file_settings={"watch": {"agent_gone": SILENCE}},
             agent_settings={
                 "freshness": {".*": "10s"},
                 "metadata_interval": "1s",

@@ -162,7 +162,7 @@ def settings_of(feed: Feed) -> dict[str, Any]:
     table = f"{feed.connector}_{feed.table}"
     return {
         "table": table,
-        "state": {"table": f"{table}_now", "envelope": "debezium", "leaf": "16KiB"},
+        "state": {"table": f"{table}_now", "envelope": "debezium"},
         "parser": {"kind": "json", "columns": columns},
     }
 

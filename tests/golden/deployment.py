@@ -63,7 +63,7 @@ def topics_file(folder: Path, endpoint: str, registry: str) -> Path:
     avro = {
         "kind": "avro",
         "framing": "confluent",
-        "schema": {"registry": {"url": registry}, "subject": "payments-value"},
+        "schema": {"registry": "main", "subject": "payments-value"},
     }
     topics: list[dict[str, Any]] = [
         {"topic": "orders", "parser": JSON, "state": {}, "catalogs": ["local"]},
@@ -96,6 +96,7 @@ def topics_file(folder: Path, endpoint: str, registry: str) -> Path:
                         "namespace": "kafka",
                     }
                 ],
+                "registries": {"main": {"url": registry}},
                 "topics": topics,
             }
         )

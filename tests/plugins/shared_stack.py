@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from tests.plugins.world import CLUSTER, World
-from tests.support.airflow import AirflowStack, import_early, late_after
+from tests.support.airflow import AirflowStack, import_early, with_times
 from tests.support.lineage import LineageServer
 from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
@@ -43,8 +43,6 @@ class SharedStack(AirflowStack):
             topic["freshness"] = "10s"
         self.ingest.write_topics(**content)
         self.watched = World(folder / "watch", "orders", "idle")
-        content = yaml.safe_load(self.watched.topics_file.read_text())
-        self.watched.write_topics(**content, watch={"agent_gone": "1h"})  # as nobody writes indexes all the while
         self.page = folder / "page"
         home = folder / "airflow"
         import_early(home)
@@ -53,8 +51,8 @@ class SharedStack(AirflowStack):
         for path in (ROOT / "dags").glob("*.py"):
             one = self.watched if path.name == "watch.py" else self.ingest
             text = path.read_text()
-            # Tests of what is late do not wait for a quarter of an hour.
-            text = late_after(text, seconds=1) if one is self.watched else text
+            # Tests of what is late do not wait for a quarter of an hour, and nobody writes indexes all the while.
+            text = with_times(text, late=1, gone=3600) if one is self.watched else text
             _copy(text, dags / one.root.name / path.name, one)
         example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
         _copy(example.replace('"demo"', f'"{CLUSTER}"'), dags / "ingest" / f"{DAILY}.py", self.ingest)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from tests.readers.parsing import SETS, row_of, settings
 from tests.readers.truth import FOLDERS, ROW, Asked, Row, questions
-from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import again
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.mirror.catalogs import sql_catalog
@@ -118,7 +118,7 @@ def _fresh(root: Path) -> Asked:
 
 
 def _compacted(root: Path) -> Asked:
-    lake = Lake(root, FEW)
+    lake = Lake(root)
     for _ in range(3):
         lake.land()
     assert merge(lake.world).files
@@ -173,11 +173,11 @@ def _erased(root: Path) -> Asked:
 def _laid_out(root: Path) -> Asked:
     flat = [name for name, column in SETS["usual"].items() if not column.type.startswith("list")]
     bloom = [name for name in flat if SETS["usual"][name].type not in {"boolean", "float", "double"}]
-    layout = f"bloom: [kafka_key, {', '.join(bloom)}], sort: [{', '.join(flat[:2])}], statistics: [kafka_key]"
+    layout = f"bloom: [kafka_key, {', '.join(bloom)}], sort: [{', '.join(flat[:2])}]"
     lake = Lake(root, f"parquet: {{{layout}}}")
     lake.land()
     lake.land()
-    return lake.asked("bloom, sort, statistics")
+    return lake.asked("bloom, sort")
 
 
 def _partitioned(root: Path) -> Asked:

@@ -91,9 +91,16 @@ def test_entries_of_no_life_and_under_another_name_are_nobodys(tmp_path: Path) -
     assert world.next_offset() == 3
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No date is overdue."""
+    monkeypatch.setattr("tidemark.topics._OVERDUE", timedelta(days=36_500))
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_leader_that_has_not_claimed_yet_holds_up_dates(tmp_path: Path) -> None:
     """Its claim may cut off what has landed. If the leader of ``offset.wm`` is seen after it, nobody had its epoch."""
-    world = World(tmp_path, "sane_timestamps: {ahead: 36500d}", "overdue: 36500d")
+    world = World(tmp_path, "sane_timestamps: {ahead: 36500d}")
     world.raw.segment(simple(0))
     world.land()
     closing: list[int] = []
@@ -104,9 +111,10 @@ def test_a_leader_that_has_not_claimed_yet_holds_up_dates(tmp_path: Path) -> Non
     assert closing == [1, 0, 1]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_forged_entry_closes_no_date(tmp_path: Path) -> None:
     """It says that nothing is left to land; the leader's, which counts, was observed before the date was over."""
-    world = World(tmp_path, "sane_timestamps: {ahead: 36500d}", "overdue: 36500d")
+    world = World(tmp_path, "sane_timestamps: {ahead: 36500d}")
     world.raw.segment(simple(0))
     world.land()
     assert (dates_to_close(world.table, world.ledger), next(iter(world.ledger.dates.values())).state) == ([], "open")

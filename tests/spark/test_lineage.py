@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.spark.audit.test_audit import file_of
+from tests.spark.compaction import of_few_files
 from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.inline import Inline
 from tests.spark.live.live_world import LiveWorld
@@ -23,7 +24,6 @@ from tidemark.openlineage import hand_over
 from tidemark.planning import plan_ingest, write_plan
 from tidemark_spark.cli import (
     audit,
-    compact,
     compact_live,
     export,
     ingest,
@@ -39,7 +39,7 @@ from tidemark_spark.cli import (
 DT = "2026-02-02"
 JOBS: dict[str, Any] = {
     "audit": audit.main,
-    "compact": compact.main,
+    "compact": of_few_files.main,
     "export": export.main,
     "ingest": ingest.main,
     "rebuild": rebuild.main,
@@ -69,7 +69,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LineageServer]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A segment of three records, uploaded and not landed."""
-    made = World(tmp_path, json_parser("{name: id, type: int64}"), "compaction: {files: 2}")
+    made = World(tmp_path, json_parser("{name: id, type: int64}"))
     text = made.topics_file.read_text()
     catalog = "{name: ice, kind: rest, uri: 'http://127.0.0.1:1/', namespace: db}"
     made.topics_file.write_text(f"bootstrap: {{east: 'kafka.east:9092'}}\ncatalogs: [{catalog}]\n{text}")
@@ -292,7 +292,7 @@ def test_lineage_of_topics_of_two_clusters_has_no_place(world: World, capsys: py
 
 
 def test_a_live_landing_tells_of_each_topic_and_so_does_its_compaction(tmp_path: Path, server: LineageServer) -> None:
-    live = LiveWorld(tmp_path, "orders", "clicks", more=["compaction: {files: 4}"])
+    live = LiveWorld(tmp_path, "orders", "clicks")
     command = ["--topics", str(live.topics_file), "--cluster", "east"]
     for _ in range(4):
         for topic in live.topics.values():

@@ -46,7 +46,7 @@ def content(world: World) -> dict[str, Any]:
 
 def test_all_that_raw_decides_comes_back(tmp_path: Path) -> None:
     """Of a table that landed in several runs, with a date made again, files merged, records erased, a gap given up."""
-    world = World(tmp_path, "compaction: {files: 2}")
+    world = World(tmp_path)
     spread(world)
     world.land()
     world.raw.segment(simple(30), base=30)
@@ -54,7 +54,7 @@ def test_all_that_raw_decides_comes_back(tmp_path: Path) -> None:
     world.raw.acknowledge(22, 30)
     world.land()
     rebuild(world, "2026-02-03")
-    merge(world)
+    merge(world, files=2)
     Packer(world.raw).pack([simple(22)], 1)
     world.land()
     erase(world, [1, 14])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.compaction.test_compaction import merge
 from tests.spark.mirror.catalogs import check as check_catalog
 from tests.spark.mirror.catalogs import reader, sql_catalog
 from tests.spark.run.test_runs import rebuild, spread
@@ -94,7 +94,7 @@ def test_tables_go_on_in_another_place(place: tuple[Place, Sequence[str]], tmp_p
     urls, store = place
     properties = {"s3.endpoint": store[0].partition(" ")[2]} if store else {}
     catalog = sql_catalog(tmp_path, properties=properties)
-    world = World(tmp_path, FEW, "state: {}", raw=urls("raw"), lake=urls("first"), store=store)
+    world = World(tmp_path, "state: {}", raw=urls("raw"), lake=urls("first"), store=store)
     world = with_catalog(world, catalog)
     spread(world)
     world.land()

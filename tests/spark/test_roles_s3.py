@@ -61,7 +61,7 @@ def act(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def acting(role: str) -> World:
         as_user(role)
-        world = deployed(server, tmp_path, "compaction: {files: 2}", PREFIX, "tables")
+        world = deployed(server, tmp_path, "owner: tidemark", PREFIX, "tables")
         if first:
             world.raw = first[0].raw
         world.raw.store = agents

@@ -45,7 +45,7 @@ def _sent(value: Sent) -> Sent:
 
 
 class World:
-    """One ``topic`` of cluster ``east``; ``settings`` are YAML lines of the topic."""
+    """One ``topic`` of cluster ``east``; ``settings`` are YAML lines of the topic, ``file`` others of the file."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class World:
         raw: str | None = None,
         lake: str | None = None,
         store: Sequence[str] = (),
+        file: Sequence[str] = (),
         topic: str = "orders",
     ) -> None:
         """Stores under ``root``, unless ``raw`` and ``lake`` are URLs elsewhere."""
@@ -61,7 +62,7 @@ class World:
             (root / name).mkdir(parents=True, exist_ok=True)
         raw, lake = raw or f"file://{root}/raw", lake or f"file://{root}/lake"
         self.topics_file = root / "topics.yaml"
-        lines = [f"raw: {{url: '{raw}'}}", f"lake: '{lake}'", "cluster: east"]
+        lines = [f"raw: {{url: '{raw}'}}", f"lake: '{lake}'", "cluster: east", *file]
         lines += ["store:", *(f"  {line}" for line in store)] if store else []
         lines += ["topics:", f"  - topic: {topic}", *(f"    {line}" for line in settings)]
         self.topics_file.write_text("\n".join(lines) + "\n")

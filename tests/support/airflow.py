@@ -82,11 +82,20 @@ def import_early(home: Path) -> None:
     (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
 
 
-def late_after(dag_file: str, *, seconds: int) -> str:
-    """The text of a DAG file, for which a topic that promises no freshness is late so soon."""
+def with_times(dag_file: str, *, late: int, gone: int) -> str:
+    """The text of a DAG file, for which a topic that promises no freshness is late, and an agent gone, so soon.
+
+    Both are in seconds.
+    """
     first = "from __future__ import annotations\n"
     assert first in dag_file
-    lines = ("import datetime", "from tidemark import topics", f"topics._LATE_AFTER = datetime.timedelta(0, {seconds})")
+    lines = (
+        "import datetime",
+        "from tidemark import topics",
+        "from tidemark.monitoring import deployment_conditions",
+        f"topics._LATE_AFTER = datetime.timedelta(0, {late})",
+        f"deployment_conditions.AGENT_GONE = datetime.timedelta(0, {gone})",
+    )
     return dag_file.replace(first, "\n".join([first, *lines, ""]), 1)
 
 

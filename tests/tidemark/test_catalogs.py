@@ -40,7 +40,7 @@ def test_a_topic_is_listed_in_all_catalogs_unless_it_names_some(tmp_path: Path) 
         ("{name: a, kind: glue, namespace: n, properties: {s3.secret-access-key: abc}}", "is secret"),
         ("{name: a, kind: glue, namespace: n, secrets: {token: 'not a name'}}", "must name a variable"),
         ("{name: a, kind: glue, namespace: 'n..m'}", "namespace"),
-        ("{name: a, kind: glue, namespace: n, keep: 6d}", "keep"),
+        ("{name: a, kind: glue, namespace: n, keep: 5d}", "keep: is no longer a setting"),
         ("{name: a, kind: glue, namespace: n, delta_suffix: ''}", "delta_suffix"),
         ("{name: a, kind: glue, namespace: n, delta_suffix: _Delta}", "delta_suffix"),
         (

@@ -24,6 +24,7 @@ from tidemark.formats.table.partitioning import partition_values
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.led_partitions import indexes_of
+from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import OutsideTables, outside_tables, topic_now
 from tidemark.monitoring.judgement import sentence, state_of_partition
@@ -173,7 +174,7 @@ def freshness_problems(deployment: Deployment, now: datetime) -> list[str]:
 
 def _freshness_of_cluster(deployment: Deployment, cluster: str, now: datetime) -> Iterator[str]:
     indexes = indexes_of(deployment, cluster).kept.values()
-    gone = {index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone}
+    gone = {index.broker for index in indexes if now - index.written_at > deployment_conditions.AGENT_GONE}
     led = leaders(indexes)
     topics = deployment.live_topics(cluster)
     for topic in topics:

@@ -13,7 +13,6 @@ import typer
 
 from tidemark.cli.brokersets import DEFAULT_BROKERSETS, BrokersetsPath, duration
 from tidemark.cli.options import DEFAULT_TOPICS, ClientConfig, Topics, client_settings, writes
-from tidemark.config import http_url
 from tidemark.errors import ConfigError
 from tidemark.onboarding.options import (
     DEFAULT_PARTITION_RATE,
@@ -44,14 +43,6 @@ class AnswerFormat(StrEnum):
     text = "text"
     json = "json"
     patch = "patch"
-
-
-class Auth(StrEnum):
-    """The authentication at a registry."""
-
-    none = "none"
-    basic = "basic"
-    bearer = "bearer"
 
 
 @topics_app.callback()
@@ -89,9 +80,8 @@ def add(
     ] = None,
     message: Annotated[str | None, typer.Option(help="Protobuf's message, such as shop.Order.")] = None,
     registry: Annotated[
-        str | None, typer.Option(metavar="URL", help="The schema registry that the table follows.")
+        str | None, typer.Option(metavar="NAME", help="The registry of the topics file that the table follows.")
     ] = None,
-    registry_auth: Annotated[Auth, typer.Option(help="Secrets are in TIDEMARK_REGISTRY_…")] = Auth.none,
     subject: Annotated[str | None, typer.Option(help="The registry's subject; default: <topic>-value.")] = None,
     misfits: Annotated[
         Misfits | None, typer.Option(help="The treatment of values that their column cannot hold.")
@@ -158,7 +148,7 @@ def add(
         hints={
             "format": record_format, "schema": _from_folder("--schema", schema, topics),
             "descriptors": _from_folder("--descriptors", descriptors, topics),
-            "message": message, "registry": _registry(registry, registry_auth), "subject": subject,
+            "message": message, "registry": registry, "subject": subject,
             "misfits": misfits,
         },
         event_time=event_time, unit=event_time_unit, rate=speed, compacted=compacted,
@@ -183,16 +173,6 @@ def _client(deployment: Deployment, cluster: str, bootstrap: str | None, file: P
     """kafka-python's settings; None if neither option nor file has the brokers' address."""
     address = bootstrap or deployment.bootstrap.get(cluster)
     return None if address is None else client_settings(address, file)
-
-
-def _registry(url: str | None, auth: Auth) -> dict[str, str] | None:
-    if url is None:
-        return None
-    try:
-        http_url(url)
-    except ValueError as error:
-        raise ConfigError("--registry", [("", str(error))]) from error
-    return {"url": url, **({} if auth is Auth.none else {"auth": auth.value})}
 
 
 def _from_folder(option: str, given: str | None, topics: Path) -> str | None:

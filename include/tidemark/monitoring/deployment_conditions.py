@@ -28,6 +28,9 @@ HEAD_TOLD: Final = timedelta(minutes=15)
 MIRROR_PATIENCE: Final = timedelta(minutes=10)
 """Time that a catalog may be away without a report: its tables lag behind, and nothing is lost."""
 
+AGENT_GONE: Final = timedelta(minutes=3)
+"""The silence after which an agent is gone: it writes its index every minute at least."""
+
 MIRROR_SILENCE: Final = timedelta(hours=1)
 """The job runs every ten minutes at least."""
 
@@ -38,7 +41,7 @@ _NAMED: Final = 5
 
 
 def agents_gone(
-    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], silence: timedelta, now: datetime
+    cluster: str, indexes: Iterable[WatermarkIndex], led: Iterable[LeaderEntry], now: datetime
 ) -> Iterator[Condition]:
     """Conditions of brokers that have a silent agent and are the last known leaders of partitions.
 
@@ -49,7 +52,7 @@ def agents_gone(
         leads.setdefault(leader.broker, set()).add((leader.entry.topic, leader.entry.partition))
     for index in indexes:
         mine = leads.get(index.broker)
-        if not mine or now - index.written_at <= silence:
+        if not mine or now - index.written_at <= AGENT_GONE:
             continue
         topics = sorted({topic for topic, _ in mine})
         more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""

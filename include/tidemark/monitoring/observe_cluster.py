@@ -167,8 +167,8 @@ def _brokers(deployment: Deployment, cluster: str, now: datetime) -> _Brokers:
             unknown=(Unknown(found_by("leaders", "agents")),),
         )
     indexes = cache.kept.values()
-    silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), deployment.watch.agent_gone, now))
-    gone = frozenset(index.broker for index in indexes if now - index.written_at > deployment.watch.agent_gone)
+    silent = tuple(deployment_conditions.agents_gone(cluster, indexes, led.values(), now))
+    gone = frozenset(index.broker for index in indexes if now - index.written_at > deployment_conditions.AGENT_GONE)
     leading = {leader.broker for leader in led.values()}
     # An agent that could read nothing of its disks told of no partition: its broker was not removed.
     present = [index for index in indexes if index.broker not in gone or index.broker in leading or index.disk_faults]

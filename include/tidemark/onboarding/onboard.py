@@ -138,7 +138,7 @@ def onboard(
     check_request(request, before, facts)
     detected = detect(sample.values if sample is not None else [])
     say(f"{detected.values} values look like {detected.shape}, framing {detected.framing}")
-    proposal = propose_parser(request.topic, detected, sample, request.hints)
+    proposal = propose_parser(request.topic, detected, sample, request.hints, before.registries)
     rows = sample.rows if sample is not None else sample_rows([])
 
     def settled(parser: Mapping[str, Any] | None, state: Mapping[str, Any] | None = None) -> tuple[str, TopicSettings]:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 
+from tidemark.config import hint
 from tidemark.errors import ConfigError
 from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer_changes, infer_columns
 from tidemark.onboarding.facts import Sample, TopicFacts
@@ -23,13 +24,13 @@ _KINDS: Final[dict[SchemaKind, Format]] = {"AVRO": "avro", "JSON": "json", "PROT
 
 
 class ProposalHints(NamedTuple):
-    """A person's hints about the records. Paths are as the topics file would have them."""
+    """A person's hints about the records. Paths, and a registry's name, are as the topics file would have them."""
 
     format: Format | None = None
     schema: str | None = None
     descriptors: str | None = None
     message: str | None = None
-    registry: Mapping[str, str] | None = None
+    registry: str | None = None
     subject: str | None = None
     misfits: Literal["quarantine", "land"] | None = None
 
@@ -46,25 +47,31 @@ class ParserProposal(NamedTuple):
     changes: bool = False
 
 
-def propose_parser(topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints) -> ParserProposal:
-    """The parser, without an event time.
+def propose_parser(
+    topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints, registries: Mapping[str, Registry]
+) -> ParserProposal:
+    """The parser, without an event time; ``registries`` are those of the topics file.
 
     Raises:
         ConfigError: the records' format is not known; names the option that would state it.
         RegistryUnavailable: the registry does not answer.
     """
     if hints.registry is not None and hints.format != "bytes":
-        return _registered(topic, detected, sample, hints, hints.registry)
+        if hints.registry not in registries:
+            known = hint(hints.registry, registries)
+            rule = f"{hints.registry} is not one of the `registries` of the topics file; {known}; add it there first"
+            raise ConfigError("--registry", [("", rule)])
+        return _registered(topic, detected, sample, hints, registries[hints.registry])
     chosen = hints.format or _format(topic, detected, hints)
     if chosen == "json":
         return _json(topic, detected, sample, hints)
     if chosen == "avro":
         if hints.schema is None:
-            raise _unclear(topic, "--format avro needs the table's schema: --schema FILE, or --registry URL")
+            raise _unclear(topic, "--format avro needs the table's schema: --schema FILE, or --registry NAME")
         return ParserProposal(_with_misfits({"kind": "avro", "schema": hints.schema}, hints))
     if chosen == "protobuf":
         if hints.descriptors is None or hints.message is None:
-            raise _unclear(topic, "Protobuf needs --descriptors FILE and --message NAME, or --registry URL")
+            raise _unclear(topic, "Protobuf needs --descriptors FILE and --message NAME, or --registry NAME")
         settings = {"kind": "protobuf", "descriptors": hints.descriptors, "message": hints.message}
         return ParserProposal(_with_misfits(settings, hints))
     note = (
@@ -116,7 +123,7 @@ def _format(topic: str, detected: Detected, hints: ProposalHints) -> Format:
         return "json"
     if detected.framing == "confluent":
         numbers = ", ".join(map(str, list(detected.numbers)[:5]))
-        raise _unclear(topic, f"values have Confluent's framing (schemas {numbers}): give --registry URL")
+        raise _unclear(topic, f"values have Confluent's framing (schemas {numbers}): give --registry NAME")
     if detected.shape in {"text", "json value", "avro container", "empty"}:
         return "bytes"
     if detected.shape == "protobuf":
@@ -145,7 +152,7 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
 
 
 def _registered(
-    topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints, registry: Mapping[str, str]
+    topic: str, detected: Detected, sample: Sample | None, hints: ProposalHints, registry: Registry
 ) -> ParserProposal:
     if detected.values and detected.framing != "confluent":
         rule = "values do not have Confluent's framing, so they name no schema of a registry; leave --registry out"
@@ -154,16 +161,14 @@ def _registered(
     settings: dict[str, Any] = {
         "kind": kind,
         "framing": "confluent",
-        "schema": {"registry": dict(registry), "subject": hints.subject or f"{topic}-value"},
+        "schema": {"registry": hints.registry, "subject": hints.subject or f"{topic}-value"},
     }
     if kind == "protobuf":
         settings["message"] = hints.message or _message(topic, sample, written)
     return ParserProposal(_with_misfits(settings, hints))
 
 
-def _written(
-    topic: str, detected: Detected, hints: ProposalHints, registry: Mapping[str, str]
-) -> tuple[Format, Written | None]:
+def _written(topic: str, detected: Detected, hints: ProposalHints, registry: Registry) -> tuple[Format, Written | None]:
     """The schema that most records name, with its kind; the kind of the hints if no record names a schema."""
     if not detected.numbers:
         if hints.format is None:
@@ -173,7 +178,7 @@ def _written(
     reasons = []
     for kind, format_ in _KINDS.items():
         if hints.format in {None, format_}:
-            schema = SchemaRegistry(Registry(**registry), kind, brief=True).find([number])[number]  # type: ignore[arg-type]  # validated
+            schema = SchemaRegistry(registry, kind, brief=True).find([number])[number]
             if isinstance(schema, Written):
                 return format_, schema
             reasons.append(schema.reason)

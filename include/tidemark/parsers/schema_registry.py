@@ -300,8 +300,8 @@ class RegistryHttp:
 
     They authenticate by variables or by an Airflow connection, trust a private CA, and follow no redirects. Secrets
     come from the environment of the process, or from the Airflow connection that the settings name. They are sent only
-    in the header of a request to the host of ``registry.url``, which is why redirects are not followed, and errors name
-    variables and connections and never their content.
+    in the header of a request to the host of the registry's ``url``, which is why redirects are not followed, and
+    errors name variables and connections and never their content.
     """
 
     def __init__(self, settings: Registry, connections: int, *, brief: bool = False) -> None:
@@ -364,7 +364,7 @@ class RegistryHttp:
         return self._error("url", f"{path} is answered by {status} without an error code, as no registry answers")
 
     def _error(self, field: str, rule: str) -> ConfigError:
-        return ConfigError(self._url, [(f"parser.registry.{field}", rule)])
+        return ConfigError(self._url, [(f"registries.*.{field}", rule)])
 
     def _variables(self) -> tuple[str, ...]:
         kinds = {"basic": ("USER", "PASSWORD"), "bearer": ("TOKEN",)}

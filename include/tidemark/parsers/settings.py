@@ -20,11 +20,12 @@ from pydantic import (
     Tag,
     TypeAdapter,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from tidemark.config import ALTERNATIVE, Settings, directory_of, http_url
+from tidemark.config import ALTERNATIVE, Settings, directory_of, hint, http_url, named_in
 from tidemark.formats.table.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
@@ -128,12 +129,16 @@ def _digests(contents: Mapping[int, SettingsFile]) -> dict[int, str]:
     return {number: content.sha256 for number, content in contents.items()}
 
 
-File = Annotated[SettingsFile, BeforeValidator(_read), PlainSerializer(_digest)]
+_PATH: Final[Any] = {"type": "string", "format": "path"}
+
+File = Annotated[SettingsFile, BeforeValidator(_read), PlainSerializer(_digest), WithJsonSchema(_PATH)]
 """The path of a file, from the topics file's own directory."""
 
 JsonFile = Annotated[File, AfterValidator(_json_content)]
 
-Directory = Annotated[dict[int, SettingsFile], BeforeValidator(_read_directory), PlainSerializer(_digests)]
+Directory = Annotated[
+    dict[int, SettingsFile], BeforeValidator(_read_directory), PlainSerializer(_digests), WithJsonSchema(_PATH)
+]
 """The path of a directory with files ``<id>.avsc``."""
 
 
@@ -234,7 +239,7 @@ class Registry(Settings):
     Secrets are not settings: ``basic`` and ``bearer`` take them from the environment of the tasks, from
     ``<variables>_USER`` and ``<variables>_PASSWORD``, or ``<variables>_TOKEN``. ``connection`` names an Airflow
     connection instead, with login and password, or with a token as its password. No row depends on the way to the
-    registry, so only ``url`` is part of the configuration's digest.
+    registry, or on its name in the file, so only ``url`` is part of the configuration's digest.
     """
 
     url: str = Field(pattern=r"^https?://[^/@?#\s]+(/[^@?#\s]*)?$")
@@ -262,10 +267,26 @@ class Registry(Settings):
         return self
 
 
+def _registry_named(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, Registry):
+        return value
+    if not isinstance(value, str):
+        rule = "must be the name of one of the file's `registries`, where its url and the other keys belong"
+        raise ValueError(rule)  # noqa: TRY004 - pydantic takes it for a broken rule
+    known = named_in(info)
+    if value not in known:
+        raise ValueError(f"{value} is not one of the file's `registries`; {hint(value, known)}")
+    return known[value]
+
+
+NamedRegistry = Annotated[Registry, BeforeValidator(_registry_named), WithJsonSchema({"type": "string"})]
+"""One of the topics file's ``registries``, by its name; see :func:`tidemark.config.named_in`."""
+
+
 class RegistrySchema(Settings):
     """The columns follow the newest schema that ``registry`` has under ``subject``."""
 
-    registry: Registry
+    registry: NamedRegistry
     subject: str = Field(min_length=1, max_length=1000)
 
     @field_validator("subject")
@@ -328,7 +349,7 @@ class AvroParser(_Parser):
     ] = Field(alias="schema")
     framing: Framing = "none"
     misfits: Misfits = "quarantine"
-    registry: Registry | None = None
+    registry: NamedRegistry | None = None
     schemas: Directory | None = None
 
     @property
@@ -349,7 +370,7 @@ class AvroParser(_Parser):
                 raise ValueError("a schema of a registry needs framing: confluent, and names registry itself")
             return self
         if self.framing == "confluent" and len(sources) != 1:
-            raise ValueError("framing confluent needs either registry.url or schemas, a directory of <id>.avsc")
+            raise ValueError("framing confluent needs either registry, a name, or schemas, a directory of <id>.avsc")
         if self.framing == "none" and sources:
             raise ValueError("registry and schemas are for framing: confluent, whose records name their schema")
         document = json.loads(self.schema_file.data)
@@ -371,7 +392,7 @@ class ProtobufParser(_Parser):
     message: str = Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
     framing: Framing = "none"
     misfits: Misfits = "quarantine"
-    registry: Registry | None = None
+    registry: NamedRegistry | None = None
 
     def adopting(self, definition: SettingsFile) -> ProtobufParser:
         """These settings with a descriptor set, instead of the registry's schema."""

@@ -57,7 +57,7 @@ def following(
         "ledger_attempt": ledger.attempt,
         "configuration": topic.digest,
         "code": code_digest(),
-        "layout": topic.parquet,
+        "layout": topic.parquet.layout,
         "field_ids": ledger.field_ids,
         "accepts": table.accepts,
         "masks": ledger.masks,

@@ -13,10 +13,10 @@ and
 A partition is done as well if it has landed up to a high watermark that a head's broker observed after that time: see
 ``as_of`` in the ledger. So a partition that is packed closes its dates on time, however steadily it gets records.
 
-If some partition is not done, the date stays open for the time ``overdue``. That time counts from when the date could
-first have closed, or from when rows of it last landed if that is later, so that a date does not close while old records
-are being landed. Then it closes as *final_incomplete*, with the offsets that were outstanding. It becomes final once
-all partitions are done. Rows that land in a closed date reopen it.
+If some partition is not done, the date stays open for the topic's time ``overdue``. That time counts from when the
+date could first have closed, or from when rows of it last landed if that is later, so that a date does not close while
+old records are being landed. Then it closes as *final_incomplete*, with the offsets that were outstanding. It becomes
+final once all partitions are done. Rows that land in a closed date reopen it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tidemark.parsers.settings import Misfits
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.onboarding import BEST, DETECTED, NONE, OnboardOperator, registries
+from tidemark_airflow.operators.onboarding import BEST, DETECTED, NONE, OnboardOperator
 
 DAG_ID = "tidemark_onboard"
 _RUNS = 16
@@ -114,14 +114,14 @@ def _sample() -> dict[str, Param]:
 
 def _records(deployment: Deployment) -> dict[str, Param]:
     section = "Records"
-    known = [NONE, *sorted(registries(deployment))]
+    known = [NONE, *sorted(deployment.registries)]
     file: dict[str, Any] = {"type": ["null", "string"], "pattern": _FILE, "section": section}
     text: dict[str, Any] = {**_TEXT, "section": section}
     return {
         "format": _choice("Format", "Format of the values.", Format, section),
         "registry": Param(
             NONE, type="string", enum=known, title="Schema registry", section=section,
-            description="The table follows its schemas. The file's registries; the command takes others.",
+            description="The table follows its schemas. Those of the topics file.",
         ),
         "subject": Param(
             None, title="Subject", description="Subject in the registry. Empty: <topic>-value.", **text

@@ -14,7 +14,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.errors import ConfigError
 from tidemark.onboarding.options import WantedTopic, byte_rate, need_extra
-from tidemark.parsers.settings import Registry, registry_of
 from tidemark.topics import Deployment
 from tidemark_airflow import connections, settings
 from tidemark_airflow.configuration import label
@@ -61,7 +60,7 @@ class OnboardOperator(BaseOperator):
         deployment = settings.deployment()
         if fields.get("write") and not settings.onboarding_writes():
             raise ConfigError("Airflow's configuration", [(label("onboarding_writes"), "does not allow to write")])
-        request = request_of(fields, settings.topics_file(), deployment)
+        request = request_of(fields, settings.topics_file())
         client = _client(deployment, request.cluster)
         onboarded, rights = look_at(
             request, deployment, client, fields["sample_from"], fields["records"], self.log.info
@@ -93,13 +92,7 @@ class OnboardOperator(BaseOperator):
         return "\n".join(shown[0].lines()), shown[0].command
 
 
-def registries(deployment: Deployment) -> dict[str, Registry]:
-    """The registries of the file's topics, by URL: credentials are sent to them only."""
-    known = [registry_of(topic.parser) for topic in settings.in_order(deployment)]
-    return {registry.url: registry for registry in reversed(known) if registry is not None}
-
-
-def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) -> OnboardingRequest:
+def request_of(fields: Mapping[str, Any], path: Path) -> OnboardingRequest:
     """The request in the form. Raises ConfigError."""
     from tidemark.onboarding.onboard import OnboardingRequest
     from tidemark.onboarding.proposal import ProposalHints
@@ -107,15 +100,12 @@ def request_of(fields: Mapping[str, Any], path: Path, deployment: Deployment) ->
     def chosen(name: str) -> Any:
         return None if fields[name] == DETECTED else fields[name]
 
-    url, known = fields["registry"], registries(deployment)
-    if url != NONE and url not in known:
-        raise ConfigError("registry", [("", f"{url} is not the registry of a topic in {path}: use the command")])
     hints = ProposalHints(
         format=chosen("format"),
         schema=fields["schema"],
         descriptors=fields["descriptors"],
         message=fields["message"],
-        registry=None if url == NONE else _stated(known[url]),
+        registry=None if fields["registry"] == NONE else fields["registry"],
         subject=fields["subject"],
         misfits=chosen("misfits"),
     )
@@ -143,12 +133,6 @@ def wanted_of(fields: Mapping[str, Any]) -> WantedTopic:
         replication_factor=fields["replication_factor"],
         brokerset=None if fields["brokerset"] == BEST else fields["brokerset"],
     )
-
-
-def _stated(registry: Registry) -> dict[str, str]:
-    """The registry in the form of a topics file: with names of secrets, without defaults."""
-    fields = {name: getattr(registry, name) for name in Registry.model_fields}
-    return {name: str(value) for name, value in fields.items() if value != Registry.model_fields[name].default}
 
 
 def _client(deployment: Deployment, cluster: str) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.formats.table.state_status import StateStatus, doubts
 from tidemark.inspection.offset_lineage import Derivation
+from tidemark.monitoring.deployment_conditions import AGENT_GONE
 from tidemark.monitoring.health import Key, PartitionHealth
 from tidemark.monitoring.incidents import Incident, page_of
 from tidemark.monitoring.judgement import STATES, state_of, state_of_partition, with_incidents
@@ -169,7 +170,7 @@ def topic_answer(
         may_acknowledge=may_acknowledge,
         followed=_followed(now.followed) if now.followed else None,
         state_table=_state_table(now.state_table) if now.state_table else None,
-        agents=[_agent(index, now.at - now.table.deployment.watch.agent_gone) for index in now.agents],
+        agents=[_agent(index, now.at - AGENT_GONE) for index in now.agents],
         incidents=_open(still),
     )
 

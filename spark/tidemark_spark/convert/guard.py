@@ -21,10 +21,9 @@ from tidemark.errors import SegmentError
 from tidemark.formats.table.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parsed, Parser, no_rows
-from tidemark.topics import WorkLimits
 from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
 from tidemark_spark.convert.prover_client import ProvenItems, Prover, ProverRequest, Rows
-from tidemark_spark.model import Job
+from tidemark_spark.model import Job, StepLimits
 
 _WORKER_SCORE: Final = 500
 """If memory runs out, the kernel must end the worker and not the JVM, which many tasks share."""
@@ -43,7 +42,7 @@ Take = Callable[[int, SegmentRange, pa.RecordBatch, str | None], None]
 class _Guard:
     """The limits of the running task, and its prover if it needs one."""
 
-    limits: WorkLimits
+    limits: StepLimits
     memory: int
     prover: Prover | None
 
@@ -58,7 +57,7 @@ def guarded(job: Job, attempt: int) -> Iterator[None]:
     global _now  # noqa: PLW0603 - the state of the process
     goes_first(_WORKER_SCORE)
     kernel_cache.load_all({job.topic.parser.kind})
-    limits = job.topic.limits
+    limits = job.limits
     memory = max(_LEAST_MEMORY, limits.memory >> max(0, attempt - 1))
     with Prover(job, memory) if attempt else nullcontext() as prover:
         _now = _Guard(limits, memory, prover)
@@ -95,8 +94,8 @@ def steps(
     **more: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Decode chunks of rows, each within ``step``, which gets the seconds that the chunk may take."""
-    limits = DEFAULT_LIMITS._replace(records_bytes=job.topic.limits.batch)
-    seconds = seconds_for(job.topic.limits, (limits.arena_bytes + limits.records_bytes) // _DECODING_RATE)
+    limits = DEFAULT_LIMITS._replace(records_bytes=job.limits.batch)
+    seconds = seconds_for(job.limits, (limits.arena_bytes + limits.records_bytes) // _DECODING_RATE)
     rows = decode_batches(
         data, headers, incarnation=incarnation, partition=partition, on_refused=on_refused, limits=limits, **more
     )

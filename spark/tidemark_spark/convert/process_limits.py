@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tidemark.topics import WorkLimits
+from tidemark_spark.model import StepLimits
 
 IDLE: Final = 6
 """Real time that a step may take, as a multiple of its processor time, on a busy machine or while it waits."""
@@ -19,9 +19,9 @@ TIMERS: Final = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.
 """The timers of a process, and the signals with which the kernel ends it, even in native code."""
 
 
-def seconds_for(limits: WorkLimits, size: int) -> float:
+def seconds_for(limits: StepLimits, size: int) -> float:
     """Processor time that parsing rows of ``size`` bytes may take."""
-    return limits.time.total_seconds() + size / limits.rate
+    return limits.seconds + size / limits.rate
 
 
 @contextmanager

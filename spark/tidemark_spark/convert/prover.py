@@ -26,12 +26,11 @@ from tidemark.formats.table.plan import ConversionTask
 from tidemark.parsers.base import shortened
 from tidemark.parsers.factory import parser_of
 from tidemark.store import Store
-from tidemark.topics import WorkLimits
 from tidemark_spark.convert.guard import steps
 from tidemark_spark.convert.process_limits import TIMERS, at_most, bounded_memory, goes_first, resident, seconds_for
 from tidemark_spark.convert.prover_client import ProvenItems, ProverRequest, Rows
 from tidemark_spark.convert.row_sink import Sink
-from tidemark_spark.model import Job
+from tidemark_spark.model import Job, StepLimits
 
 PARTS: Final = 64
 """Number of parts into which a piece that killed a child is cut."""
@@ -76,7 +75,7 @@ def main(descriptor: int) -> int:
         except EOFError:
             return 0
         attempt, count = _attempt(job, question)
-        children = _Children(connection, attempt, job.topic.limits, memory)
+        children = _Children(connection, attempt, job.limits, memory)
         try:
             connection.send(proved(count, children.run))
         except _Interrupted as error:
@@ -126,7 +125,7 @@ def _convert(job: Job, question: Rows, start: int, end: int) -> None:
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
     task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
     all_rows = replace(job, dates=frozenset(), leaves=frozenset(), partitions={})
-    with at_most(seconds_for(job.topic.limits, rows.nbytes)), Sink(all_rows, task, cast("Store", _Nowhere())) as sink:
+    with at_most(seconds_for(job.limits, rows.nbytes)), Sink(all_rows, task, cast("Store", _Nowhere())) as sink:
         sink.rows(0, question.part, rows)
         sink.close()
 
@@ -142,7 +141,7 @@ class _Nowhere:
 class _Children:
     """Runs pieces in children, one child at a time."""
 
-    def __init__(self, worker: Connection, attempt: Attempt, limits: WorkLimits, memory: int) -> None:
+    def __init__(self, worker: Connection, attempt: Attempt, limits: StepLimits, memory: int) -> None:
         self._worker, self._attempt, self._limits, self._memory = worker, attempt, limits, memory
 
     def run(self, pieces: list[ProvenItems]) -> _Lived:
@@ -207,7 +206,7 @@ class _Children:
 
     def _raised(self, error: BaseException) -> str:
         if isinstance(error, MemoryError):
-            return f"converting it takes more than {self._memory} bytes of memory (limits.memory)"
+            return f"converting it takes more than {self._memory} bytes of memory"
         if isinstance(error, SystemExit):
             return f"converting it ends the process with code {error.code}"
         return f"converting it raises {shortened(f'{type(error).__name__}: {error}')}"
@@ -219,8 +218,8 @@ class _Children:
             _Interrupted: the signal does not depend on the child's work.
         """
         if by in TIMERS.values():
-            time, rate = self._limits.time.total_seconds(), self._limits.rate
-            return f"converting it takes longer than {time:g} s and its bytes at {rate} a second (limits.time, .rate)"
+            time, rate = self._limits.seconds, self._limits.rate
+            return f"converting it takes longer than {time:g} s and its bytes at {rate} a second"
         if by == signal.SIGKILL and most - resident() > self._memory // _GREW:
             return "converting it takes more memory than there is"
         if by == signal.SIGKILL or by in _NOT_OF_DATA:

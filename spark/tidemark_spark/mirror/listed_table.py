@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final, NamedTuple
 
 from deltalake import DeltaTable
@@ -43,10 +42,6 @@ class ListedTable:
         """Raise TableTampered if another program has changed the files of this version."""
         check_untampered(self.table, ledger_of(self.table, delta), live_files(delta))
 
-    def kept(self, keep: timedelta) -> timedelta:
-        """The life of replaced snapshots, where the catalog's settings say ``keep``."""
-        return keep
-
     def erased_in(self) -> int:
         """The number of the ledger from which on no snapshot may list erased rows for longer than their grace."""
         return last_erasure(self.table)
@@ -77,10 +72,6 @@ class ListedState(ListedTable):
         if live_paths(delta) != {leaf.path for leaf in (ledger.leaves if ledger else ()) if leaf.path}:
             rule = "has other files than its ledger says: something else changed it"
             raise TableTampered(f"{self.table.url} {rule}; make it again by state.py --rebuild")
-
-    @override
-    def kept(self, keep: timedelta) -> timedelta:
-        return min(keep, self._state.settings.versions)
 
     @override
     def erased_in(self) -> int:

@@ -20,7 +20,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
-from tidemark.catalogs import LONGEST_KEPT, CatalogSettings, delta_table
+from tidemark.catalogs import CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.mirror_status import MirrorState
 from tidemark.retry import Backoff
@@ -38,7 +38,13 @@ TRIES: Final = 5
 """Failures in a row without progress, after which the next run continues."""
 
 KEPT_SNAPSHOTS: Final = 100
-"""Most commits that a reader may go back; fewer if the catalog's settings keep a shorter time."""
+"""Most commits that a reader may go back."""
+
+KEPT: Final = timedelta(days=1)
+"""Time for which a snapshot stays after it was replaced: no longer than the files of a state, which it names."""
+
+_LONGEST_KEPT: Final = timedelta(days=5)
+"""A vacuum removes replaced files after seven days. By then no snapshot may name one, however few there are."""
 
 _SLACK: Final = 20
 """Least number of snapshots to expire at once, as each expiry costs a commit."""
@@ -220,9 +226,9 @@ def _expire(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredT
     pairs = list(pairwise(snapshots))
     erased_in = listing.erased_in() if pairs else 0
     named = {ref.snapshot_id for ref in mirrored.iceberg.metadata.refs.values()}  # also the current snapshot
-    due = replaced(LONGEST_KEPT, pairs)
+    due = replaced(_LONGEST_KEPT, pairs)
     due |= replaced(table.topic.retention.erased, [pair for pair in pairs if mirrored.ledger(pair[0]) < erased_in])
-    past = (replaced(listing.kept(settings.keep), pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS]) | due) - named
+    past = (replaced(KEPT, pairs) | replaced(_LEAST, pairs[:-KEPT_SNAPSHOTS]) | due) - named
     if len(past) < _SLACK and not past & due:
         return False
     mirrored.expire(sorted(past))

@@ -12,6 +12,9 @@ from tidemark.planning.common import Key
 from tidemark.store import StoreOptions
 from tidemark.topics import TopicSettings
 
+LEAF_BYTES: Final = 32 << 20
+"""The size of a leaf: so much is written again for one changed key, and so much is read to find one."""
+
 
 class StoredFileName(NamedTuple):
     """A file of the lake: its key and size."""
@@ -34,7 +37,8 @@ class StateJob:
     ``bounds`` are the offsets ``[from, to)`` of each partition whose rows the first round takes; other partitions have
     no new rows. Of keys with a hash in one of the buckets ``again`` it takes the rows below, too. ``runs`` are the
     first round's files, ``root`` is the state table's folder. Records of the state at ``removed`` offsets do not count.
-    If ``audited``, the audit's own rule tells what rows do. Records before ``truncated`` do not count.
+    If ``audited``, the audit's own rule tells what rows do. Records before ``truncated`` do not count. A leaf has about
+    ``leaf`` bytes.
     """
 
     topic: TopicSettings
@@ -50,6 +54,7 @@ class StateJob:
     runs: tuple[StoredFileName, ...] = ()
     again: frozenset[int] = frozenset()
     removed: Mapping[Key, Intervals] = field(default_factory=dict)
+    leaf: int = LEAF_BYTES
 
 
 class NewestTask(NamedTuple):

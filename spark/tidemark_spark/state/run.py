@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -38,6 +39,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.run.delta_log import milliseconds, naming
 from tidemark_spark.state.model import (
     BUCKET_BITS,
+    LEAF_BYTES,
     SPLIT_AT,
     BucketExecute,
     LeafExecute,
@@ -52,6 +54,9 @@ from tidemark_spark.state.model import (
 from tidemark_spark.state.record_columns import TRUNCATES, RecordColumns
 from tidemark_spark.state.status import tell_committed, tell_stopped
 from tidemark_spark.state.truncations import newest_truncation
+
+VERSIONS: Final = timedelta(days=1)
+"""Time for which the files of a replaced commit stay, for readers that have opened it."""
 
 _INPUT: Final = 64 << 20
 """Bytes of the topic's table that a task of the first round reads, at least a file."""
@@ -89,11 +94,15 @@ class StateResult(StoredObject):
 
 
 class Rounds(NamedTuple):
-    """The functions that run the tasks of a round, anywhere; ``removed`` finds the buckets of removed records."""
+    """The functions that run the tasks of a round, anywhere; ``removed`` finds the buckets of removed records.
+
+    A leaf has about ``leaf`` bytes.
+    """
 
     removed: BucketExecute
     first: NewestExecute
     second: LeafExecute
+    leaf: int = LEAF_BYTES
 
 
 def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> StateResult:
@@ -107,7 +116,7 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
         FormatError, StoreError: an object cannot be read.
     """
     try:
-        result, ledger = StateRun(table).done(rounds, rebuild=rebuild)
+        result, ledger = StateRun(table, rounds.leaf).done(rounds, rebuild=rebuild)
     except StateStopped as stop:
         tell_stopped(table, stop)
         raise
@@ -119,9 +128,10 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
 class StateRun:
     """The state and the topic's table as they are now, and the steps of a run from here."""
 
-    def __init__(self, table: StateTable) -> None:
-        """Read both ledgers. Raises ConfigError if the topic's columns do not fit its ``state``."""
+    def __init__(self, table: StateTable, leaf: int = LEAF_BYTES) -> None:
+        """Read both ledgers; a leaf has ``leaf`` bytes. Raises ConfigError if the columns do not fit ``state``."""
         self._table = table
+        self._leaf = leaf
         self._topic = table.of.topic
         self._columns = RecordColumns(self._topic)
         self._schema = self._columns.table
@@ -218,6 +228,7 @@ class StateRun:
             reserve_folder=table.of.keys.state_reserve,
             bounds=dict(bounds),
             removed=dict(removed),
+            leaf=self._leaf,
         )
 
     def delete(self, files: Iterable[StoredFileName]) -> None:
@@ -295,7 +306,7 @@ class StateRun:
 
         A rebuild that keeps records makes ``every`` leaf, and so does a truncation.
         """
-        target, touched = self._table.settings.leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
+        target, touched = self._leaf, {bucket for run in runs for bucket in run.buckets} | {*again}
         if change.keeps and self.state is not None:
             tasks = _joined(self.state.leaves, target)
             return [task for task in tasks if every or len(task.old) > 1 or is_touched(task.prefix, touched)]
@@ -398,7 +409,7 @@ class StateRun:
         delta.create_write_transaction(actions, "append", delta.schema(), [], commit_properties=properties)
 
     def _vacuum(self, ledger: StateLedger) -> None:
-        """Delete the files and ledgers of commits older than ``versions``, and those that no running run may have.
+        """Delete the files and ledgers of commits older than :data:`VERSIONS`, and those that no running run may have.
 
         Commits that a catalog still lists count too, as long as the files of other tables would stay.
         """
@@ -412,7 +423,7 @@ class StateRun:
                 continue
             needed |= {*files, keys.state_ledger(read.n, read.attempt)}
             age = now - read.committed_at
-            young = age <= table.settings.versions or (read.n > listed and age <= TOMBSTONES)
+            young = age <= VERSIONS or (read.n > listed and age <= TOMBSTONES)
         for folder in (f"{table.root}/", keys.state_folder):
             for info in table.store.list(folder):
                 data = not info.key.startswith((f"{table.root}/_", keys.state_audits)) and info.key not in needed

@@ -74,7 +74,7 @@ def _written(job: StateJob, files: LeafFiles, prefix: str, old: pa.Table, change
     assert job.topic.state is not None
     found = merged(old, changes, files.columns.ranking)
     rows = found.rows.select(files.columns.table.names)
-    if rows.nbytes > SPLIT_AT * job.topic.state.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
+    if rows.nbytes > SPLIT_AT * job.leaf and len(prefix) < PREFIX_BITS and len(rows) > 1:
         del found, rows  # memory that the halves need
         halves = (prefix + bit for bit in "01")
         return [leaf for half in halves for leaf in _written(job, files, half, _part(old, half), _part(changes, half))]

@@ -121,7 +121,7 @@ def test_what_is_refused_fails_in_the_words_of_the_command(world: World, task: T
         ("schema", "/etc/passwd"),
         ("schema", "../secret.avsc"),
         ("descriptors", "a/../../b"),
-        ("registry", "https://elsewhere.example.com"),
+        ("registry", "elsewhere"),
         ("action", "delete"),
         ("records", 0),
         ("records", 1_000_000),
@@ -153,15 +153,15 @@ def test_the_file_changes_only_where_the_configuration_allows_it(
 
 
 def test_a_registrys_credentials_go_where_the_topics_file_sends_them(world: World, task: Task) -> None:
-    registry = {"url": "https://registry.example.com", "connection": "registry"}
-    parser = {"kind": "avro", "framing": "confluent", "schema": {"registry": registry, "subject": "orders-value"}}
+    registries = {"main": {"url": "https://registry.example.com", "connection": "registry"}}
+    parser = {"kind": "avro", "framing": "confluent", "schema": {"registry": "main", "subject": "orders-value"}}
     lake = f"file://{world.root}/lake"
     topics = [{"topic": "orders", "cluster": CLUSTER, "parser": parser}]
-    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=lake, topics=topics)
-    assert form(settings.deployment())["registry"].schema["enum"] == ["none", registry["url"]]
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=lake, registries=registries, topics=topics)
+    assert form(settings.deployment())["registry"].schema["enum"] == ["none", "main"]
     stored(world, "sales")
     with pytest.raises(AirflowFailException, match="do not have Confluent's framing"):
-        task.run(topic="sales", registry=registry["url"])
+        task.run(topic="sales", registry="main")
 
 
 def test_kafka_is_asked_by_a_connection(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
 from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.monitoring.deployment_conditions import AGENT_GONE
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
 from tidemark.monitoring.overview import Overview, TopicSummary, record
@@ -217,7 +218,7 @@ def test_a_topic_has_its_incidents_and_what_may_be_done(server: PageServer, ann:
 
 def test_a_topic_has_the_agents_of_its_leaders_with_version_and_life(server: PageServer, ann: httpx.Client) -> None:
     now = utc_now()
-    world, gone = server.world, server.world.deployment.watch.agent_gone
+    world, gone = server.world, AGENT_GONE
     world.put_index(entry("shipments", 0, 2700, epoch=1), broker=31)
     world.put_index(entry("shipments", 1, 5), broker=32, written_at=now - gone - timedelta(seconds=5))
     world.put_index(entry("shipments", 1, 4), broker=33)

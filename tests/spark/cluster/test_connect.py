@@ -182,7 +182,8 @@ def test_the_server_tells_how_far_a_run_is(tmp_path: Path, client: Programs) -> 
 
 def answer(world: World, client: Programs, job: str, *arguments: str) -> list[str]:
     """The last lines that a job prints, which runs on the server."""
-    done = client.run(f"tidemark_spark.cli.{job}", ["--topics", str(world.topics_file), *arguments])
+    module = job if "." in job else f"tidemark_spark.cli.{job}"
+    done = client.run(module, ["--topics", str(world.topics_file), *arguments])
     assert done.code == 0, done.errors[-2000:]
     return done.output.strip().splitlines()[-3:]
 
@@ -207,10 +208,10 @@ def test_a_comparison_runs_on_spark(tmp_path: Path, client: Programs) -> None:
 
 
 def test_compaction_runs_on_spark(tmp_path: Path, client: Programs) -> None:
-    world = World(tmp_path, "compaction: {files: 3}")
+    world = World(tmp_path)
     piecemeal(world)
     rows = delta_rows(world)
-    told, _, last = answer(world, client, "compact", "--topic", "orders")
+    told, _, last = answer(world, client, "tests.spark.compaction.of_few_files", "--topic", "orders")
     assert told.startswith("2026-02-03: 6 files of 2 partitions")
     result = RunResult.from_bytes(last.encode(), "output")
     assert (result.status, result.rows, result.files) == ("landed", 30, 4)

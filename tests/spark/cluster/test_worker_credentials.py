@@ -48,7 +48,7 @@ def world(server: OwnBuckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     store = [f"endpoint_url: '{server.endpoint}'", "path_style: true"]
     prefix = f"{PREFIX}/{uuid.uuid4().hex}"
     raw, lake = f"s3://{server.raw}/{prefix}", f"s3://{server.lake}/tables"
-    yield World(tmp_path, "compaction: {files: 2}", raw=raw, lake=lake, store=store)
+    yield World(tmp_path, raw=raw, lake=lake, store=store)
     forget_clients()
 
 
@@ -75,7 +75,7 @@ class Submit(NamedTuple):
     def __call__(self, job: str, *arguments: str) -> str:
         conf = {f"spark.executorEnv.{name}": value for name, value in self.workers.items()}
         conf["spark.task.maxFailures"] = "1"
-        program, topics = ROOT / "spark" / "jobs" / job, str(self.world.topics_file)
+        program, topics = ROOT / job if "/" in job else ROOT / "spark" / "jobs" / job, str(self.world.topics_file)
         told = ("--topics", topics, "--topic", "orders", *arguments)
         return spark_submit(program, *told, master=self.cluster.master_url, conf=conf, env=self.driver)
 
@@ -96,7 +96,7 @@ def test_workers_convert_under_their_own_role_and_not_under_the_drivers(
     submit("ingest.py")
     submit("rebuild.py", "--from", DT, "--to", DT)
     submit("rebuild.py", "--from", DT, "--to", DT, "--compare")
-    submit("compact.py")
+    submit("tests/spark/compaction/of_few_files.py")
     submit("audit.py")
 
     for name, value in server.env().items():

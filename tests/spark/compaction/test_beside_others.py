@@ -31,7 +31,7 @@ __all__ = ["few"]
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A topic whose open dates are compacted from three files on, with rows of three runs."""
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     piecemeal(world)
     return world
 
@@ -87,7 +87,7 @@ def test_dates_are_rebuilt_from_raw_after_a_compaction(world: World) -> None:
 
 def test_replaced_files_stay_for_readers_and_then_go(world: World) -> None:
     before = {f"{world.table.keys.root}/{path}" for path in paths(world)}
-    plan = plan_compaction(world.table)
+    plan = plan_compaction(world.table, files=FEW)
     assert carried_out(world, plan).status == "landed"
     assert before < files(world)
     aged(world, plan, OLDER - timedelta(hours=1))
@@ -113,7 +113,7 @@ def test_a_compaction_is_folded_with_the_others(world: World) -> None:
 
 
 def test_a_cut_within_a_merged_file_writes_it_again_without_what_is_cut_off(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     for number in range(4):
         world.raw.segment([simple(3 * number)])
         world.raw.segment([simple(3 * number)], 1)
@@ -131,13 +131,13 @@ def test_a_cut_within_a_merged_file_writes_it_again_without_what_is_cut_off(tmp_
 
 
 def test_refused_rows_are_replayed_after_a_compaction(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW, function_parser("sizes"))
+    world = World(tmp_path, function_parser("sizes"))
     for number in range(3):
         world.raw.segment([batch(3 * number, records(b"abcd", b"abc", b""))])
         world.land()
     merge(world)
     world.check()
-    mended = World(tmp_path, FEW, function_parser("all_sizes"))
+    mended = World(tmp_path, function_parser("all_sizes"))
     mended.raw = world.raw
     assert carried_out(mended, plan_replay(mended.table)).rows == 3
     assert mended.classes() == {"landed": 6, "filtered": 3}
@@ -185,7 +185,7 @@ def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatc
         return real(*arguments)
 
     monkeypatch.setattr(commit, "_written", written)
-    result = carried_out(world, plan_compaction(world.table))
+    result = carried_out(world, plan_compaction(world.table, files=FEW))
     assert (overtaken[0].status, overtaken[0].ledger_n) == ("landed", 4)
     assert (result.status, result.ledger_n, world.ledger.rows) == ("landed", 5, 33)
     assert len(paths(world)) == 5
@@ -193,7 +193,7 @@ def test_an_ingest_that_lands_meanwhile_only_rebases_it(world: World, monkeypatc
 
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_rebuild_of_the_date_makes_it_stale(world: World, meanwhile: bool) -> None:
-    plan = plan_compaction(world.table)
+    plan = plan_compaction(world.table, files=FEW)
     rows = delta_rows(world)
 
     def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
@@ -216,7 +216,7 @@ def test_a_rebuild_that_it_overtakes_is_stale(world: World) -> None:
 
 def test_what_a_dead_compaction_wrote_is_cleaned_up(world: World) -> None:
     before = files(world)
-    plan = plan_compaction(world.table)
+    plan = plan_compaction(world.table, files=FEW)
     write_plan(world.table, plan)
     die(world, plan)
     left = files(world) - before
@@ -231,13 +231,13 @@ def test_what_a_dead_compaction_wrote_is_cleaned_up(world: World) -> None:
 @pytest.mark.parametrize("point", ["_write_evidence", "_written", "commit", "update_markers"])
 def test_a_compaction_that_dies_is_carried_out_again(world: World, point: str) -> None:
     rows = delta_rows(world)
-    plan = plan_compaction(world.table)
+    plan = plan_compaction(world.table, files=FEW)
     write_plan(world.table, plan)
     with dying_after(point):
         run(world.table, plan, in_process)
     assert delta_rows(world) == rows
     world.check()
-    other = plan_compaction(world.table)
+    other = plan_compaction(world.table, files=FEW)
     assert other.empty is (point in {"commit", "update_markers"})
     if not other.empty:
         assert carried_out(world, other).status == "landed"

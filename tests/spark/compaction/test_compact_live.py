@@ -19,7 +19,7 @@ from tidemark_spark.cli import compact_live, land_live
 @pytest.fixture
 def live(tmp_path: Path) -> LiveWorld:
     """Two topics of which several small files have landed, and one of which a single one has."""
-    world = LiveWorld(tmp_path, "orders", "clicks", "views", more=["compaction: {files: 4}"])
+    world = LiveWorld(tmp_path, "orders", "clicks", "views")
     for number in range(4):
         for topic in ("orders", "clicks") if number else world.topics:
             raw = world.topics[topic].raw

@@ -25,7 +25,8 @@ from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
 DAYS = ("2026-02-02", "2026-02-03")
-FEW = "compaction: {files: 3}"
+FEW = 3
+"""So many small files of an open date are merged in tests."""
 
 
 def piecemeal(world: World, runs: int = 3) -> None:
@@ -42,9 +43,9 @@ def piecemeal(world: World, runs: int = 3) -> None:
         world.land()
 
 
-def merge(world: World, *dates: str) -> RunResult:
+def merge(world: World, *dates: str, files: int = FEW) -> RunResult:
     """Compact, and check that all is exact."""
-    plan = plan_compaction(world.table, dates or None)
+    plan = plan_compaction(world.table, dates or None, files=files)
     write_plan(world.table, plan)
     return run(world.table, plan, in_process)
 
@@ -70,7 +71,7 @@ def newest_commit(world: World) -> list[dict[str, Any]]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A topic whose open dates are compacted from three files on."""
-    return World(tmp_path, FEW)
+    return World(tmp_path)
 
 
 def test_rows_stay_and_files_become_few_and_sorted(world: World) -> None:
@@ -93,7 +94,7 @@ def test_rows_stay_and_files_become_few_and_sorted(world: World) -> None:
     after = world.ledger
     assert (after.kind, after.n, after.dates_changed) == ("compact", ledger.n + 1, ())
     assert (after.dates, after.partitions, after.rows) == (ledger.dates, ledger.partitions, ledger.rows)
-    assert plan_compaction(world.table).empty
+    assert plan_compaction(world.table, files=FEW).empty
 
 
 def test_the_commit_says_that_no_data_changed_and_has_the_statistics(world: World) -> None:
@@ -134,7 +135,7 @@ def test_the_settings_of_the_file_are_those_of_convert(world: World) -> None:
 
 def test_the_same_state_gives_the_same_plan_and_an_attempt_lands_once(world: World) -> None:
     piecemeal(world)
-    plan, other = (plan_compaction(world.table, attempt=5) for _ in range(2))
+    plan, other = (plan_compaction(world.table, files=FEW, attempt=5) for _ in range(2))
     assert plan.model_copy(update={"created_at": other.created_at}) == other
     write_plan(world.table, plan)
     first = run(world.table, plan, in_process)
@@ -154,7 +155,7 @@ def test_rows_that_a_replay_landed_between_others_are_merged_in_order(tmp_path: 
     for start in (0, 6):
         world.raw.segment([batch(start, records(*values[start : start + 6]))])
         world.land()
-    mended = World(tmp_path, function_parser("all_sizes"), "compaction: {files: 2}")
+    mended = World(tmp_path, function_parser("all_sizes"))
     mended.raw = world.raw
     plan = plan_replay(mended.table)
     write_plan(mended.table, plan)
@@ -204,7 +205,7 @@ def test_nested_columns_and_one_that_was_added_are_kept(tmp_path: Path) -> None:
 def avro(root: Path, fields: list[dict[str, Any]], before: World | None = None) -> World:
     """A topic with this schema, over what ``before`` uploaded."""
     (root / "order.avsc").write_text(json.dumps({"type": "record", "name": "Order", "fields": fields}))
-    world = World(root, FEW, "parser: {kind: avro, schema: order.avsc}")
+    world = World(root, "parser: {kind: avro, schema: order.avsc}")
     world.raw = before.raw if before else world.raw
     return world
 
@@ -222,9 +223,9 @@ def land_avro(world: World, fields: list[dict[str, Any]], values: list[dict[str,
 
 
 def test_columns_that_only_some_files_have_are_null_in_the_others(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     piecemeal(world, 1)
-    fewer = World(tmp_path, FEW, "keep: [timestamp, value]")
+    fewer = World(tmp_path, "keep: [timestamp, value]")
     fewer.raw = world.raw
     for number in range(2):
         fewer.raw.segment([batch(6 + number, [Record(0, T0, b"k", b"v", [("h", None)])])])

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.spark.compaction import of_few_files
 from tests.spark.compaction.test_compaction import DAYS, FEW, delta_rows, merge, paths, piecemeal
 from tests.spark.convert.test_parsers import function_parser
 from tests.spark.inline import Inline
@@ -18,7 +19,6 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.cli import compact
 from tidemark_spark.compaction.merge import merged
 from tidemark_spark.convert import parquet_writer
 
@@ -26,7 +26,7 @@ from tidemark_spark.convert import parquet_writer
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A topic whose open dates are compacted from three files on."""
-    return World(tmp_path, FEW)
+    return World(tmp_path)
 
 
 # Faults: what is written, what is merged, what was stored
@@ -48,7 +48,7 @@ real_add = parquet_writer.FolderFiles.add
 def test_a_file_that_reads_back_otherwise_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None]
 ) -> None:
-    world = World(tmp_path, FEW, function_parser("all_sizes"))
+    world = World(tmp_path, function_parser("all_sizes"))
     piecemeal(world)
     before, n = delta_rows(world), world.ledger.n
     with monkeypatch.context() as patch:
@@ -93,7 +93,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
     piecemeal(world)
     monkeypatch.setattr(EffectiveEvidence, "by_attempt", lambda self: iter([[]]))
     with pytest.raises(ContinuityError, match="evidence counts 0"):
-        plan_compaction(world.table)
+        plan_compaction(world.table, files=FEW)
 
 
 # The command
@@ -101,7 +101,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
 
 def command(world: World, *more: str) -> int:
     """The exit code of the job."""
-    return compact.main(["--topics", str(world.topics_file), "--topic", "orders", *more], Inline())
+    return of_few_files.main(["--topics", str(world.topics_file), "--topic", "orders", *more], Inline())
 
 
 def test_the_command_tells_what_it_merges(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_the_command_tells_what_it_merges(world: World, capsys: pytest.CaptureFi
 def test_wrong_arguments_are_named(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(world, "--dt", "yesterday") == 2
     assert "--dt" in capsys.readouterr().err
-    assert compact.main(["--topics", str(world.topics_file), "--topic", "nothing"], Inline()) == 2
+    assert of_few_files.main(["--topics", str(world.topics_file), "--topic", "nothing"], Inline()) == 2
     assert command(world, "--json") == 1
     assert "no agent of cluster east has ever" in capsys.readouterr().err
     world.raw.segment([simple(0)])

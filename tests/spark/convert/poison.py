@@ -17,6 +17,7 @@ import pyarrow as pa
 from tests.spark.convert.parsing import all_sizes
 from tidemark.decode import decompress
 from tidemark.kafka_log.batch import Codec
+from tidemark_spark.model import StepLimits
 
 IN_DECODER: Final = b"poison: the decoder"
 """A compressed batch with this in it ends the process that decompresses it."""
@@ -65,16 +66,19 @@ REASONS: Final = {
     b"poison: segfault": "converting it ends the process by SIGSEGV",
     b"poison: abort": "converting it ends the process by SIGABRT",
     b"poison: exit": "converting it ends the process with code 3",
-    b"poison: stall": "converting it takes longer than 1 s and its bytes at 1048576 a second (limits.time, .rate)",
-    b"poison: wait": "converting it takes longer than 1 s and its bytes at 1048576 a second (limits.time, .rate)",
-    b"poison: grow": "converting it takes more than {memory} bytes of memory (limits.memory)",
+    b"poison: stall": "converting it takes longer than 1 s and its bytes at 1048576 a second",
+    b"poison: wait": "converting it takes longer than 1 s and its bytes at 1048576 a second",
+    b"poison: grow": "converting it takes more than {memory} bytes of memory",
     b"poison: raise": "converting it raises RuntimeError: planted",
 }
 SETTINGS: Final = (
     "parser: {kind: function, function: 'tests.spark.convert.poison:sizes', columns: [{name: size, type: int32}]}",
-    "limits: {batch: 64MiB, memory: 1GiB, time: 1s, rate: 1MiB}",
+    "limits: {batch: 64MiB}",
 )
 """Of the topic."""
+
+LIMITS: Final = StepLimits(64 << 20, 1 << 30, 1.0, 1 << 20)
+"""Of a job, so that a record that hangs is found within seconds."""
 
 
 def sizes(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.compaction.test_compaction import FEW, delta_rows, merge, paths, piecemeal
+from tests.spark.compaction.test_compaction import delta_rows, merge, paths, piecemeal
 from tests.spark.rebuild.rebuilds import changed, compared
 from tests.spark.run.test_runs import rebuild
 from tests.spark.world import World, in_process
@@ -17,11 +17,11 @@ from tidemark.errors import ConfigError
 from tidemark.planning import write_plan
 from tidemark_spark.run.driver import run
 
-OTHER = "parquet: {compression: lz4, row_group: 1MiB, sort: [kafka_value], bloom: [kafka_key], statistics: [kafka_key]}"
+OTHER = "parquet: {compression: lz4, sort: [kafka_value], bloom: [kafka_key]}"
 
 
 def test_a_table_of_another_layout_has_the_same_rows(tmp_path: Path) -> None:
-    world, usual = World(tmp_path / "other", FEW, OTHER), World(tmp_path / "usual", FEW)
+    world, usual = World(tmp_path / "other", OTHER), World(tmp_path / "usual")
     for one in (world, usual):
         piecemeal(one)
     expected = delta_rows(usual)
@@ -39,7 +39,7 @@ def test_a_table_of_another_layout_has_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_a_retry_writes_what_its_plan_says_whatever_the_topics_file_says_by_then(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     piecemeal(world, 1)
     files = {*paths(world)}
     world.raw.segment([simple(world.raw.partition().end)])
@@ -50,7 +50,7 @@ def test_a_retry_writes_what_its_plan_says_whatever_the_topics_file_says_by_then
         patch.setattr("tidemark_spark.run.driver.publish", _killed)
         with pytest.raises(InterruptedError):
             run(world.table, plan, in_process)
-    world = changed(world, FEW, OTHER)
+    world = changed(world, OTHER)
     assert run(world.table, plan, in_process).status == "landed"
     new = [path for path in paths(world) if path not in files]
     kinds = {
@@ -61,7 +61,7 @@ def test_a_retry_writes_what_its_plan_says_whatever_the_topics_file_says_by_then
 
 
 def test_a_column_that_the_table_lacks_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW, "parquet: {sort: [nowhere]}")
+    world = World(tmp_path, "parquet: {sort: [nowhere]}")
     with pytest.raises(ConfigError, match=r"parquet.sort: nowhere is not a column of the table"):
         piecemeal(world, 1)
     assert not list((tmp_path / "lake").rglob("*.parquet"))

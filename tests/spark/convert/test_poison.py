@@ -13,16 +13,17 @@ import psutil
 import pytest
 
 from tests.spark.cli.programs import Programs
-from tests.spark.convert.poison import IN_DECODER, KINDS, REASONS, SETTINGS
+from tests.spark.convert.poison import IN_DECODER, KINDS, LIMITS, REASONS, SETTINGS
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.formats.table.plan import RunResult
+from tidemark_spark.model import StepLimits
 
 pytestmark = pytest.mark.timeout(900)
 
-JOBS = ROOT / "spark" / "jobs"
+PROGRAM = ROOT / "tests" / "spark" / "convert" / "limited.py"
 ROWS = 50
 """Records of a batch."""
 DAY = 86_400_000
@@ -52,10 +53,16 @@ def upload(world: World, kinds: list[bytes]) -> dict[tuple[int, int], str]:
     return found
 
 
-def submitted(world: World, job: str, *options: str, **more: Any) -> str:
+def arguments_of(world: World, job: str, limits: StepLimits = LIMITS) -> list[str]:
+    """Those of the program that runs the job with these limits."""
+    given = [job, str(limits.memory), str(limits.seconds), str(limits.rate)]
+    return [*given, "--topics", str(world.topics_file), "--topic", "orders"]
+
+
+def submitted(world: World, job: str, *options: str, limits: StepLimits = LIMITS, **more: Any) -> str:
     """The last line of what a job prints; it must end with code 0."""
-    arguments = ("--topics", str(world.topics_file), "--topic", "orders", *options)
-    output = spark_submit(JOBS / job, *arguments, env={"PYTHONPATH": str(ROOT)}, **more)
+    arguments = (*arguments_of(world, job, limits), *options)
+    output = spark_submit(PROGRAM, *arguments, env={"PYTHONPATH": str(ROOT)}, **more)
     return output.strip().splitlines()[-1]
 
 
@@ -82,7 +89,7 @@ def check(world: World, reasons: dict[tuple[int, int], str]) -> None:
 def test_poison_costs_its_own_place_and_nothing_else(tmp_path: Path, on_spark: Programs) -> None:
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, [b"poison: segfault", b"poison: exit", b"poison: stall", b"poison: raise"])
-    done = on_spark.run("tidemark_spark.cli.ingest", ["--topics", str(world.topics_file), "--topic", "orders"])
+    done = on_spark.run("tests.spark.convert.limited", *arguments_of(world, "ingest"))
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.quarantined) == ("landed", 4 + ROWS + 1)
@@ -100,16 +107,16 @@ def test_what_is_said_of_poison_holds(where: str, tmp_path: Path, spark_standalo
         more |= {"master": spark_standalone.master_url, "conf": conf}
     world = World(tmp_path, *SETTINGS)
     reasons = upload(world, list(KINDS))
-    assert json.loads(submitted(world, "ingest.py", **more))["status"] == "landed"
+    assert json.loads(submitted(world, "ingest", **more))["status"] == "landed"
     check(world, reasons)
-    assert json.loads(submitted(world, "ingest.py", **more))["status"] == "empty"
+    assert json.loads(submitted(world, "ingest", **more))["status"] == "empty"
     before = world.rows()
-    submitted(world, "rebuild.py", "--all", "--compare", **more)
-    assert json.loads(submitted(world, "rebuild.py", "--all", **more))["status"] == "landed"
+    submitted(world, "rebuild", "--all", "--compare", **more)
+    assert json.loads(submitted(world, "rebuild", "--all", **more))["status"] == "landed"
     check(world, reasons)
     assert world.rows() == before
-    assert json.loads(submitted(world, "replay.py", **more))["status"] == "empty"
-    submitted(world, "audit.py", **more)
+    assert json.loads(submitted(world, "replay", **more))["status"] == "empty"
+    submitted(world, "audit", **more)
     check(world, reasons)
 
 
@@ -162,11 +169,12 @@ def test_a_record_whose_memory_costs_whole_executors_costs_its_own_place_alone(
     tmp_path: Path, spark_standalone: SparkStandalone
 ) -> None:
     """A container that is smaller than the limits: two executors are lost, and the third attempt may take half."""
-    world = World(tmp_path, SETTINGS[0], "limits: {batch: 64MiB, memory: 2GiB, time: 60s}")
+    world = World(tmp_path, *SETTINGS)
+    limits = StepLimits(LIMITS.batch, 2 << 30, 60.0)
     reasons = upload(world, [b"poison: grow"])
     conf = {"spark.executorEnv.PYTHONPATH": str(ROOT), "spark.executor.memory": "512m"}
     with Containers(spark_standalone, CONTAINER).watching() as containers:
-        last = submitted(world, "ingest.py", master=spark_standalone.master_url, conf=conf, timeout=600)
+        last = submitted(world, "ingest", limits=limits, master=spark_standalone.master_url, conf=conf, timeout=600)
     assert json.loads(last)["status"] == "landed"
     check(world, reasons)
     assert containers.ended == 2

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.spark.convert.poison import IN_DECODER, KILLED, KINDS, LARGE, REASONS, SETTINGS
+from tests.spark.convert.poison import IN_DECODER, KILLED, KINDS, LARGE, LIMITS, REASONS, SETTINGS
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_until
@@ -75,7 +76,7 @@ def prover(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prover]:
     world = World(tmp_path_factory.mktemp("proving"), *SETTINGS)
     world.raw.segment([batch(0, [Record(0, T0, None, b"x")])])
     world.raw.publish()
-    with Prover(Job.of(world.table, world.plan()), MEMORY) as prover:
+    with Prover(replace(Job.of(world.table, world.plan()), limits=LIMITS), MEMORY) as prover:
         yield prover
 
 
@@ -127,9 +128,10 @@ def test_nothing_is_left_when_the_worker_goes(tmp_path: Path) -> None:
     """It ends in the midst of a question, whose child would wait for longer than this test."""
     program = (
         "import sys; from tests.spark.convert.test_proving import *; from pathlib import Path\n"
-        "world = World(Path(sys.argv[1]), SETTINGS[0], 'limits: {time: 1h}')\n"
+        "world = World(Path(sys.argv[1]), *SETTINGS)\n"
         "world.raw.segment([batch(0, [Record(0, T0, None, b'x')])]); world.raw.publish()\n"
-        "Prover(Job.of(world.table, world.plan()), MEMORY).ask(Rows.of(rows_of(b'poison: wait'), PART))"
+        "job = replace(Job.of(world.table, world.plan()), limits=replace(LIMITS, seconds=3600.0))\n"
+        "Prover(job, MEMORY).ask(Rows.of(rows_of(b'poison: wait'), PART))"
     )
     worker = psutil.Popen([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT)
     try:

@@ -96,12 +96,12 @@ def test_runs_that_parse_count_again_and_a_compaction_does_not(tmp_path: Path) -
     DeltaTable(world.table.url).delete("dt = '2026-02-02'")
     repaired = again(world, plan_repair(world.table))
     assert (repaired.rows, repaired.unknown) == (4, {"user.vip": 2, "x": 2})
-    mended = World(tmp_path, "compaction: {files: 2}", json_parser("{name: id, type: int64, path: none}", USER))
+    mended = World(tmp_path, json_parser("{name: id, type: int64, path: none}", USER))
     mended.raw = world.raw
     assert again(mended, plan_replay(mended.table)).unknown == {"id": 1, "x": 1}
     world.raw.segment([batch(3, records(GOOD))])
     mended.land()
-    compacted = again(mended, plan_compaction(mended.table))
+    compacted = again(mended, plan_compaction(mended.table, files=2))
     assert (compacted.status, compacted.unknown) == ("landed", {})
 
 

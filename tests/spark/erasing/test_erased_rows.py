@@ -19,7 +19,7 @@ from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
-KEEPS = ("compaction: {files: 3}", "keep: [key, timestamp]")
+KEEPS = "keep: [key, timestamp]"
 
 
 class FewColumns(World):
@@ -43,9 +43,9 @@ def landed(world: World, runs: int = 3) -> None:
         world.land()
 
 
-@pytest.mark.parametrize("settings", [KEEPS[:1], KEEPS], ids=["whole", "few columns"])
+@pytest.mark.parametrize("settings", [(), (KEEPS,)], ids=["whole", "few columns"])
 def test_erased_rows_leave_the_table_and_the_others_stay(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    world = (World if len(settings) == 1 else FewColumns)(tmp_path, *settings)
+    world = (FewColumns if settings else World)(tmp_path, *settings)
     landed(world)
     before = world.rows()
     erase(world, [0, 1, 7, 15])
@@ -71,13 +71,13 @@ def test_files_whose_rows_are_all_erased_vanish(tmp_path: Path) -> None:
 
 
 def test_masks_hold_for_a_rebuild_a_compaction_and_a_table_that_begins_later(tmp_path: Path) -> None:
-    world = World(tmp_path, KEEPS[0])
+    world = World(tmp_path)
     landed(world)
     erase(world, [1, 3, 12])
     take_out(world)
     rows, classes = world.rows(), world.classes()
     plans: list[Callable[[], RunPlan]] = [
-        lambda: plan_compaction(world.table),
+        lambda: plan_compaction(world.table, files=3),
         lambda: plan_rebuild(world.table, None),
     ]
     for planned in plans:
@@ -108,10 +108,13 @@ def test_a_rebuild_before_the_pass_changes_nothing_and_the_pass_still_finds_the_
 
 @pytest.mark.parametrize("kind", ["rebuild", "compact", "erase"])
 def test_a_run_planned_before_the_pass_is_stale_after_it(tmp_path: Path, kind: str) -> None:
-    world = World(tmp_path, KEEPS[0])
+    world = World(tmp_path)
     landed(world)
     erase(world, [1])
-    plans = {"rebuild": lambda: plan_rebuild(world.table, None), "compact": lambda: plan_compaction(world.table)}
+    plans = {
+        "rebuild": lambda: plan_rebuild(world.table, None),
+        "compact": lambda: plan_compaction(world.table, files=3),
+    }
     plan = plans.get(kind, lambda: plan_erasure(world.table))()
     assert plan is not None
     write_plan(world.table, plan)

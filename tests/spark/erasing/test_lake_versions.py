@@ -57,7 +57,7 @@ class Lake:
         """Offsets 0 and 4 are Ada's, and 5 and 8 are refused; the files that a compaction replaced are deleted."""
         self.prefix, self.admin, self.name = lake or f"{next(NUMBERS)}", server.client(), server.lake
         (root / self.prefix).mkdir()
-        lines = "\n    ".join(["compaction: {files: 2}", "retention: {erased: 0s}", *settings])
+        lines = "\n    ".join(["retention: {erased: 0s}", *settings])
         self.world = deployed(server, root / self.prefix, lines, raw or self.prefix, self.prefix)
         for base in (0, 3, 6):
             keys = [ADA if base + at in {0, 4, 5} else b"%d" % at for at in range(3)]
@@ -65,7 +65,7 @@ class Lake:
             records = [Record(at, times[at], key, b"v") for at, key in enumerate(keys)]
             self.world.raw.segment([batch(base, records)])
             self.world.land()
-        write_plan(self.world.table, plan := plan_compaction(self.world.table))
+        write_plan(self.world.table, plan := plan_compaction(self.world.table, files=2))
         assert run(self.world.table, plan, in_process).status == "landed"
         with as_of(self.world, OLDER):
             assert len(vacuum(self.world.table).removed) == 3

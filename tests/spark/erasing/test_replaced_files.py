@@ -30,7 +30,6 @@ from tidemark_spark.vacuum import vacuum
 
 DAY = timedelta(days=1)
 AT_ONCE = "retention: {erased: 0s}"
-COMPACTS = "compaction: {files: 2}"
 PAST_GOES = "retention: {erased: 0s, table: 30d, apply: true}"
 
 
@@ -91,10 +90,10 @@ def test_replaced_files_go_after_the_grace_and_are_named_until_then(tmp_path: Pa
 
 
 def test_files_that_others_replaced_go_as_well_and_those_without_erased_rows_stay(tmp_path: Path) -> None:
-    world = World(tmp_path, AT_ONCE, COMPACTS)
+    world = World(tmp_path, AT_ONCE)
     landed(world)
     first = files(world)
-    write_plan(world.table, plan := plan_compaction(world.table))
+    write_plan(world.table, plan := plan_compaction(world.table, files=2))
     assert run(world.table, plan, in_process).status == "landed"
     erase(world, [4])
     take_out(world)

@@ -45,7 +45,6 @@ SETTINGS: Final = (
     (FUNCTION,),
     (FUNCTION, "keep: [timestamp, leader_epoch, value]"),
     ("keep: [key, timestamp]",),
-    (FUNCTION, "compaction: {files: 3}"),
 )
 
 
@@ -304,7 +303,7 @@ class Schedule:
             self.carry_out_before_an_election,
             self.upload_again,
             lambda: self.again(lambda: plan_rebuild(table, None)),
-            lambda: self.again(lambda: plan_compaction(table)),
+            lambda: self.again(lambda: plan_compaction(table, files=3)),
             lambda: self.again(lambda: plan_replay(table)),
         ]
         self.rng.choice(steps)()

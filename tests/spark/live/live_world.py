@@ -32,7 +32,6 @@ class LiveWorld:
         root: Path,
         *topics: str,
         freshness: str = "60s",
-        overdue: str = "1d",
         more: Sequence[str] = (),
         lake: str | None = None,
     ) -> None:
@@ -42,8 +41,7 @@ class LiveWorld:
         lake = lake or f"file://{root}/lake"
         lines = [f"raw: {{url: 'file://{root}/raw'}}", f"lake: '{lake}'", "cluster: east", "topics:"]
         for topic in topics:
-            lines += [f"  - topic: {topic}", f"    freshness: {freshness}", f"    overdue: {overdue}"]
-            lines += [f"    {line}" for line in more]
+            lines += [f"  - topic: {topic}", f"    freshness: {freshness}", *(f"    {line}" for line in more)]
         (root / "topics.yaml").write_text("\n".join(lines) + "\n")
         self.topics_file = root / "topics.yaml"
         self.deployment = load_topics(self.topics_file)

@@ -7,6 +7,7 @@ import multiprocessing
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,9 @@ def test_a_plan_reads_no_watermark_index(live: LiveWorld, monkeypatch: pytest.Mo
     assert set(land(live).values()) == {"landed"}
 
 
-def test_no_date_closes_by_what_the_scan_knows(tmp_path: Path) -> None:
-    live = LiveWorld(tmp_path, "orders", overdue="0s")
+def test_no_date_closes_by_what_the_scan_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.topics._OVERDUE", timedelta(0))
+    live = LiveWorld(tmp_path, "orders", more=["lateness: 0s"])
     orders = live.topics["orders"]
     for day in range(2):
         orders.raw.segment(batch(day, [Record(0, T0 + day * 86_400_000)]))

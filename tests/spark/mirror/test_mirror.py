@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
-from tests.spark.compaction.test_compaction import FEW, merge, piecemeal
+from tests.spark.compaction.test_compaction import merge, piecemeal
 from tests.spark.convert.test_parsers import again, column, function_parser, json_parser, records, replayable
 from tests.spark.inline import Inline
 from tests.spark.mirror.catalogs import (
@@ -38,7 +38,7 @@ from tidemark.table.delta_table import open_delta
 from tidemark_spark.cli import audit as audit_command
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.listed_table import ListedTable
-from tidemark_spark.mirror.mirror import KEPT_SNAPSHOTS, mirror
+from tidemark_spark.mirror.mirror import KEPT, KEPT_SNAPSHOTS, mirror
 from tidemark_spark.run.delta_log import add_columns
 
 DAY = 86_400_000
@@ -137,7 +137,7 @@ def test_a_table_with_a_history_is_listed_as_it_is(world: World) -> None:
 
 
 def test_a_mirror_that_lags_behind_the_log_lists_the_difference(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     piecemeal(world, 2)
     listed(world)
     merge(world)
@@ -156,7 +156,7 @@ def piecemeal_at(world: World, base: int) -> None:
 
 
 def test_a_compaction_replaces_files_and_no_row_changes(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW)
+    world = World(tmp_path)
     piecemeal(world)
     listed(world)
     before = delta_rows(world)
@@ -407,7 +407,7 @@ def test_old_snapshots_are_forgotten_and_their_metadata_go(
     piecemeal_at(world, 8)
     listed(world)
     assert len(list(folder.iterdir())) < there + 6
-    assert settings_of(world).keep.days == 1
+    assert KEPT.days == 1
 
 
 def age(monkeypatch: pytest.MonkeyPatch, world: World, hours: int) -> None:

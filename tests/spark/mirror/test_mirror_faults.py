@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.update.snapshot import UpdateSnapshot, _OverwriteFiles
 from sqlalchemy.exc import OperationalError
 
-from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.mirror.catalogs import check, iceberg, listed, mirrored, settings_of, sql_catalog
 from tests.spark.mirror.conftest import REST
@@ -69,13 +69,13 @@ def at_each_write(do: Callable[[Act], Act]) -> Iterator[None]:
 
 def history(tmp_path: Path) -> World:
     """A catalog that lists the first of four commits: then come new columns, a merge of files and more rows."""
-    world = World(tmp_path, NARROW, FEW)
+    world = World(tmp_path, NARROW)
     for number in range(3):
         world.raw.segment([batch(2 * number, records(b'{"id":1}', b'{"id":2}', at=[T0, T0 + DAY]))])
         world.land()
         if number == 0:
             listed(world)
-    world = changed(world, MORE, FEW)
+    world = changed(world, MORE)
     world.raw.segment([batch(6, records(b'{"id":3,"price":1.5}'))])
     world.land()
     merge(world)
@@ -303,7 +303,7 @@ def test_a_rest_catalog_behind_a_bad_network(
     tmp_path: Path, rest_catalogs: RestCatalogs, rng: random.Random, tried: Callable[[str, int], None]
 ) -> None:
     """Whatever happens to requests, and whether the catalog has done what they ask for: all is listed once at last."""
-    world = World(tmp_path, NARROW, FEW)
+    world = World(tmp_path, NARROW)
     with rest_catalogs.catalog() as uri, FaultProxy(uri, rng, [Rule(one, 0.1) for one in FAULTS]) as proxy:
         there = CatalogSettings(name="local", kind="rest", uri=uri, namespace="kafka")
         settings = there.model_copy(update={"uri": proxy.endpoint})

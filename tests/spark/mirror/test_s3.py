@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.deployment import credentials
-from tests.spark.compaction.test_compaction import FEW, merge, piecemeal
+from tests.spark.compaction.test_compaction import merge, piecemeal
 from tests.spark.mirror.catalogs import NAME, by_offset, delta_rows, iceberg, listed
 from tests.spark.mirror.test_mirror import age, piecemeal_at
 from tests.spark.world import World
@@ -30,7 +30,7 @@ def test_a_rest_catalog_over_s3(
         JavaReader(tmp_path / "java", s3=s3_server.endpoint) as java,
         rest.catalog() as uri,
     ):
-        world = World(tmp_path, FEW, raw=f"s3://raw/{name}", lake=f"s3://lake/{name}")
+        world = World(tmp_path, raw=f"s3://raw/{name}", lake=f"s3://lake/{name}")
         properties = {"s3.endpoint": s3_server.endpoint}
         fields = {"name": "local", "kind": "rest", "uri": uri, "namespace": "kafka", "properties": properties}
         settings = CatalogSettings.model_validate(fields)

@@ -34,7 +34,7 @@ HOUR = timedelta(hours=1)
 
 def with_catalog(folder: Path, *settings: str) -> World:
     world = World(folder, *settings)
-    catalog = json.loads(settings_of(world).model_dump_json(exclude_none=True)) | {"keep": "5d"}
+    catalog = json.loads(settings_of(world).model_dump_json(exclude_none=True))
     line = f"catalogs: [{json.dumps(catalog)}]\n"
     world.topics_file.write_text(line + world.topics_file.read_text())
     world.table = open_topic_table(deployment := load_topics(world.topics_file), deployment.topic("orders"))
@@ -43,7 +43,7 @@ def with_catalog(folder: Path, *settings: str) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return with_catalog(tmp_path, "state: {leaf: 1KiB}")
+    return with_catalog(tmp_path, "state: {}")
 
 
 def iceberg(world: World) -> Table:
@@ -132,7 +132,6 @@ def test_new_columns_are_added(tmp_path: Path) -> None:
 
 
 def test_snapshots_go_with_the_versions_of_the_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the catalog's own ``keep`` is longer."""
     monkeypatch.setattr(mirror_module, "_SLACK", 1)
     for value in (b"1", b"2", b"3"):
         put(world, b"a", value)

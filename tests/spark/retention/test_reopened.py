@@ -35,7 +35,7 @@ def reopened(world: World) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return reopened(made(tmp_path, OPTED_IN, REFUSING, "compaction: {files: 2}"))
+    return reopened(made(tmp_path, OPTED_IN, REFUSING))
 
 
 def check_rebuilds(world: World) -> None:
@@ -58,7 +58,7 @@ def test_a_rebuild_makes_the_rows_that_are_there(world: World) -> None:
 def test_so_it_does_of_compacted_files(world: World) -> None:
     world.raw.segment([batch(12, records(0, 40, 0))])
     world.land()
-    assert merge(world).status == "landed"
+    assert merge(world, files=2).status == "landed"
     check_rebuilds(world)
 
 

@@ -27,7 +27,6 @@ from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
-from tidemark.topics import Compaction
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit as publish
@@ -131,9 +130,7 @@ def rebuild(table: TopicTable, rng: random.Random) -> None:
 
 def compact(table: TopicTable, rng: random.Random) -> None:
     """Merge what can be merged, by the real job."""
-    settings = Compaction(files=rng.randint(2, 6))
-    table = table._replace(topic=table.topic.model_copy(update={"compaction": settings}))
-    plan = plan_compaction(table)
+    plan = plan_compaction(table, files=rng.randint(2, 6))
     if not plan.empty:
         write_plan(table, plan)
         run(table, plan, in_process)

@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.compaction.test_compaction import FEW, merge
+from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import again, json_parser, records
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import batch
@@ -66,14 +66,14 @@ def landed(world: World, *firsts: int) -> None:
 
 
 def test_a_filter_on_a_column_without_bounds_finds_its_rows(tmp_path: Path) -> None:
-    world = World(tmp_path, FEW, json_parser(*COLUMNS))
+    world = World(tmp_path, json_parser(*COLUMNS))
     landed(world, 0)
     check_filters(world)
     landed(world, 6, 12)
     assert merge(world).files == 1
     DeltaTable(world.table.url).create_checkpoint()
     check_filters(world)
-    wide = World(tmp_path, FEW, json_parser(*COLUMNS, "{name: more, type: string}").replace("int32", "int64"))
+    wide = World(tmp_path, json_parser(*COLUMNS, "{name: more, type: string}").replace("int32", "int64"))
     wide.raw = world.raw
     again(wide, plan_rebuild(wide.table, None))
     check_filters(wide)
@@ -81,7 +81,7 @@ def test_a_filter_on_a_column_without_bounds_finds_its_rows(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("by", ["landing", "compaction", "rebuild"])
 def test_the_next_commit_cures_a_table_that_exists(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path, FEW, json_parser(*COLUMNS))
+    world = World(tmp_path, json_parser(*COLUMNS))
     with monkeypatch.context() as patch:
         patch.setattr(delta_log, "_bounds_property", lambda _columns: {})
         landed(world, 0, 6, 12)
@@ -101,9 +101,9 @@ def test_the_next_commit_cures_a_table_that_exists(by: str, tmp_path: Path, monk
 
 def test_rows_without_a_time_are_told_from_those_with_one(tmp_path: Path) -> None:
     """A topic may leave out its records' times later: of each file the log says for how many rows."""
-    timed = World(tmp_path, FEW, json_parser(*COLUMNS))
+    timed = World(tmp_path, json_parser(*COLUMNS))
     landed(timed, 0)
-    world = World(tmp_path, FEW, "keep: [timestamp_type, key, value, headers, leader_epoch]", json_parser(*COLUMNS))
+    world = World(tmp_path, "keep: [timestamp_type, key, value, headers, leader_epoch]", json_parser(*COLUMNS))
     world.raw = timed.raw
     landed(world, 6, 12)
     check_filters(world)

@@ -57,7 +57,7 @@ KINDS = {
     "both": f"[dt, hour, {BY_COUNTRY}]",
     "types": "[dt, test, {column: day, values: [2026-01-01, 2026-01-02]}]",
 }
-SHARED = ("time_zone: Europe/Vienna", "compaction: {files: 2}", COUNTRY)
+SHARED = ("time_zone: Europe/Vienna", COUNTRY)
 
 
 def settings(kind: str, *more: str) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def steps(oracle: Oracle, rng: random.Random) -> Iterator[str]:
             oracle.send()
             world.land()
         elif step == "compact":
-            carried_out(world, plan_compaction(world.table))
+            carried_out(world, plan_compaction(world.table, files=2))
         elif step == "rebuild":
             rebuild(world, rng.choice(dates))
         elif step == "whole":

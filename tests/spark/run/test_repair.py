@@ -313,10 +313,10 @@ def test_restore_to_before_a_branch_was_left_brings_its_rows_not_back(tmp_path: 
 
 
 def test_restore_to_before_a_compaction_costs_no_conversion(tmp_path: Path) -> None:
-    world = World(tmp_path, "compaction: {files: 2}")
+    world = World(tmp_path)
     piecemeal(world)
     version, before = table_of(world).version(), world.rows()
-    merge(world)
+    merge(world, files=2)
     table_of(world).restore(version)
     with pytest.raises(TableTampered, match="files that were replaced are live again"):
         plan_ingest(world.table)
@@ -327,10 +327,10 @@ def test_restore_to_before_a_compaction_costs_no_conversion(tmp_path: Path) -> N
 
 def test_the_command_shows_it_and_does_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Spark is started only where there is something to convert."""
-    world = World(tmp_path, "compaction: {files: 2}")
+    world = World(tmp_path)
     piecemeal(world)
     version = table_of(world).version()
-    merge(world)
+    merge(world, files=2)
     table_of(world).restore(version)
     command = ["--topics", str(world.topics_file), "--topic", "orders"]
     assert repair_job.main([*command, "--dry-run"]) == 0
@@ -342,9 +342,9 @@ def test_the_command_shows_it_and_does_it(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_compacted_table_is_made_right_as_well(tmp_path: Path) -> None:
-    world = World(tmp_path, "compaction: {files: 2}")
+    world = World(tmp_path)
     piecemeal(world)
-    merge(world)
+    merge(world, files=2)
     before = world.rows()
     optimize(world)
     update(world)

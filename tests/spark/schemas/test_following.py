@@ -70,10 +70,11 @@ class Followed(World):
     ) -> None:
         self.registry = registry
         self.number = 0
-        source = f"schema: {{registry: {{url: '{registry.url}'}}, subject: orders-value}}"
+        source = "schema: {registry: main, subject: orders-value}"
         framing = [] if any(one.startswith("framing") for one in more) else ["framing: confluent"]
         parser = ", ".join([f"kind: {kind}", source, *framing, *more])
-        super().__init__(root, *settings, f"parser: {{{parser}}}")
+        file = [f"registries: {{main: {{url: '{registry.url}'}}}}"]
+        super().__init__(root, *settings, f"parser: {{{parser}}}", file=file)
 
     def register(self, schema: Any, kind: str = "AVRO") -> None:
         """The newest version; numbers are those of versions and 10."""

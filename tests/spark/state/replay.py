@@ -39,7 +39,10 @@ def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
     return [merged_leaf(job, task) for task in tasks]
 
 
-ROUNDS = Rounds(removed, first, second)
+LEAF = 1 << 10
+"""The size of a leaf in tests, so that a few rows make several."""
+
+ROUNDS = Rounds(removed, first, second, LEAF)
 """All in this process."""
 
 
@@ -83,7 +86,9 @@ def advance(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "StateRun", Run)
-        return run_state(StateTable.open(world.table), Rounds(removed, first_round, second_round), rebuild=rebuild)
+        return run_state(
+            StateTable.open(world.table), Rounds(removed, first_round, second_round, LEAF), rebuild=rebuild
+        )
 
 
 def expire(world: World, at: datetime) -> None:

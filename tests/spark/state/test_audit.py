@@ -34,7 +34,7 @@ def audited(world: World) -> list[StateAudit]:
 @pytest.fixture
 def world(tmp_path: Path, rng: random.Random) -> World:
     """A state of several leaves, with moved and deleted keys."""
-    world = World(tmp_path, "state: {leaf: 1KiB}")
+    world = World(tmp_path, "state: {}")
     for _ in range(3):
         produce(world, rng, count=20, partitions=2)
         world.land()
@@ -121,7 +121,7 @@ def test_a_key_that_was_deleted_is_found(world: World) -> None:
 
 def test_rows_of_expired_dates_are_not_proved(tmp_path: Path, rng: random.Random) -> None:
     """The table has lost their records, which the state outlives; deletions among them as well."""
-    world = World(tmp_path, "state: {leaf: 1KiB}", "retention: {table: 30d, apply: true}")
+    world = World(tmp_path, "state: {}", "retention: {table: 30d, apply: true}")
     put(world, b"stays", b"there", time=40 * DAY)
     put(world, b"gone", b"deleted later, as the offset says", time=40 * DAY)
     produce(world, rng, count=20, partitions=2)

@@ -25,6 +25,7 @@ from tidemark_spark.cli.state import main
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import record_columns
 from tidemark_spark.state.audit import audit_state
+from tidemark_spark.state.run import VERSIONS
 
 MAXWELL = (
     "parser: {kind: json, columns: [{name: type, type: string}, {name: xid, type: int64}, "
@@ -76,7 +77,7 @@ def test_keys_without_confluents_frame(tmp_path: Path) -> None:
 
 
 def test_keys_of_several_columns(tmp_path: Path) -> None:
-    world = World(tmp_path, "state: {key: [country, id], leaf: 1KiB}", PLAIN)
+    world = World(tmp_path, "state: {key: [country, id]}", PLAIN)
     land(world, (None, {"country": "a", "id": 11, "v": 1}), (b"x", {"country": "a1", "id": 1, "v": 2}))
     assert advance(world).keyless == 0
     land(world, (b"y", {"country": "a", "id": 11, "v": 3}), (b"y", {"country": "a", "v": 4}))
@@ -115,7 +116,7 @@ def test_an_order_of_a_column_decides_over_offset_time_and_partition(tmp_path: P
 
 def test_keys_that_an_older_record_outranks_are_counted(tmp_path: Path, rng: random.Random) -> None:
     """However the records came. The count ends once a later record has the greatest order again."""
-    world = World(tmp_path, "state: {order: v, leaf: 1KiB}", PLAIN)
+    world = World(tmp_path, "state: {order: v}", PLAIN)
     land(world, *((b"k%d" % at, {"v": 100 + at, "id": at}) for at in range(8)))
     assert advance(world).outranked_keys == 0
     land(
@@ -135,7 +136,7 @@ def test_keys_that_an_older_record_outranks_are_counted(tmp_path: Path, rng: ran
 
 
 def test_maxwells_envelope(tmp_path: Path) -> None:
-    world = World(tmp_path, "state: {envelope: maxwell, key: id, order: xid, leaf: 1KiB}", MAXWELL)
+    world = World(tmp_path, "state: {envelope: maxwell, key: id, order: xid}", MAXWELL)
 
     def change(word: str, number: int, name: str, xid: int | None) -> tuple[bytes, Any]:
         return b"k", {"type": word, "xid": xid, "data": {"id": number, "name": name}}
@@ -297,7 +298,7 @@ def test_the_hourly_run_passes_over_a_topic_until_every_has_passed(
 
 
 def test_files_with_an_erased_key_go_after_versions_although_nothing_lands(tmp_path: Path) -> None:
-    world = World(tmp_path, "state: {versions: 2h}")
+    world = World(tmp_path, "state: {}")
     land(world, (b"a", 1))
     advance(world)
     table = StateTable.open(world.table)
@@ -308,7 +309,7 @@ def test_files_with_an_erased_key_go_after_versions_although_nothing_lands(tmp_p
     old = names()
     land(world, (b"a", 2))
     advance(world)
-    for after, stays in ((timedelta(hours=1), True), (timedelta(hours=3), False)):
+    for after, stays in ((VERSIONS - timedelta(hours=1), True), (VERSIONS + timedelta(hours=1), False)):
         with as_of(world, after):
             assert advance(world).status == "empty"
         assert (old <= names()) is stays

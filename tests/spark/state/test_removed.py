@@ -28,7 +28,7 @@ DAY = 86_400_000
 PAST_T0 = datetime(2026, 3, 6, 12, tzinfo=UTC)
 """When the date of T0 is past, and a later one is not."""
 
-STATE = "state: {leaf: 1KiB}"
+STATE = "state: {}"
 RETENTION = "retention: {table: 30d, apply: true}"
 SIZES = "parser: {kind: function, function: 'tests.spark.convert.parsing:%s', columns: [{name: size, type: int32}]}"
 
@@ -257,7 +257,7 @@ def test_other_settings_of_keys_need_the_rows_that_retention_removed(world: Worl
     expire(world, PAST_T0)
     other = World(
         tmp_path,
-        "state: {leaf: 1KiB, envelope: debezium}",
+        "state: {envelope: debezium}",
         RETENTION,
         SIZES.replace("size, type: int32", "op, type: string") % "sizes",
     )
@@ -266,7 +266,7 @@ def test_other_settings_of_keys_need_the_rows_that_retention_removed(world: Worl
     ):
         advance(other)
     assert state_rows(world) == before
-    fresh = World(tmp_path, "state: {leaf: 1KiB, table: from_now_on}", RETENTION)
+    fresh = World(tmp_path, "state: {table: from_now_on}", RETENTION)
     fresh.raw = world.raw
     put(fresh, b"new", b"1", time=40 * DAY)
     advance(fresh)

@@ -27,8 +27,8 @@ from tidemark.table.state_table import StateTable
 from tidemark.topics import StateSettings
 from tidemark_spark.state.audit import audit_state
 
-STATE: Final = "state: {leaf: 1KiB}"
-SETTINGS: Final = ((STATE,), (STATE, FUNCTION), (STATE, FUNCTION, "compaction: {files: 3}"))
+STATE: Final = "state: {}"
+SETTINGS: Final = ((STATE,), (STATE, FUNCTION))
 COLUMNS: Final = "parser: {kind: json, columns: [{name: rank, type: int64}, {name: id, type: string}]}"
 CHANGES: Final = (
     "parser: {kind: json, columns: [{name: type, type: string}, {name: xid, type: int64}, "
@@ -135,7 +135,7 @@ class StateSchedule(Schedule):
             self.race,
             self.expire,
             lambda: self.again(lambda: plan_rebuild(table, None)),
-            lambda: self.again(lambda: plan_compaction(table)),
+            lambda: self.again(lambda: plan_compaction(table, files=3)),
             lambda: self.again(lambda: plan_replay(table)),
         ]
         self.rng.choice(steps)()
@@ -158,8 +158,8 @@ class OrderedSchedule(StateSchedule):
     """The order is that of a column, which some records lack; none is deleted."""
 
     settings_of = (
-        ("state: {leaf: 1KiB, order: [rank]}", COLUMNS),
-        ("state: {leaf: 1KiB, key: id, order: rank}", COLUMNS),
+        ("state: {order: [rank]}", COLUMNS),
+        ("state: {key: id, order: rank}", COLUMNS),
     )
     values = tuple(
         json.dumps({"rank": rank, "id": name}).encode() for rank in (None, 1, 2, 3, 4) for name in ("a", "b", None)
@@ -170,7 +170,7 @@ class MaxwellSchedule(StateSchedule):
     """Envelopes of Maxwell's, with keys by record and by column, and with an order or without one."""
 
     settings_of = tuple(
-        (f"state: {{leaf: 1KiB, envelope: maxwell{more}}}", CHANGES)
+        (f"state: {{envelope: maxwell{more}}}", CHANGES)
         for more in ("", ", key: [id]", ", key: [id, name]", ", key: id, order: xid", ", order: [xid]")
     )
     values = (

@@ -31,12 +31,12 @@ def test_the_job_on_spark_and_a_server(
     server = own_buckets()
     for name, value in server.env().items():
         monkeypatch.setenv(name, value)
-    world: World = deployed(server, tmp_path, "state: {leaf: 1KiB}", "raw", "lake")
+    world: World = deployed(server, tmp_path, "state: {}", "raw", "lake")
     for kind in ("rebuild", "merge"):
         for _ in range(3):
             produce(world, rng, count=30, partitions=2)
         world.land()
-        done = on_spark.run("tidemark_spark.cli.state", ["--topics", str(world.topics_file), "--topic", "orders"])
+        done = on_spark.run("tests.spark.state.small_leaves", ["--topics", str(world.topics_file), "--topic", "orders"])
         assert done.code == 0, done.errors[-3000:]
         result = StateResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
         assert (result.status, result.kind) == ("committed", kind)

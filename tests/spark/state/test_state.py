@@ -17,7 +17,7 @@ import pytest
 from typing_extensions import override
 
 from tests.spark.erasing.masked import erase, take_out
-from tests.spark.state.replay import advance, check, first, removed, second, state_rows, status_of
+from tests.spark.state.replay import LEAF, advance, check, first, removed, second, state_rows, status_of
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
@@ -37,11 +37,10 @@ from tidemark_spark.run.driver import run
 from tidemark_spark.state import first_round, last_records, leaf_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, run_state
+from tidemark_spark.state.run import VERSIONS, Rounds, run_state
 from tidemark_spark.state.second_round import placeholders
 from tidemark_spark.vacuum import vacuum
 
-VERSIONS = timedelta(days=1)
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
     "parser: {kind: json, columns: [{name: op, type: string}, {name: id, type: int64, path: after.id}, "
@@ -111,7 +110,7 @@ def values(world: World) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, "state: {leaf: 1KiB}")
+    return World(tmp_path, "state: {}")
 
 
 def test_a_lake_that_has_moved_to_another_prefix_has_its_reserves_there(world: World) -> None:
@@ -591,7 +590,7 @@ def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
 
     world.raw.segment([batch(1, [Record(0, T0, None, b"no key")])])
     world.land()
-    result = run_state(StateTable.open(world.table), Rounds(removed, first, no_second))
+    result = run_state(StateTable.open(world.table), Rounds(removed, first, no_second, LEAF))
     assert (result.status, result.keyless) == ("committed", 1)
     assert advance(world).status == "empty"
     check(world)
@@ -609,16 +608,16 @@ def test_many_keys_become_several_runs_of_a_task(
         found.extend(first(job, tasks))
         return found[-len(tasks) :]
 
-    world = World(tmp_path, "state: {leaf: 1KiB}")
+    world = World(tmp_path, "state: {}")
     for _ in range(3):
         produce(world, rng, count=40)
     world.land()
     monkeypatch.setattr(first_round, "_RUN", 200)
-    run_state(StateTable.open(world.table), Rounds(removed, kept, second))
+    run_state(StateTable.open(world.table), Rounds(removed, kept, second, LEAF))
     check(world)
     by_many = state_rows(world)
     monkeypatch.setattr(first_round, "_RUN", 1 << 20)
-    run_state(StateTable.open(world.table), Rounds(removed, kept, second), rebuild=True)
+    run_state(StateTable.open(world.table), Rounds(removed, kept, second, LEAF), rebuild=True)
     assert state_rows(world) == by_many
     many, single = found
     assert len(many.files) > 1 == len(single.files)

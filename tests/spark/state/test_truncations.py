@@ -34,7 +34,7 @@ def shown(world: World, query: str = "") -> set[bytes]:
 
 def test_a_truncation_of_a_topic_of_one_partition_is_followed(tmp_path: Path, rng: random.Random) -> None:
     """At any place among changes, merged, made again and audited; the view is right before the run and after it."""
-    world = World(tmp_path, "state: {envelope: debezium, leaf: 1KiB}", JSON)
+    world = World(tmp_path, "state: {envelope: debezium}", JSON)
     land(world, row(1), row(2))
     advance(world)
     query = printed(world, "duckdb", *NAMES)

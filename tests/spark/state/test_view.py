@@ -57,7 +57,7 @@ NAMES = ("--table", "records", "--state", "now")
 
 def test_the_view_is_a_replay_to_the_newest_commit(tmp_path: Path, rng: random.Random) -> None:
     """Printed anew or not, before and after runs of the state. Keys stay in their partition, as Kafka's do."""
-    world = World(tmp_path, "state: {leaf: 1KiB}")
+    world = World(tmp_path, "state: {}")
     first = ""
     for turn in range(5):
         for partition in (0, 1):
@@ -160,7 +160,7 @@ def test_fields_and_frames_in_the_sql_of_an_engine_that_does_not_run_here(
 
 @pytest.mark.essential
 def test_the_view_on_spark(tmp_path: Path, rng: random.Random, on_spark: Programs) -> None:
-    world = World(tmp_path, "state: {leaf: 1KiB}")
+    world = World(tmp_path, "state: {}")
     produce(world, rng)
     world.land()
     advance(world)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.state.replay import first, removed, second
+from tests.spark.state.replay import LEAF, first, removed, second
 from tests.spark.state.test_schedules import CHANGES, COLUMNS, STATE, MaxwellSchedule, OrderedSchedule
 from tests.spark.world import World
 from tests.support.paths import ROOT
@@ -32,7 +32,7 @@ print("pandas" in sys.modules)
 TOPICS = (
     ((STATE,), (b"1", b"2", None, None, b"3")),
     ((OrderedSchedule.settings_of[1][0], COLUMNS), OrderedSchedule.values),
-    (("state: {leaf: 1KiB, envelope: maxwell, key: [id, name]}", CHANGES), MaxwellSchedule.values[1:]),
+    (("state: {envelope: maxwell, key: [id, name]}", CHANGES), MaxwellSchedule.values[1:]),
 )
 
 
@@ -55,7 +55,7 @@ def test_a_worker_loads_no_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             records = [Record(at, T0, b"key-%d" % (at // 2), value) for at, value in enumerate(values)]
             world.raw.segment([batch(0, records)], partition)
             world.land()
-            assert run_state(StateTable.open(world.table), Rounds(removed, first_round, second_round)).rows
+            assert run_state(StateTable.open(world.table), Rounds(removed, first_round, second_round, LEAF)).rows
     (tmp_path / "tasks").write_bytes(pickle.dumps(carried_out))
     folders = os.pathsep.join(str(ROOT / folder) for folder in ("include", "spark"))
     command = [sys.executable, "-c", CARRY_OUT, str(tmp_path / "tasks")]

@@ -176,8 +176,8 @@ def test_a_registry_is_asked_for_the_subject(place: Path, server: OwnBuckets) ->
     with serving(registry):
         url = registry.url
         for subject, expected in (("orders-value", (0, "yes")), ("order-value", (1, "no"))):
-            parser = f"{{kind: avro, framing: confluent, schema: {{registry: {{url: '{url}'}}, subject: {subject}}}}}"
-            write(place, server, parser=parser)
+            parser = f"{{kind: avro, framing: confluent, schema: {{registry: main, subject: {subject}}}}}"
+            write(place, server, parser=parser, more=f"registries: {{main: {{url: '{url}'}}}}\n")
             code, found = outcomes(place)
             assert (code, found[f"registry {url}, subject {subject}"]) == expected
     code, found = outcomes(place)
@@ -216,6 +216,7 @@ def offline(place: Path, parser: str = "{kind: bytes}", more: str = "", topics: 
     (place / "shop.pb").write_bytes(descriptors())
     items = "".join(f"- {{topic: t{number}{more}}}\n" for number in range(topics))
     text = f"cluster: east\nraw: {{url: 'file://{place}/raw'}}\nlake: file://{place}/lake\n"
+    text += "registries: {main: {url: 'http://127.0.0.1:1'}}\n"
     (place / "topics.yaml").write_text(f"{text}defaults: {{{defaults or f'parser: {parser}'}}}\ntopics:\n{items}")
     return place
 
@@ -242,9 +243,7 @@ def test_a_parser_that_no_run_could_make_is_a_wrong_file(
 def test_parsers_that_a_run_can_make_pass_offline(tmp_path: Path) -> None:
     for parser in ("{kind: protobuf, descriptors: shop.pb, message: shop.Order}", "{kind: avro, schema: order.avsc}"):
         assert check(offline(tmp_path, parser), "--offline")[::2] == (0, "")
-    followed = (
-        "{kind: avro, framing: confluent, schema: {registry: {url: 'http://127.0.0.1:1'}, subject: orders-value}}"
-    )
+    followed = "{kind: avro, framing: confluent, schema: {registry: main, subject: orders-value}}"
     code, found = outcomes(offline(tmp_path, followed), "--offline")
     assert (code, found) == (0, {"parsers": "not tried"})
 
@@ -278,11 +277,11 @@ def test_a_mistake_in_the_defaults_is_one_line(tmp_path: Path, defaults: str, li
 def test_other_mistakes_have_their_topic(tmp_path: Path) -> None:
     place = offline(tmp_path, topics=2)
     text = (place / "topics.yaml").read_text()
-    (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, overdue: 7"))
+    (place / "topics.yaml").write_text(text.replace("topic: t1", "topic: t1, lateness: 7, freshness: 7"))
     errors = check(place, "--offline")[2].splitlines()
     assert [error.partition("topics.yaml: ")[2].partition(":")[0] for error in errors] == [
         "topics.t1.lateness",
-        "topics.t1.overdue",
+        "topics.t1.freshness",
     ]
 
 

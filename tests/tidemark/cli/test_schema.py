@@ -21,12 +21,13 @@ TOPICS = """
 raw: {url: 'file://ROOT/raw'}
 lake: 'file://ROOT/lake'
 cluster: east
+registries: {main: {url: 'http://127.0.0.1:1'}}
 topics:
   - topic: orders
     parser:
       kind: avro
       framing: confluent
-      schema: {registry: {url: 'http://127.0.0.1:1'}, subject: orders-value}
+      schema: {registry: main, subject: orders-value}
   - topic: plain
 """
 ADDED = SchemaChange(path="vip", kind="added", detail="boolean")

@@ -41,6 +41,12 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def name_registry(place: Path, url: str) -> None:
+    """The topics file has the registry ``main``."""
+    path = place / "topics.yaml"
+    path.write_text(path.read_text().replace("topics:\n", f"registries: {{main: {{url: '{url}'}}}}\ntopics:\n", 1))
+
+
 def stored(place: Path, *values: bytes | None) -> None:
     """The agents have stored records of these values, a second apart."""
     raw = RawBuilder(LocalStore(place / "raw"))
@@ -170,18 +176,24 @@ def test_the_patch_alone_goes_to_standard_output(place: Path) -> None:
 def test_confluents_framing_leads_to_the_schema_of_a_registry(place: Path) -> None:
     values = [struct.pack(">bI", 0, 7) + bytes([2 * at]) + _zigzag(T0 + at * 1000) for at in range(20)]
     stored(place, *values)
-    assert "give --registry URL" in command(place, "orders")[2]
+    assert "give --registry NAME" in command(place, "orders")[2]
     registry = Registry()
     registry.register("orders-value", 7, 1, json.dumps(AVRO))
     with serving(registry):
-        code, text, told = command(place, "orders", "--registry", registry.url, "--output", "json")
+        name_registry(place, registry.url)
+        code, text, told = command(place, "orders", "--registry", "main", "--output", "json")
         assert code == 0, told
         answer = json.loads(text)
         assert answer["event_time"]["candidates"][0]["unit"] == "ms"
         assert answer["parser"]["kind"] == "avro"
         assert answer["trial"]["columns"]["id"] == {"type": "int64", "null": 0}
-        assert "subject: orders-value" in answer["patch"]
-        code, _, told = command(place, "orders", "--registry", registry.url, "--subject", "other")
+        assert "schema: {registry: main, subject: orders-value}" in answer["patch"]
+        code, _, told = command(place, "orders", "--registry", registry.url)
+        assert (code, f"{registry.url} is not one of the `registries` of the topics file; there is main" in told) == (
+            1,
+            True,
+        )
+        code, _, told = command(place, "orders", "--registry", "main", "--subject", "other")
         assert code != 0
         assert "other" in told
 
@@ -217,7 +229,8 @@ def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
     stored(place, *protobuf_orders(), b"\0\0\0\0\x09\x02\x02\xff")
     registry = protobuf_registry()
     with serving(registry):
-        asked = (place, "orders", "--registry", registry.url, "--output", "json")
+        name_registry(place, registry.url)
+        asked = (place, "orders", "--registry", "main", "--output", "json")
         code, text, told = command(*asked)
         assert code == 0, told
         answer = json.loads(text)
@@ -232,7 +245,7 @@ def test_protobuf_is_read_by_the_schema_of_a_registry(place: Path) -> None:
         assert types["paid"] == "struct<cents: int64>"
         for part in ("kind: protobuf", "message: shop.Order", "framing: confluent", "subject: orders-value"):
             assert part in answer["patch"]
-        code, _, told = command(place, "orders", "--registry", registry.url, "--write")
+        code, _, told = command(place, "orders", "--registry", "main", "--write")
         assert code == 0, told
         assert load_topics(place / "topics.yaml").topic("orders").parser.kind == "protobuf"
 
@@ -284,7 +297,8 @@ def test_protobuf_that_cannot_be_read_by_a_registry_is_refused(
     stored(place, *protobuf_orders())
     registry = protobuf_registry(kind)
     with serving(registry):
-        code, _, said = command(place, "orders", "--registry", registry.url, *arguments)
+        name_registry(place, registry.url)
+        code, _, said = command(place, "orders", "--registry", "main", *arguments)
     assert code != 0
     assert told in said
 

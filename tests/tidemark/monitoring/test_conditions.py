@@ -260,7 +260,7 @@ def gone(*indexes: WatermarkIndex) -> list[Condition]:
     leading: dict[int, LeaderEntry] = {}
     for one in indexes:
         leading |= {item.partition: LeaderEntry(one.broker, item) for item in one.entries}
-    return list(deployment_conditions.agents_gone("east", indexes, leading.values(), 3 * MINUTE, NOW + 10 * MINUTE))
+    return list(deployment_conditions.agents_gone("east", indexes, leading.values(), NOW + 10 * MINUTE))
 
 
 def test_a_silent_agent_is_gone_only_while_nobody_else_leads_its_partitions() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.kafka_log import scan_batches
+from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observe_cluster import ClusterLook, look
@@ -149,9 +150,16 @@ def test_a_topic_is_late_by_the_tables_own_log_and_never_by_a_copy(world: World)
     assert "late/kafka-1/orders" in look_again
 
 
-def test_a_new_topic_has_five_minutes_for_its_first_rows(world: World) -> None:
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets agents be silent for so many minutes before they are gone."""
+    return lambda minutes: monkeypatch.setattr(deployment_conditions, "AGENT_GONE", minutes * MINUTE)
+
+
+def test_a_new_topic_has_five_minutes_for_its_first_rows(world: World, silent: Callable[[int], None]) -> None:
     topics = [{**topic, "freshness": "20s"} for topic in _topics(world)["topics"]]
-    world.write_topics(**{**_topics(world), "topics": topics, "watch": {"agent_gone": "2h"}})
+    world.write_topics(**{**_topics(world), "topics": topics})
+    silent(120)
     waits = entry("orders", 0, 0, log_end=100).model_copy(update={"oldest_unstored": 400.0})
     world.put_index(waits)
     assert keys(world) == keys(world, 4) == []
@@ -178,7 +186,7 @@ def test_what_is_only_packed_is_seen_to_wait(world: World) -> None:
     assert "late/kafka-1/orders" in keys(world, 20)
 
 
-def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
+def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World, silent: Callable[[int], None]) -> None:
     landed(world)
     held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})
 
@@ -191,16 +199,16 @@ def test_a_rotated_segment_that_is_not_uploaded_is_stuck(world: World) -> None:
     def datetime_of(minute: int) -> datetime:
         return utc_now() + minute * MINUTE
 
-    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "2h"}})
+    silent(120)
     assert at(0, held) == []
     assert at(16, held) == ["stuck/kafka-1/orders/0-0"]
     assert at(17, entry("orders", 0, 200).model_copy(update={"active_base_offset": 200})) == []
 
 
-def test_what_a_silent_agent_has_stuck_stays_open(world: World) -> None:
+def test_what_a_silent_agent_has_stuck_stays_open(world: World, silent: Callable[[int], None]) -> None:
     landed(world)
     held = entry("orders", 0, 100).model_copy(update={"active_base_offset": 200, "log_end_offset": 300})
-    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "20m"}})
+    silent(20)
     world.put_index(held)
     assert [keys(world, minute) for minute in (0, 16)] == [[], ["stuck/kafka-1/orders/0-0"]]
     assert keys(world, 21) == ["agent_gone/kafka-1/1", "stuck/kafka-1/orders/0-0"]
@@ -262,18 +270,20 @@ def test_a_failed_audit_by_its_verdict(world: World, monkeypatch: pytest.MonkeyP
     assert keys_of.verdict("orders") not in requests.gets
 
 
-def test_a_silent_agent_is_gone_until_it_writes_again(world: World) -> None:
+def test_a_silent_agent_is_gone_until_it_writes_again(world: World, silent: Callable[[int], None]) -> None:
     world.put_index(entry("orders", 0, 100), broker=4)
     landed(world)
     assert keys(world, 2) == []
     assert keys(world, 4) == ["agent_gone/kafka-1/4"]
     world.put_index(entry("orders", 0, 100, epoch=1), broker=5)
     assert keys(world, 5) == ["agent_gone/kafka-1/5"]  # who leads it now, and is as silent
-    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "1h"}})
+    silent(60)
     assert keys(world, 6) == []
 
 
-def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_again(world: World) -> None:
+def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_again(
+    world: World, silent: Callable[[int], None]
+) -> None:
     key, kept = "s3://raw/_heads/kafka-1/4.json", "_damaged/kafka-1/4/0123.head"
     damaged = DamagedHead(key=key, rule="object: Invalid JSON", found_at=NOW - MINUTE)
     landed(world)
@@ -290,7 +300,7 @@ def test_a_damaged_head_is_told_of_until_some_time_after_its_agent_has_made_it_a
     assert found.revision == 2, "people hear of it"
     world.raw.put(world.control.index(4), b"not an index")
     assert "head/kafka-1/4" in keys(world, 2), "nobody knows"
-    world.write_topics(**{**_topics(world), "watch": {"agent_gone": "1h"}})
+    silent(60)
     world.put_index(served, broker=4, damaged_heads=[made])
     assert keys(world, 14) == ["head/kafka-1/4"]
     assert keys(world, 15) == []

@@ -38,11 +38,14 @@ def rows_of(
     return pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
 
 
-def topic_of(parser: str, directory: Path = Path()) -> TopicSettings:
-    """The settings of a topic whose ``parser`` is this YAML, in a topics file in ``directory``."""
+def topic_of(parser: str, directory: Path = Path(), registry: str = "url: 'http://r'") -> TopicSettings:
+    """The settings of a topic whose ``parser`` is this YAML, in a topics file in ``directory``.
+
+    The file has the one registry ``main``, with these keys.
+    """
     indented = parser.strip("\n").replace("\n", "\n      ")
     text = (
-        "cluster: c\nraw: {url: s3://raw}\nlake: s3://lake\n"
+        f"cluster: c\nraw: {{url: s3://raw}}\nlake: s3://lake\nregistries: {{main: {{{registry}}}}}\n"
         f"topics:\n  - topic: orders\n    parser:\n      {indented}\n"
     )
     return parse(Deployment, text, str(directory / "topics.yaml"), {}).topics[0]

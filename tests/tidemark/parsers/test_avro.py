@@ -86,9 +86,9 @@ def framed(number: int, data: bytes) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + data
 
 
-def avro(directory: Path, schema: Any, more: str = "") -> Parser:
+def avro(directory: Path, schema: Any, more: str = "", **registry: str) -> Parser:
     (directory / "orders.avsc").write_text(json.dumps(schema))
-    return parser_of(topic_of(f"kind: avro\nschema: orders.avsc\n{more}", directory).parser, "orders")
+    return parser_of(topic_of(f"kind: avro\nschema: orders.avsc\n{more}", directory, **registry).parser, "orders")
 
 
 def test_each_type_is_read(tmp_path: Path) -> None:

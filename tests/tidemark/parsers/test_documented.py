@@ -16,9 +16,11 @@ import yaml
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from tests.tidemark.parsers.support import records, rows_of, topic_of
+from tidemark.config import parse
 from tidemark.errors import ConfigError
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.factory import PARSERS, parser_of
+from tidemark.topics import Deployment
 
 PAGE = Path(__file__).parents[3] / "docs" / "topics.md"
 EXAMPLES = {
@@ -120,19 +122,27 @@ def test_each_kind_has_an_example() -> None:
         ("{kind: json, columns: [{name: a, type: string}], event_time: {field: a}}", "neither a time nor"),
         ("{kind: avro, schema: nowhere.avsc}", r"avro\.schema: .*nowhere.avsc cannot be read"),
         (
-            "{kind: avro, framing: confluent, schema: {registry: {url: nowhere}, subject: x}}",
-            r"avro\.schema\.registry\.url: .*but it is 'nowhere'",
+            "{kind: avro, framing: confluent, schema: {registry: mine, subject: x}}",
+            r"avro\.schema\.registry: mine is not one of the file's `registries`; there is main",
         ),
-        ("{kind: avro, schema: {registry: {url: 'http://r'}, subject: x}}", "needs framing: confluent"),
+        (
+            "{kind: avro, framing: confluent, schema: good.avsc, registry: mains}",
+            r"avro\.registry: mains is not one of the file's `registries`; did you mean main\?",
+        ),
+        (
+            "{kind: avro, framing: confluent, schema: good.avsc, registry: {url: 'http://r'}}",
+            r"avro\.registry: must be the name of one of the file's `registries`",
+        ),
+        ("{kind: avro, schema: {registry: main, subject: x}}", "needs framing: confluent"),
         ("{kind: protobuf, message: A}", "needs either descriptors, a file, or schema"),
         (
-            "{kind: json, columns: [{name: a, type: string}], schema: {registry: {url: 'http://r'}, subject: x}}",
+            "{kind: json, columns: [{name: a, type: string}], schema: {registry: main, subject: x}}",
             "has either",
         ),
         ("{kind: avro, schema: bad.avsc}", "bad.avsc is not valid JSON"),
         ("{kind: avro, schema: enum.avsc}", "must be the schema of a record"),
         ("{kind: avro, schema: dt.avsc}", "'dt': dt is the table's own"),
-        ("{kind: avro, schema: good.avsc, framing: confluent}", "needs either registry.url or schemas"),
+        ("{kind: avro, schema: good.avsc, framing: confluent}", "needs either registry, a name, or schemas"),
         ("{kind: avro, schema: good.avsc, schemas: .}", "must be named by a schema's number"),
         ("{kind: protobuf, descriptors: nowhere.pb, message: a.B}", r"descriptors: .*nowhere.pb cannot be read"),
         ("{kind: function, function: sizes, columns: [{name: a, type: int8}]}", r"function\.function: "),
@@ -152,3 +162,36 @@ def test_every_error_of_the_settings_names_field_and_rule(tmp_path: Path, text: 
     with pytest.raises(ConfigError, match=message) as caught:
         topic_of(text, tmp_path)
     assert f"{tmp_path}/topics.yaml: topics.orders.parser" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("registries", "problem"),
+    [
+        ("{main: {url: nowhere}}", r"registries\.main\.url: .*but it is 'nowhere'"),
+        ("{main: {url: 'http://r', auht: basic}}", r"registries\.main\.auht: is not a known key; did you mean auth\?"),
+        ("{main: {url: 'http://r'}, other: {}}", r"registries\.other\.url: is required"),
+    ],
+)
+def test_a_wrong_registry_is_the_only_error(tmp_path: Path, registries: str, problem: str) -> None:
+    """The topics that refer to it, or to another one, have none of their own."""
+    parser = "{kind: json, framing: confluent, schema: {registry: main, subject: x}}"
+    topics = "".join(f"  - topic: t{number}\n    parser: {parser}\n" for number in range(3))
+    text = f"cluster: c\nraw: {{url: s3://raw}}\nlake: s3://lake\nregistries: {registries}\ntopics:\n{topics}"
+    with pytest.raises(ConfigError, match=problem) as caught:
+        parse(Deployment, text, str(tmp_path / "topics.yaml"), {})
+    assert len(caught.value.problems) == 1
+
+
+def test_a_registry_counts_by_its_address_and_not_by_its_name_or_the_way_to_it() -> None:
+    """Rows depend on the schemas that it has: the digest of a topic's settings covers its URL alone."""
+    parser = "kind: json\nschema: {registry: NAME, subject: x}"
+
+    def digest(name: str, registry: str) -> str:
+        text = parser.replace("NAME", name).replace("\n", "\n      ")
+        topics = f"topics:\n  - topic: orders\n    parser:\n      {text}\n"
+        rest = f"lake: s3://lake\n{topics}registries: {{{name}: {{{registry}}}}}\n"
+        return parse(Deployment, f"cluster: c\nraw: {{url: s3://raw}}\n{rest}", "topics.yaml", {}).topics[0].digest
+
+    known = digest("main", "url: 'https://r'")
+    assert digest("shop", "url: 'https://r', auth: basic, variables: TIDEMARK_REGISTRY_SHOP") == known
+    assert digest("main", "url: 'https://other'") != known

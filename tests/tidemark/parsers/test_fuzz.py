@@ -149,7 +149,7 @@ KINDS: dict[str, tuple[str, Callable[[random.Random], bytes]]] = {
     "json parts": ("kind: json\ncolumns: [{name: tags, type: json}, {name: ratio, type: 'decimal(9,2)'}]", _json),
     "avro": ("kind: avro\nschema: orders.avsc", _avro),
     "avro and files": (_FRAMED_AVRO + "schemas: ids", lambda rng: _in_frame(rng, _avro(rng))),
-    "avro and a registry": (_FRAMED_AVRO + "registry: {url: 'URL'}", lambda rng: _in_frame(rng, _avro(rng))),
+    "avro and a registry": (_FRAMED_AVRO + "registry: main", lambda rng: _in_frame(rng, _avro(rng))),
     "protobuf": (_PROTOBUF, _protobuf),
     "protobuf in frames": (
         _PROTOBUF + "framing: confluent",
@@ -189,7 +189,7 @@ def test_hostile_bytes_give_rows_or_refusals(
             continue
         (tmp_path / "ids" / f"{number}.avsc").write_text(schema)
     with serving(registry):
-        settings = topic_of(text.replace("URL", registry.url), tmp_path).parser
+        settings = topic_of(text, tmp_path, f"url: '{registry.url}'").parser
 
         def work() -> Counter[str]:
             pa.set_memory_pool(pa.system_memory_pool())  # the usual one reserves addresses that it does not use

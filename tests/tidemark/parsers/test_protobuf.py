@@ -85,10 +85,10 @@ def order(**fields: Any) -> bytes:
     return found
 
 
-def protobuf(directory: Path, file: FileDescriptorProto, message: str, more: str = "") -> Parser:
+def protobuf(directory: Path, file: FileDescriptorProto, message: str, more: str = "", **registry: str) -> Parser:
     (directory / "set.pb").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
     text = f"kind: protobuf\ndescriptors: set.pb\nmessage: {message}\n{more}"
-    return parser_of(topic_of(text, directory).parser, "orders")
+    return parser_of(topic_of(text, directory, **registry).parser, "orders")
 
 
 FIELDS: dict[str, Any] = {

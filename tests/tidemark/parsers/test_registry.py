@@ -51,7 +51,7 @@ def server() -> Iterator[Registry]:
 
 
 def reader(directory: Path, server: Registry, more: str = "") -> Parser:
-    return avro(directory, V2, f"framing: confluent\nregistry: {{url: '{server.url}'{more}}}")
+    return avro(directory, V2, "framing: confluent\nregistry: main", registry=f"url: '{server.url}'{more}")
 
 
 def reason(parser: Parser, number: int) -> str:
@@ -150,11 +150,11 @@ def test_an_answer_that_is_cut_ends_the_task(tmp_path: Path, server: Registry) -
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        ((404, b"<html>not here</html>"), r"registry\.url: .* answered by 404 without an error code"),
-        ((400, b""), r"registry\.url: .* answered by 400 without an error code"),
-        ((307, b"http://127.0.0.1:1/schemas/ids/9"), r"registry\.url: .* redirect \(307\)"),
-        ((401, {"error_code": 401}), r"registry\.auth: the registry answers 401: set auth"),
-        ((403, {"error_code": 40301}), r"registry\.auth: the registry answers 403"),
+        ((404, b"<html>not here</html>"), r"registries\.\*\.url: .* answered by 404 without an error code"),
+        ((400, b""), r"registries\.\*\.url: .* answered by 400 without an error code"),
+        ((307, b"http://127.0.0.1:1/schemas/ids/9"), r"registries\.\*\.url: .* redirect \(307\)"),
+        ((401, {"error_code": 401}), r"registries\.\*\.auth: the registry answers 401: set auth"),
+        ((403, {"error_code": 40301}), r"registries\.\*\.auth: the registry answers 403"),
     ],
 )
 def test_what_is_of_the_settings_is_an_error_of_the_configuration(
@@ -181,7 +181,7 @@ def test_references_are_resolved(tmp_path: Path, server: Registry) -> None:
     table = V2 | {
         "fields": [*V2["fields"], {"name": "p", "type": ["null", part | {"fields": [{"name": "size", "type": size}]}]}]
     }
-    parser = avro(tmp_path, table, f"framing: confluent\nregistry: {{url: '{server.url}'}}")
+    parser = avro(tmp_path, table, "framing: confluent\nregistry: main", registry=f"url: '{server.url}'")
     assert records(parser.parse(rows_of([framed(9, b"\x02\x0a")]))) == [{"a": 1, "p": {"size": {"cm": 5}}}]
     server.replies["/subjects/loop/versions/1"] = (
         200,
@@ -294,7 +294,9 @@ def test_secrets_come_from_the_connection_that_the_settings_name(
     assert records(parser.parse(rows_of([GOOD]))) == [{"a": 2}]
 
     server.authorization = "Bearer another"
-    with pytest.raises(ConfigError, match=r"registry\.connection: the registry answers 401 to what shop") as failed:
+    with pytest.raises(
+        ConfigError, match=r"registries\.\*\.connection: the registry answers 401 to what shop"
+    ) as failed:
         parser.parse(rows_of([framed(1, b"")]))
     assert SECRET not in str(failed.value)
 
@@ -330,7 +332,7 @@ def test_a_registry_with_a_certificate_of_its_own(tmp_path: Path) -> None:
     with serving(Registry(), certificate) as there:
         there.schema(2, V2)
         assert records(reader(tmp_path, there, f", ca_file: {authority.name}").parse(rows_of([GOOD]))) == [{"a": 2}]
-        with pytest.raises(ConfigError, match=r"registry\.ca_file: the registry's certificate is not trusted"):
+        with pytest.raises(ConfigError, match=r"registries\.\*\.ca_file: the registry's certificate is not trusted"):
             reader(tmp_path, Registry(url=there.url + "/")).parse(rows_of([framed(3, b"")]))
 
 
@@ -351,7 +353,7 @@ def test_a_registry_with_a_certificate_of_its_own(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_right_are_refused(tmp_path: Path, more: str, words: str) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ConfigError, match=words):
-        avro(tmp_path, V2, f"framing: confluent\nregistry: {{{more}}}")
+        avro(tmp_path, V2, "framing: confluent\nregistry: main", registry=more)
 
 
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
@@ -388,7 +390,9 @@ def test_a_header_names_the_message_of_a_protobuf_file(tmp_path: Path, server: R
     file = order_file()
     text = base64.b64encode(file.SerializeToString()).decode()
     server.replies[f"/schemas/guids/{GUID}?format=serialized"] = 200, {"schema": text, "schemaType": "PROTOBUF"}
-    parser = protobuf(tmp_path, file, "shop.Order", f"framing: confluent\nregistry: {{url: '{server.url}'}}")
+    parser = protobuf(
+        tmp_path, file, "shop.Order", "framing: confluent\nregistry: main", registry=f"url: '{server.url}'"
+    )
     value = order(id=5)
     headers = [[in_header(GUID, b"\x02\x02")], [in_header(GUID)], [in_header(GUID, b"\x00")]]
     parsed = parser.parse(rows_of([value] * 3, headers=headers))

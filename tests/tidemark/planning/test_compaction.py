@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from tidemark.planning.maintenance import compaction
-from tidemark.planning.maintenance.compaction import PlacedFile, bounded, groups
-from tidemark.topics import Compaction
+from tidemark.planning.maintenance.compaction import PlacedFile, Wanted, bounded, groups
 
 DT = "2026-02-02"
 MIB = 1 << 20
-SETTINGS = Compaction(target=128 * MIB, files=4)
+SETTINGS = Wanted(128 * MIB, files=4)
 
 
 def files(*sizes: int, partition: int = 0, dt: str = DT, incarnation: int = 0, below: str = "") -> list[PlacedFile]:
@@ -88,7 +87,7 @@ def test_files_that_come_to_an_open_date_are_seldom_written_again() -> None:
 
 def test_of_a_day_of_landings_that_are_merged_each_hour_few_files_stay(rng: random.Random) -> None:
     """However many landings an hour has."""
-    settings = Compaction(files=2)
+    settings = Wanted(128 * MIB, files=2)
     sizes: list[int] = []
     for _ in range(24):
         sizes += [rng.randint(1, 9) for _ in range(rng.choice([0, 1, 2, 5, 60, 240]))]

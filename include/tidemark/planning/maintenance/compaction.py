@@ -2,9 +2,9 @@
 
 Neighbours are files of one folder, incarnation and partition that follow one another by first offset. A file of at
 least half the target stays as it is, and no merged file exceeds the target by much. In a closed date, any two
-neighbours are merged. An open date still gets files: there, neighbours are merged once a partition has as many small
-files as the topic's settings say. A merge takes that many files or fills the target, and the merged file must be at
-least twice as large as its largest part. So no row is written again more often than its file can double.
+neighbours are merged. An open date still gets files: there, neighbours are merged once a partition has
+:data:`OPEN_FILES` small files. A merge takes that many files or fills the target, and the merged file must be at least
+twice as large as its largest part. So no row is written again more often than its file can double.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from tidemark.planning.common import following
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.tampering import check_untampered
-from tidemark.topics import Compaction
+
+OPEN_FILES: Final = 32
+"""The least number of small files of a partition in an open date that are merged: an hour of landings by the minute
+leaves more, and a reader opens as few."""
 
 TASK_FILES: Final = 1000
 """The most files that are merged into one."""
@@ -52,12 +55,19 @@ class PlacedFile(NamedTuple):
     size: int
 
 
+class Wanted(NamedTuple):
+    """The files to make: of up to ``target`` bytes; in an open date, of ``files`` small ones at least."""
+
+    target: int
+    files: int = OPEN_FILES
+
+
 def plan_compaction(
-    table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int | None = None
+    table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int = OPEN_FILES
 ) -> RunPlan:
     """The merges of files of ``dates`` (ISO), or of all dates if None; empty if there are none.
 
-    ``files`` overrides the topic's setting for the number of small files of an open date that are merged.
+    In an open date, partitions with ``files`` small files are merged.
 
     Raises:
         ContinuityError: evidence does not account for all rows of a file.
@@ -67,15 +77,13 @@ def plan_compaction(
     live = live_files(delta) if delta is not None else []
     check_untampered(table, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
-    settings = table.topic.compaction
-    if files is not None:
-        settings = settings.model_copy(update={"files": files})
-    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, settings)
+    wanted = Wanted(table.topic.compaction.target, files)
+    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, wanted)
     placed = []
     if candidates:  # evidence is read from the store only if there is something to place
         evidence = EffectiveEvidence(table, ledger, {file.path: file for file in live})
         placed = _placed(evidence, table, candidates)
-    chosen = bounded(groups(placed, closed, settings))
+    chosen = bounded(groups(placed, closed, wanted))
     return RunPlan(
         **following(table, ledger, attempt),
         kind="compact",
@@ -86,18 +94,16 @@ def plan_compaction(
     )
 
 
-def groups(
-    files: Iterable[PlacedFile], closed: Collection[str], settings: Compaction
-) -> Iterator[tuple[PlacedFile, ...]]:
+def groups(files: Iterable[PlacedFile], closed: Collection[str], wanted: Wanted) -> Iterator[tuple[PlacedFile, ...]]:
     """The files to merge, each group into one: by date and folder, incarnation, partition and offset."""
     for key, part in groupby(sorted(files), key=lambda file: file[:4]):
         is_closed = key[0] in closed
         neighbours = list(part)
-        if sum(_is_small(file.size, settings) for file in neighbours) < _least(is_closed, settings):
+        if sum(_is_small(file.size, wanted) for file in neighbours) < _least(is_closed, wanted):
             continue
-        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, settings)):
+        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, wanted)):
             if small:
-                yield from _packed(list(run), is_closed, settings)
+                yield from _packed(list(run), is_closed, wanted)
 
 
 def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
@@ -113,25 +119,25 @@ def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, 
     return chosen
 
 
-def _is_small(size: int, settings: Compaction) -> bool:
-    return 2 * size < settings.target
+def _is_small(size: int, wanted: Wanted) -> bool:
+    return 2 * size < wanted.target
 
 
-def _least(is_closed: bool, settings: Compaction) -> int:
-    return 2 if is_closed else settings.files
+def _least(is_closed: bool, wanted: Wanted) -> int:
+    return 2 if is_closed else wanted.files
 
 
-def _packed(run: Sequence[PlacedFile], is_closed: bool, settings: Compaction) -> Iterator[tuple[PlacedFile, ...]]:
+def _packed(run: Sequence[PlacedFile], is_closed: bool, wanted: Wanted) -> Iterator[tuple[PlacedFile, ...]]:
     """The groups of neighbouring small files."""
     start = 0
     while start < len(run):
-        end = _filled(run, start, settings.target)
+        end = _filled(run, start, wanted.target)
         sizes = [file.size for file in run[start:end]]
         if not is_closed and 2 * max(sizes) > sum(sizes):
             start += sizes.index(max(sizes)) + 1
             continue
         is_full = end < len(run)
-        if len(sizes) >= (2 if is_full else _least(is_closed, settings)):
+        if len(sizes) >= (2 if is_full else _least(is_closed, wanted)):
             yield tuple(run[start:end])
         start = end
 
@@ -148,11 +154,11 @@ def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
     return end
 
 
-def _candidates(live: Iterable[LiveFile], closed: Collection[str], settings: Compaction) -> dict[str, LiveFile]:
+def _candidates(live: Iterable[LiveFile], closed: Collection[str], wanted: Wanted) -> dict[str, LiveFile]:
     """The files of folders with enough small files, so that evidence need not be read for the other folders."""
     files = list(live)
-    small = Counter(file.folder for file in files if _is_small(file.size, settings))
-    return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, settings)}
+    small = Counter(file.folder for file in files if _is_small(file.size, wanted))
+    return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, wanted)}
 
 
 def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:

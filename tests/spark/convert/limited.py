@@ -1,0 +1,24 @@
+"""A job with the limits of tests: ``limited.py JOB MEMORY SECONDS RATE``, then the job's own arguments."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from unittest.mock import patch
+
+from tidemark_spark.model import StepLimits
+
+
+def main(job: str, memory: str, seconds: str, rate: str, *arguments: str) -> int:
+    """Run the job, whose topic has the limit of a batch."""
+
+    def limits(batch: int) -> StepLimits:
+        return StepLimits(batch, int(memory), float(seconds), int(rate))
+
+    with patch.object(StepLimits, "of", limits):
+        code: int = importlib.import_module(f"tidemark_spark.cli.{job}").main(arguments)
+        return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
