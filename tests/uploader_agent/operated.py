@@ -52,7 +52,7 @@ class Operated:
             "retry_cap": "20ms",
             "log": {"format": "json"},
         }
-        self.configure(**own, **settings)
+        self.configure(**{**own, **settings})
 
     def configure(self, **settings: Any) -> None:
         """Change settings, and what is tuned at the next start."""
