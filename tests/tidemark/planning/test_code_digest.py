@@ -31,6 +31,7 @@ BESIDE = {
     "tidemark.raw",
     "tidemark.retry",
     "tidemark.schemas",
+    "tidemark.storage",
     "tidemark.store",
     "tidemark.table",
     "tidemark.timestamps",
