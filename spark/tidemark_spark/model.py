@@ -33,7 +33,7 @@ class StepLimits:
     ``batch`` bounds the bytes of a batch's records when decompressed, ``memory`` the bytes that decoding, parsing and
     writing take beyond what the process has when it begins. ``seconds``, plus the time of the bytes at hand at ``rate``
     bytes a second, bounds the processor time of decoding or parsing them; it may take six times as long while a process
-    waits. The slowest parser that anybody could want is faster by far, and a record that hangs is found soon.
+    waits. No parser of use is that slow, and a record that hangs one is found soon.
     """
 
     batch: int
