@@ -60,6 +60,8 @@ class Oracle:
         self.was_damaged = False
         """Whether any head was ever damaged."""
         self._damaged: set[int] = set()
+        self._joined_damage: set[EntryKey] = set()
+        """The leaderships that may have read a head while it was damaged, and so do not know what it names."""
         self._named: dict[PartitionOfId, dict[tuple[str, int], Range]] = {}
         """The ranges that heads have ever named of a partition."""
         self._largest: dict[tuple[str, int, int, int], bytes] = {}
@@ -210,7 +212,9 @@ class Oracle:
         """Compare what is new in a head with the logs: its packs must be stored, with batches that were committed."""
         self.heads += 1
         before, self.tails[broker] = self.tails[broker], head.by_key
-        self._damaged.discard(broker)
+        if broker in self._damaged:
+            self._damaged.discard(broker)
+            self._joined_damage |= {_leadership(partition) for partition in self._partitions()}
         for key, entry in head.by_key.items():
             if before.get(key) == entry:
                 continue
@@ -296,7 +300,8 @@ class Oracle:
     def _false_ends(self, entry: IndexEntry, partition: Partition) -> Iterator[str]:
         """What is said to be stored and is not, and what former leaders had packed and is not said to be stored.
 
-        What a deposed leader packs before it notices, its successor may not know.
+        What a deposed leader packs before it notices, its successor may not know; nor what a head names that was
+        damaged when the successor read it. It knows once it has sealed it.
         """
         assert self.store is not None
         missing = Intervals([(0, entry.least_stored_end)]) - self._done(partition, self.store)
@@ -304,6 +309,8 @@ class Oracle:
             missing = missing - _sealed(partition, self.store) - self._packed(partition, self.store)
         if missing:
             yield f"{missing} is neither sealed nor packed nor in a gap"
+        if _leadership(partition) in self._joined_damage:
+            return
         began = next(moment.since for moment in partition.led.history if moment.leader_epoch == entry.leader_epoch)
         former = self._packed(partition, self.store, before=entry.leader_epoch, until=began)
         end = former.contiguous_from(entry.next_offset)
@@ -434,6 +441,10 @@ def _shared(lineage: Lineage, replica: Replica, end: int) -> int:
     """How much below ``end`` of what has that lineage is of a replica's log."""
     at = lineage.divergence(replica.epochs, end)
     return end if at is None else at
+
+
+def _leadership(partition: Partition) -> EntryKey:
+    return EntryKey(partition.kafka_id, partition.at.partition, partition.leader_epoch)
 
 
 def _sealed(partition: Partition, store: SimulatedStore) -> Intervals:
