@@ -58,7 +58,7 @@ AGENT: Final = (
         "uploader_agent/partitions/led_partition.py",
         "            self.uploader.doubt()\n            self.packed.trust",
         "            self.packed.trust",
-        (f"{_HISTORY}::test_what_was_only_packed_is_compared_as_well",),
+        (f"{_HISTORY}::test_a_restored_disk_stops_the_partition_and_says_where_it_parts",),
     ),
     Mutant(
         "packs of another history are compared before the log is sealed over them",

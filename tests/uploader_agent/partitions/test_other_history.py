@@ -234,10 +234,10 @@ def test_it_goes_on_by_itself_once_the_histories_agree(world: World) -> None:
 
 
 def test_segments_of_the_other_history_are_held(world: World) -> None:
-    """They are the only copy."""
+    """They are the only copy, although the store has other batches at these offsets."""
     world.disk.partition().fill(0, 100, end=200)
     world.once()
-    restored(world, 0, 100, 250, at=120, end=300)
+    restored(world, 0, 100, 150, at=120, end=300)
     with told(world, scan_interval="20ms") as agent:
         wait_until(lambda: [one.base_offset for one in agent.hold.segments(T, ID)] == [100], what="the hold")
 
