@@ -7,16 +7,8 @@ from typing import Final
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION
-from tidemark.formats.raw.manifest import (
-    ObjectSum,
-    SegmentManifest,
-)
-from tidemark.kafka_log import (
-    Lineage,
-    OpenTransaction,
-    carry_forward,
-    scan_batches,
-)
+from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.kafka_log import Lineage, OpenTransaction, carry_forward, scan_batches
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo

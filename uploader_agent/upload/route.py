@@ -8,14 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tidemark.formats.keys import SegmentName, TopicPartition
-from tidemark.formats.raw.manifest import (
-    ObjectSum,
-    Origin,
-    PackedPart,
-    SegmentDamage,
-    SegmentManifest,
-    last_batch_of,
-)
+from tidemark.formats.raw.manifest import ObjectSum, Origin, PackedPart, SegmentDamage, SegmentManifest, last_batch_of
 from tidemark.kafka_log import Lineage, SegmentSummary
 from tidemark.storage import PartitionStore
 from uploader_agent import __version__

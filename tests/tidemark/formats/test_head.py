@@ -17,14 +17,7 @@ from tests.tidemark.remote.world import Counting
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import canonical
-from tidemark.formats.raw.head import (
-    MOST_ENTRY_BYTES,
-    EntryKey,
-    Head,
-    HeadEntry,
-    entry_json,
-    render,
-)
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, EntryKey, Head, HeadEntry, entry_json, render
 from tidemark.formats.raw.pack import RangePointer
 from tidemark.raw.heads import DamagedVersion, find_head, read_head
 from tidemark.storage import ClusterStore

@@ -9,13 +9,7 @@ import pytest
 
 from tests.support.txn_index import txn_entries
 from tests.tidemark.kafka_log.build import Record, batch, marker, transactional
-from tidemark.kafka_log import (
-    OpenTransaction,
-    confirms_cut,
-    parse_offset_index,
-    parse_time_index,
-    scan_batches,
-)
+from tidemark.kafka_log import OpenTransaction, confirms_cut, parse_offset_index, parse_time_index, scan_batches
 from tidemark.kafka_log.indexes import DerivedIndexes
 
 T0 = 1_770_000_000_000

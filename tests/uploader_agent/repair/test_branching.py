@@ -10,17 +10,7 @@ import pytest
 from tests.support.waiting import wait_until
 from tests.uploader_agent.fakes import CLUSTER, ID, FakePartition, T, World, records
 from tests.uploader_agent.packs import reader
-from tests.uploader_agent.packs.packing import (
-    FRESHNESS,
-    append,
-    care,
-    entries,
-    error,
-    pack_once,
-    packs,
-    seals,
-    tick,
-)
+from tests.uploader_agent.packs.packing import FRESHNESS, append, care, entries, error, pack_once, packs, seals, tick
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import SegmentName
