@@ -76,12 +76,16 @@ def avro(change: dict[str, Any]) -> bytes:
 
 
 def produce(world: World, rng: random.Random, count: int = 8, partitions: int = 1) -> None:
-    """A segment of upserts and deletions of random keys, with times that do not ascend."""
+    """A segment of upserts and deletions of random keys, with times that do not ascend.
+
+    The last record is an upsert, so that no seed leaves an empty state to a test that is about rows.
+    """
     partition = rng.randrange(partitions)
     records = [
         Record(delta, T0 + rng.randrange(1000), rng.choice((*KEYS, None)), rng.choice((b"a", b"b", b"c", None)))
-        for delta in range(count)
+        for delta in range(count - 1)
     ]
+    records.append(Record(count - 1, T0 + rng.randrange(1000), rng.choice(KEYS), rng.choice((b"a", b"b", b"c"))))
     world.raw.segment([batch(world.raw.partition(partition).end, records)], partition)
 
 
