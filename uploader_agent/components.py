@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -156,10 +156,10 @@ class Components:
             tuning,
             self.packs.damaged,
             lambda: self.disk_faults.current,
+            self._freshness,
             runtime,
         )
-        interval = tuning.index_interval.total_seconds()
-        self.index = IndexThread(indexes, self.metrics, self.repeats, interval, watcher.wake, runtime)
+        self.index = IndexThread(indexes, self.metrics, self.repeats, watcher.wake, runtime)
         self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
             incarnations,
@@ -185,6 +185,9 @@ class Components:
     def freshness_of(self, topic: str) -> float | None:
         """The topic's freshness in seconds, see :meth:`AgentSettings.freshness_of`."""
         return self.settings.freshness_of(topic)
+
+    def _freshness(self) -> Iterable[timedelta]:
+        return self.settings.freshness.values()
 
     def revisit(self, tp: TopicPartition, after: float) -> None:
         """Look at the partition again in ``after`` seconds. For other threads."""

@@ -20,7 +20,10 @@ class AgentTuning:
     """Time between two questions to the broker who leads. One costs little, and a change is hinted by the disk too."""
 
     index_interval: timedelta = timedelta(seconds=10)
-    """Least time between two watermark indexes with news: readers learn of new data so much later at most."""
+    """Least time between two watermark indexes with news: readers learn of new data so much later at most.
+
+    It is less where a topic's freshness is below a minute, see ``IndexPublisher.interval``.
+    """
 
     index_idle_interval: timedelta = timedelta(minutes=1)
     """Time after which the watermark index is written without news, which tells a quiet agent from a stopped one."""

@@ -8,9 +8,9 @@ where it is still valid, it saves requests to the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -22,6 +22,7 @@ from tidemark.formats.base import canonical_list
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import last_batch_of
 from tidemark.formats.raw.watermark_index import (
+    PACKS_PER_FRESHNESS,
     DamagedHead,
     DiskFault,
     IndexEntry,
@@ -111,7 +112,7 @@ Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
 
 
 class IndexThread:
-    """Writes the partitions that it is shown, every ``interval`` seconds if they have changed.
+    """Writes the partitions that it is shown, every :attr:`IndexPublisher.interval` seconds if they have changed.
 
     It has a thread of its own: a store that hangs must not keep the loop from the disks.
     """
@@ -121,14 +122,12 @@ class IndexThread:
         indexes: IndexPublisher,
         metrics: Metrics,
         repeats: ErrorDeduplicator,
-        interval: float,
         progressed: Callable[[], None],
         runtime: Runtime = MACHINE,
     ) -> None:
         """Prepare. It calls ``progressed`` once :meth:`take` has the former index, and after the first write."""
         self._former: Mapping[TopicPartition, IndexEntry] | None = None
         self._former_is_read = False
-        self._interval = interval
         self._indexes = indexes
         self._metrics = metrics
         self._repeats = repeats
@@ -186,7 +185,7 @@ class IndexThread:
             return UNTIL_WOKEN
         if not self.worker.stopped:
             self._write(now=False)
-        return self._interval
+        return self._indexes.interval
 
     def measure_clock(self) -> None:
         """Compare this host's clock with the store's, which all stated times use; at most every ten minutes."""
@@ -259,9 +258,10 @@ class IndexPublisher:
         tuning: AgentTuning,
         damaged: Callable[[], Sequence[DamagedHead]],
         unread: Callable[[], Sequence[DiskFault]] = tuple,
+        freshness: Callable[[], Iterable[timedelta]] = tuple,
         runtime: Runtime = MACHINE,
     ) -> None:
-        """``endpoints`` is a digest of the configuration of ``storage``.
+        """``endpoints`` is a digest of the configuration of ``storage``, ``freshness`` returns that of all topics.
 
         People must learn of what ``damaged`` returns, the damage of this broker's heads, and ``unread``, what cannot be
         read of its disks.
@@ -273,6 +273,7 @@ class IndexPublisher:
         self._tuning = tuning
         self._damaged = damaged
         self._unread = unread
+        self._freshness = freshness
         self._runtime = runtime
         self._default_url = self._cluster.store.url
         self._writers = {self._default_url: self._writer(self._cluster)}
@@ -286,6 +287,17 @@ class IndexPublisher:
     def control_store(self) -> Store:
         """The default bucket, with the clock that all stated times use."""
         return self._cluster.store
+
+    @property
+    def interval(self) -> float:
+        """Least seconds between two indexes with news: those of the tuning, or less if a topic's freshness is short.
+
+        A pack is stored within a third of the freshness. Half of that until readers learn of it leaves them the other
+        half of the freshness to land it.
+        """
+        shortest = min(self._freshness(), default=timedelta.max)
+        least = min(self._tuning.index_interval, shortest / (2 * PACKS_PER_FRESHNESS))
+        return least.total_seconds()
 
     def read(self) -> Mapping[TopicPartition, IndexEntry]:
         """The last entries that this broker's agent wrote, for all partitions. Raises StoreError and FormatError."""
@@ -343,12 +355,17 @@ class IndexPublisher:
         return any(written)
 
     def _writer(self, cluster: ClusterStore, *, of_gaps: bool = False) -> IndexWriter:
-        intervals = self._intervals()
-        broker, endpoints, told = self._broker, self._endpoints, (self._damaged, self._unread)
-        return IndexWriter(cluster, broker, endpoints, *intervals, *told, of_gaps=of_gaps, runtime=self._runtime)
-
-    def _intervals(self) -> tuple[float, float]:
-        return self._tuning.index_interval.total_seconds(), self._tuning.index_idle_interval.total_seconds()
+        return IndexWriter(
+            cluster,
+            self._broker,
+            self._endpoints,
+            lambda: self.interval,
+            self._tuning.index_idle_interval.total_seconds(),
+            self._damaged,
+            self._unread,
+            of_gaps=of_gaps,
+            runtime=self._runtime,
+        )
 
     def _have_changed(self, partitions: Collection[LedPartition]) -> bool:
         """True if an entry has changed since the last write, or still waits to be written."""
@@ -451,7 +468,7 @@ def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple
 
 
 class IndexWriter:
-    """Writes one broker's index into one store. ``min_interval`` and ``idle_interval`` are seconds.
+    """Writes one broker's index into one store. Both intervals are seconds.
 
     It is written when something has changed that matters to a watcher who waits for data (an uploaded offset, a gap, an
     epoch), but not more often than ``min_interval``. Other changes of the broker's log wait for ``idle_interval``,
@@ -467,7 +484,7 @@ class IndexWriter:
         cluster: ClusterStore,
         broker: int,
         endpoints: str,
-        min_interval: float,
+        min_interval: Callable[[], float],
         idle_interval: float,
         damaged: Callable[[], Sequence[DamagedHead]],
         unread: Callable[[], Sequence[DiskFault]] = tuple,
@@ -511,7 +528,7 @@ class IndexWriter:
 
     def due(self) -> bool:
         """True if a change may be written now."""
-        return self._clock() - self._written_at >= self._min_interval
+        return self._clock() - self._written_at >= self._min_interval()
 
     def tells_other_faults(self) -> bool:
         """True if other faults of the disks are to be told than the index tells."""
