@@ -48,7 +48,7 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.planning.read import RawPart, plan_reading
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import StoreOptions, open_store
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics

@@ -35,7 +35,7 @@ from tidemark.planning import write_plan
 from tidemark.planning.common import Key, following
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.raw.masks import mask_of, read_index
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable

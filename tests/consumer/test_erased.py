@@ -12,7 +12,7 @@ from tests.support.erased import erase, index_key
 from tests.support.waiting import wait_until
 from tidemark import Mode
 from tidemark.errors import FormatError
-from tidemark.remote.catalog import masks
+from tidemark.remote import topics
 
 COUNT, STORED, DELETED = 100, 80, 60
 ERASED = {0, *range(5, 10), 19, 40, 59, 70, 79}
@@ -22,7 +22,7 @@ LEFT = [one for one in range(STORED) if one not in ERASED]
 @pytest.fixture
 def made(local_world: World, monkeypatch: pytest.MonkeyPatch) -> Made:
     """Kafka has offsets 60 to 99 of a hundred, storage 0 to 79. Each look reads the index of masks."""
-    monkeypatch.setattr(masks, "SECONDS", 0.0)
+    monkeypatch.setattr(topics, "MASKS_MAX_AGE", 0.0)
     found = Made(local_world, f"erased-{local_world.folder.name}", COUNT, DELETED)
     for start in range(0, STORED, 20):
         found.segment(start, start + 20)

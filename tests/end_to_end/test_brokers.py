@@ -24,7 +24,7 @@ from tidemark.formats.keys import ControlKeys
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import committed_ledger
 from tidemark.timestamps import utc_now
 

@@ -23,7 +23,7 @@ from tests.support.s3 import S3Server, allow
 from tests.support.spark import spark_submit
 from tidemark.cli.app import app
 from tidemark.formats.raw.hashsum import combine
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import read_evidence
 

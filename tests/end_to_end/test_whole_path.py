@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from tests.end_to_end.deployment import SmallDeployment
 from tests.end_to_end.rows import consumed, landed
 from tidemark.formats.raw.watermark_index import IndexEntry
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import committed_ledger
 
 DAY = 86_400_000

@@ -60,7 +60,7 @@ from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning.maintenance.retention_report import Subject
 from tidemark.raw.objects import read_watermark
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import Store, open_store
 from tidemark.store.s3.clients import forget_clients

@@ -35,7 +35,7 @@ from tidemark.planning.maintenance.retention_report import RetentionReport
 from tidemark.raw import masks, tombstones
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import chain, read_footer, read_range_bytes
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.schemas.adopted import read_state
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store, open_store

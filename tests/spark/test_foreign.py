@@ -13,7 +13,7 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.planning.ingest import dates_to_close
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.timestamps import utc_now
 
 FORGED = 1 << 30

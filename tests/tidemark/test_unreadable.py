@@ -27,7 +27,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.monitoring.incident_store import read_incidents, watch
 from tidemark.monitoring.incidents import Incidents
 from tidemark.planning import plan_ingest
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.remote.topics import RemoteTopics
 from tidemark.store import open_store
 from tidemark.timestamps import utc_now

@@ -22,9 +22,10 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.kafka_log.same_batch import described
 from tidemark.raw import tombstones
-from tidemark.raw.heads import Heads, PartitionLook
+from tidemark.raw.heads import Heads
 from tidemark.raw.objects import pieces
 from tidemark.raw.packs import chain, live_part, packed_end, read_range_bytes
+from tidemark.raw.partition import StoredPartition
 from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
 from tidemark.timestamps import utc_now
@@ -209,7 +210,7 @@ class _Verification:
         except FormatError as error:
             self.say(VerifyFinding(Severity.CORRUPT, 0, 0, error.name, error.rule, wrong=True))
 
-    def _check_tail(self, look: PartitionLook, partition: PartitionStore, live: Lineage) -> CheckedTail:
+    def _check_tail(self, look: StoredPartition, partition: PartitionStore, live: Lineage) -> CheckedTail:
         """Check the packed offsets beyond the segments."""
         current = look.stored.watermark
         known = self._covered | Intervals.of(current.gaps) | Intervals.of(current.acknowledged_gaps)
@@ -360,7 +361,7 @@ class CheckedTail:
 
 
 def check_tail(
-    look: PartitionLook, partition: PartitionStore, lineage: Lineage, sealed_end: int, *, deep: bool
+    look: StoredPartition, partition: PartitionStore, lineage: Lineage, sealed_end: int, *, deep: bool
 ) -> CheckedTail:
     """Check the packed offsets beyond ``sealed_end``: heads and packs exist, they are whole, and they leave no hole.
 

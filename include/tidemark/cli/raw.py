@@ -27,9 +27,9 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning.read import NO_LIMIT
 from tidemark.raw import objects
 from tidemark.raw.objects import StoredManifest, stored_checksum
-from tidemark.raw.partition import PartitionView, RawPartition
+from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import cover, whole_lineage
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, Storage
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
@@ -182,7 +182,7 @@ def _check_partition(raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew
     segments = tuple(_check_segment(partition, name, renew=renew) for name in names)
     view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
     if view is not None:
-        return _CopiedPartition(segments, tuple(_holes(raw, view)))
+        return _CopiedPartition(segments, tuple(_holes(raw, part, view)))
     missing = segments or (entry and entry.next_offset) or (state and state.next_offset)
     return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
 
@@ -227,9 +227,9 @@ def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, Obje
     store.put(key, manifest.to_bytes(), if_match=stored.etag)
 
 
-def _holes(raw: RawTopic, view: PartitionView) -> Iterator[str]:
+def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator[str]:
     """The first offset that no segment or pack has, and no gap, tombstone or acknowledgement explains."""
-    watermark, part = view.watermark, view.part
+    watermark = view.watermark
     start = raw.first(part, watermark.start_offset)
     explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
     segments = raw.segments(view, start, view.end, NO_LIMIT).segments

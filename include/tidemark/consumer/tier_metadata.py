@@ -19,8 +19,7 @@ from kafka.errors import KafkaError
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.reader.catalog_cache import START_SECONDS
-from tidemark.remote.topics import RemotePartition
+from tidemark.remote.topics import START_MAX_AGE, RemotePartition
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ class Scouts:
         remote, error, topic_id, seen = sight.remote, None, sight.topic_id, sight.log_end
         try:
             topic_id = self._brokers.topic_id(tp.topic)
-            remote = self._read(tp, topic_id, START_SECONDS)
+            remote = self._read(tp, topic_id, START_MAX_AGE)
             if log_end:
                 seen = remote.observed_log_end() if remote is not None else None
         except (TidemarkError, KafkaError) as met:
@@ -172,10 +171,10 @@ class Scouts:
             if tp not in self._sights:  # forgotten meanwhile
                 self._catalogue.forget(tp)
 
-    def _read(self, tp: TopicPartition, topic_id: str | None, start_seconds: float = 0.0) -> RemotePartition | None:
+    def _read(self, tp: TopicPartition, topic_id: str | None, start_max_age: float = 0.0) -> RemotePartition | None:
         remote = self._catalogue.partition(tp.topic, tp.partition, topic_id)
         if remote is not None:
-            remote.refresh(start_seconds)  # each request is tried again by the catalogue's own stores
+            remote.refresh(start_max_age)  # each request is tried again by the catalogue's own stores
         return remote
 
     def _ask(self) -> None:

@@ -26,7 +26,7 @@ from tidemark.formats.raw.erasure import (
     WantedValue,
 )
 from tidemark.formats.table.partitioning import names_of
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import ClusterStore, Storage
 from tidemark.store import StoreOptions, put_once
 from tidemark.store.identity import identity

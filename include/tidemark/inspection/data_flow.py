@@ -16,8 +16,8 @@ from tidemark.formats.raw.lineage import Dataset
 from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.openlineage import naming
-from tidemark.raw.partition import PartitionView, RawPartition
-from tidemark.raw.topic import RawTopic
+from tidemark.raw.partition import RawPartition, StoredPartition
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import ListedObject
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
@@ -203,9 +203,9 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
     )
 
 
-def _packed(view: PartitionView | None, sealed: int) -> tuple[int, int, int]:
+def _packed(view: StoredPartition | None, sealed: int) -> tuple[int, int, int]:
     """The number of ranges of packs beyond the segments, their bytes, and the end of the longest tail."""
-    tails = [(end, entry) for end, entry in (view.tails.ends if view else ()) if end > sealed]
+    tails = [(end, entry) for end, entry in (view.tail_ends if view else ()) if end > sealed]
     ends = [end for end, _ in tails]
     return sum(entry.ranges for _, entry in tails), sum(entry.size for _, entry in tails), max(ends, default=0)
 

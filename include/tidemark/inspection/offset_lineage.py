@@ -17,7 +17,7 @@ from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
 from tidemark.formats.raw.slots import origin_of
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import ClusterStore, Storage
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable

@@ -18,7 +18,7 @@ from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import RunPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.raw.masks import mask_of
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

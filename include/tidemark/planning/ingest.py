@@ -24,7 +24,7 @@ from tidemark.planning.partition_plan import CutOff, Decision, KnownPartition, c
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of, within
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import opened_after
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, live_files, open_delta
 from tidemark.table.tampering import check_untampered
 
@@ -180,7 +180,7 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     back = None if state is None or left is None else rewind(table, raw, view, state, left)
     observed = tuple(
         (end, entry.observed_at)
-        for end, entry in view.tails.ends
+        for end, entry in view.tail_ends
         if end == entry.high_watermark and entry.epoch == watermark.leader_epoch  # not a former leader's, which is old
     )
     known = KnownPartition(*part.key, watermark, state, [], end=view.end, observed=observed)

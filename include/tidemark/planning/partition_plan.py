@@ -17,7 +17,7 @@ from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import BranchCut, PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage, OpenTransaction
-from tidemark.raw.partition import PartitionView
+from tidemark.raw.partition import StoredPartition
 from tidemark.raw.segments import (
     Segment,
     SegmentPiece,
@@ -28,7 +28,7 @@ from tidemark.raw.segments import (
     live_until,
     whole_lineage,
 )
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence, Reach
 
@@ -289,7 +289,7 @@ class Rewind(NamedTuple):
     start: int
 
 
-def rewind(table: TopicTable, raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> Rewind | None:
+def rewind(table: TopicTable, raw: RawTopic, view: StoredPartition, state: PartitionState, at: int) -> Rewind | None:
     """The way to leave, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
@@ -320,7 +320,7 @@ def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> Branch
     )
 
 
-def decided_below(raw: RawTopic, view: PartitionView, state: PartitionState, at: int) -> int | None:
+def decided_below(raw: RawTopic, view: StoredPartition, state: PartitionState, at: int) -> int | None:
     """The landed offset up to which no verdict on a transaction depends on markers from ``at`` on.
 
     None if raw does not show it. A segment that ends at or below ``at``, live to its end, lists the transactions open

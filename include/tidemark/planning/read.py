@@ -10,9 +10,9 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped
 from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
-from tidemark.raw.partition import PartitionView, RawPartition
+from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, decided_by, live_end, whole_lineage
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 
 NO_LIMIT: Final = 1 << 62
 """A limit in bytes that takes all segments with the offsets."""
@@ -95,7 +95,7 @@ def _covered(segments: list[Segment], lineage: Lineage, span: Interval) -> tuple
 
 
 def deciding_for(
-    raw: RawTopic, view: PartitionView, span: Interval, segments: list[Segment], verdicts_end: int | None = None
+    raw: RawTopic, view: StoredPartition, span: Interval, segments: list[Segment], verdicts_end: int | None = None
 ) -> tuple[list[Segment], int]:
     """(``segments`` and the later segments that decide their transactions, the end of the decided offsets of the span).
 

@@ -28,7 +28,7 @@ from tidemark.planning.read import NO_LIMIT, deciding_for
 from tidemark.raw.byte_ranges import BatchCut, ranges_of, tasks_of
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, whole_lineage
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import Store
 from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable

@@ -20,8 +20,8 @@ from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.partition_plan import cut_of, decided_below, left_at
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import expired_of, files_by_date, plan_partition
-from tidemark.raw.partition import PartitionView
-from tidemark.raw.topic import RawTopic
+from tidemark.raw.partition import StoredPartition
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
@@ -140,12 +140,12 @@ class _RepairSearch:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
-    def _end_before(self, view: PartitionView, state: PartitionState, rows: list[_KeptRow], left: int) -> int:
+    def _end_before(self, view: StoredPartition, state: PartitionState, rows: list[_KeptRow], left: int) -> int:
         """The last offset up to ``left`` that no row or file spans, and below which all transactions are decided."""
         end = decided_below(self._raw, view, state, left)
         if end is None:
             raise ContinuityError(
-                f"{view.part.keys.folder}: raw holds nothing right below {left}, where the log left it"
+                f"{view.place.keys.folder}: raw holds nothing right below {left}, where the log left it"
             )
         hulls: dict[object, tuple[int, int]] = {}
         for number, row in enumerate(rows):

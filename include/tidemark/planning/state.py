@@ -24,7 +24,7 @@ from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.raw import objects
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

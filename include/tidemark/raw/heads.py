@@ -8,17 +8,27 @@ that was read some time ago is not wrong, but only incomplete.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Lock
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.head import Head, HeadEntry, PartitionOfId
-from tidemark.raw.packs import PackLines
+from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
+from tidemark.lru import Lru
+from tidemark.raw.packs import PackLines, ReadLine
+from tidemark.raw.partition import StoredPartition
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
+
+_MOST_FOOTER: Final = 1 << 20
+"""The most bytes of a pack's footer that are read at once: about 2,000 lines."""
+
+_KEPT_FOOTERS: Final = 8
 
 log = logging.getLogger(__name__)
 
@@ -80,23 +90,12 @@ def read_head(cluster: ClusterStore, broker: int) -> Version[Head] | None:
     return version
 
 
-class PartitionLook(NamedTuple):
-    """A partition's ``offset.wm``, and its entries in the heads that it lists, which were read before it.
-
-    ``errors`` are those of the listed heads that cannot be read.
-    """
-
-    stored: StoredWatermark
-    entries: Sequence[HeadEntry]
-    errors: Sequence[FormatError | StoreError]
-
-
 def look_at_partition(
-    partition: int,
+    place: PartitionStore,
     brokers: frozenset[int],
     read_heads: Callable[[frozenset[int]], Mapping[int, ReadHead]],
     read_watermark: Callable[[], StoredWatermark | None],
-) -> PartitionLook | None:
+) -> StoredPartition | None:
     """Read the heads of ``brokers``, then ``offset.wm``; None without ``offset.wm``. The manifests come after this.
 
     If it lists other brokers, their heads are read, and it is read again. ``read_heads`` returns the heads by broker.
@@ -111,7 +110,7 @@ def look_at_partition(
         if listed <= brokers:
             break
         brokers |= listed
-    wanted = PartitionOfId(stored.watermark.topic_id or "", partition)
+    wanted = PartitionOfId(stored.watermark.topic_id or "", place.keys.partition)
     entries: list[HeadEntry] = []
     errors: list[FormatError | StoreError] = []
     for found in (heads[broker] for broker in sorted(listed)):
@@ -119,7 +118,7 @@ def look_at_partition(
             errors.append(found)
         else:
             entries += found.get(wanted, ())
-    return PartitionLook(stored, entries, errors)
+    return StoredPartition(place, stored, entries, errors)
 
 
 class Unread:
@@ -151,61 +150,162 @@ class Unread:
         return tuple(self._errors)
 
 
-class Heads:
-    """The heads that were read so far. Thread-safe."""
+class _KnownHead(NamedTuple):
+    """A head as it was read under an ``etag``, which is empty if there was none or it could not be read."""
 
-    def __init__(self) -> None:
+    etag: str
+    content: ReadHead
+
+
+class Heads:
+    """The heads that were read, by prefix and broker. Thread-safe: each is read once, by the first that needs it.
+
+    Without ``max_age`` they serve one run, so a failure of the store is kept as well: no other partition asks for that
+    head again. With it they serve a reader that goes on: after ``max_age`` seconds one listing shows which of the heads
+    were written again, however many partitions ask. A failure is not kept then, and the log has a warning about each
+    version of a head that does not parse.
+    """
+
+    def __init__(self, max_age: float | None = None) -> None:
         """Begin without any head."""
-        self._lock = Lock()
-        self._read: dict[tuple[Endpoint, int], Future[ReadHead]] = {}
+        self._max_age = max_age
+        self._lock, self._listing = Lock(), Lock()
+        self._read: dict[tuple[Endpoint, int], Future[_KnownHead]] = {}
+        self._checked_at: dict[Endpoint, float] = {}
+        self._looked_at: set[PartitionOfId] = set()
 
     def look(
-        self, partition: PartitionStore, read_watermark: Callable[[], StoredWatermark | None]
-    ) -> PartitionLook | None:
-        """Look at a partition, see :func:`look_at_partition`; each head is read once."""
-        known = self._known(partition.keys.endpoint.root)
-        return look_at_partition(
-            partition.keys.partition, known, lambda brokers: self._heads(partition, brokers), read_watermark
-        )
+        self,
+        partition: PartitionStore,
+        read_watermark: Callable[[], StoredWatermark | None],
+        brokers: frozenset[int] = frozenset(),
+    ) -> StoredPartition | None:
+        """Look at a partition, see :func:`look_at_partition`; ``brokers`` are those that are likely to be listed."""
+        if self._max_age is None:  # what is in memory stays as it is, and costs nothing
+            brokers |= self._known(partition.keys.endpoint.root)
+        found = look_at_partition(partition, brokers, lambda brokers: self._heads(partition, brokers), read_watermark)
+        if found is not None:
+            with self._lock:
+                self._looked_at.add(PartitionOfId(found.watermark.topic_id or "", partition.keys.partition))
+        return found
+
+    def entries(self) -> Iterator[HeadEntry]:
+        """The entries, in the heads that are known now, of all partitions that were looked at."""
+        with self._lock:
+            known = [read.result().content for read in self._read.values() if _is_read(read)]
+            partitions = [*self._looked_at]
+        for content in known:
+            if not isinstance(content, FormatError | StoreError):
+                yield from (entry for one in partitions for entry in content.get(one, ()))
+
+    def _check(self, cluster: ClusterStore, root: Endpoint, max_age: float) -> None:
+        """Forget the heads that were written again, if that was last checked ``max_age`` ago. Raises StoreError."""
+        with self._listing:  # who asks meanwhile waits for the answer
+            began = time.monotonic()
+            if began - self._checked_at.setdefault(root, began) < max_age:
+                return
+            etags = {info.key: info.etag for info in cluster.store.list(cluster.keys.heads)}
+            with self._lock:
+                for (at, broker), read in [*self._read.items()]:
+                    etag = etags.get(cluster.keys.head(broker), "")
+                    if at == root and _is_read(read) and read.result().etag != etag:
+                        del self._read[at, broker]
+            self._checked_at[root] = began
 
     def _known(self, root: Endpoint) -> frozenset[int]:
         """The brokers with heads at ``root`` that have been read by now."""
         with self._lock:
-            return frozenset(broker for (at, broker), read in self._read.items() if at == root and read.done())
+            return frozenset(broker for (at, broker), read in self._read.items() if at == root and _is_read(read))
 
-    def _heads(self, partition: PartitionStore, brokers: Iterable[int]) -> dict[int, ReadHead]:
-        """The heads of ``brokers`` in the partition's prefix; those that are not known are read.
+    def _heads(self, partition: PartitionStore, brokers: Collection[int]) -> dict[int, ReadHead]:
+        """The heads of ``brokers`` in the partition's prefix; those that are not known are read, side by side."""
+        root = partition.keys.endpoint.root
+        if brokers and self._max_age is not None:
+            self._check(partition.cluster, root, self._max_age)
+        with self._lock:
+            unread = [broker for broker in sorted(brokers) if (root, broker) not in self._read]
+            reading = {broker: self._read.setdefault((root, broker), Future()) for broker in sorted(brokers)}
+        in_parallel(lambda broker: self._fetch(partition.cluster, root, broker, reading[broker]), unread)
+        return {broker: read.result().content for broker, read in reading.items()}
 
-        An error of the store is kept as well, so that no other partition requests this head again.
-        """
-        heads: dict[int, ReadHead] = {}
-        for broker in brokers:
-            name = partition.keys.endpoint.root, broker
-            with self._lock:
-                is_first = name not in self._read
-                read = self._read.setdefault(name, Future())
-            if is_first:
-                try:
-                    read.set_result(_read_entries(partition.cluster, broker))
-                except BaseException as error:
-                    read.set_exception(error)
-                    raise
-            heads[broker] = read.result()
-        return heads
+    def _fetch(self, cluster: ClusterStore, root: Endpoint, broker: int, read: Future[_KnownHead]) -> None:
+        try:
+            known = _read_known(cluster, broker)
+        except BaseException as error:
+            self._forget(root, broker)
+            read.set_exception(error)
+            raise
+        if self._max_age is not None:
+            if isinstance(known.content, FormatError):
+                log.warning("%s; what broker %s has packed is not read before it is sealed", known.content, broker)
+            if isinstance(known.content, StoreError):
+                self._forget(root, broker)
+        read.set_result(known)
+
+    def _forget(self, root: Endpoint, broker: int) -> None:
+        with self._lock:
+            del self._read[root, broker]
+
+
+def _is_read(read: Future[_KnownHead]) -> bool:
+    return read.done() and read.exception() is None
+
+
+def _read_known(cluster: ClusterStore, broker: int) -> _KnownHead:
+    try:
+        found = find_head(cluster, broker)
+    except LaterFormat as error:
+        return _KnownHead(cluster.store.head(cluster.keys.head(broker)).etag, error)
+    except (FormatError, StoreError) as error:
+        return _KnownHead("", error)
+    if found is None:
+        return _KnownHead("", {})
+    return _KnownHead(found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition)
 
 
 class LiveEnd:
-    """The heads and lines that topics planned together share. Thread-safe."""
+    """The heads and lines of packs that partitions share, which are planned or read together. Thread-safe.
 
-    def __init__(self) -> None:
+    Without ``max_age`` they are those of one run, see :class:`Heads`. With it, the lines that are read together are
+    those that the partitions will ask for: a reader may be after a few of the thousands in a pack.
+    """
+
+    def __init__(self, max_age: float | None = None) -> None:
         """Begin without any head or line."""
-        self.heads = Heads()
-        self.lines = PackLines()
+        self.heads = Heads(max_age)
+        self.line: ReadLine = PackLines().read if max_age is None else _NamedLines(self.heads).read
 
 
-def _read_entries(cluster: ClusterStore, broker: int) -> ReadHead:
-    try:
-        version = read_head(cluster, broker)
-    except (FormatError, StoreError) as error:
-        return error
-    return version.value.by_partition if version else {}
+class _NamedLines:
+    """Lines of packs. A GET reads all of a pack that the heads name for partitions that were looked at."""
+
+    def __init__(self, heads: Heads) -> None:
+        self._heads = heads
+        self._lock = Lock()
+        self._footers: Lru[str, _Footer] = Lru(_KEPT_FOOTERS)
+
+    def read(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
+        """The range of a line; raises errors of :func:`tidemark.raw.packs.read_range_line`."""
+        with self._lock:
+            key, end = cluster.keys.pack(pointer.name), pointer.position + pointer.length
+            footer = self._footers.get(f"{cluster.store.url}/{key}")
+            if footer is None or not footer.start <= pointer.position < end <= footer.start + len(footer.body):
+                start, stop = self._around(pointer)
+                footer = _Footer(start, cluster.store.get_range(key, start, stop))
+                self._footers.keep(f"{cluster.store.url}/{key}", footer)
+            return range_of_line(footer.body[pointer.position - footer.start : end - footer.start], key, pointer)
+
+    def _around(self, pointer: RangePointer) -> tuple[int, int]:
+        """Bounds of the bytes of a pack with the line of ``pointer`` and the lines that partitions will ask for."""
+        lines = [entry.last for entry in self._heads.entries() if entry.last.pack == pointer.pack] or [pointer]
+        start, stop = min(line.position for line in lines), max(line.position + line.length for line in lines)
+        if start <= pointer.position and pointer.position + pointer.length <= stop <= start + _MOST_FOOTER:
+            return start, stop
+        return pointer.position, pointer.position + pointer.length
+
+
+class _Footer(NamedTuple):
+    """Bytes of the footer of a pack, from byte ``start`` of the pack on."""
+
+    start: int
+    body: bytes

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import Version
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.masks import Mask, MaskIndex, digest_of
+from tidemark.formats.raw.masks import Mask, MaskIndex, MaskName, digest_of
 from tidemark.lru import Lru
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
+
+if TYPE_CHECKING:
+    from tidemark.decode.offset_mask import OffsetMask
 
 _MOST_MASKED_OFFSETS: Final = 4_000_000
 """Most offsets of the masks that a process remembers; about 36 bytes each."""
@@ -65,3 +71,39 @@ def mask_of(store: Store, key: str) -> Mask:
         mask = read_mask(store, key)
         _known_masks.keep(name, mask)
     return mask
+
+
+class TopicMasks:
+    """The masks of one incarnation of a topic, whose partitions share its index. Thread-safe.
+
+    An index counts for ``max_age`` seconds. Then one caller reads it again, and the others wait: without it nothing is
+    delivered.
+    """
+
+    def __init__(self, cluster: ClusterStore, place: str, max_age: float) -> None:
+        """Start with nothing read."""
+        self._cluster, self._place, self._max_age = cluster, place, max_age
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._by_partition: dict[int, tuple[MaskName, ...]] = {}
+
+    def of(self, partition: int) -> tuple[MaskName, ...]:
+        """The masks of a partition that count. Raises errors of :func:`mask_index_of`."""
+        with self._lock:
+            began = time.monotonic()
+            if began - self._read_at >= self._max_age:
+                by_partition: dict[int, list[MaskName]] = {}
+                for mask in mask_index_of(self._cluster, self._place).masks:
+                    by_partition.setdefault(mask.partition, []).append(mask)
+                self._by_partition = {number: tuple(masks) for number, masks in by_partition.items()}
+                self._read_at = began
+            return self._by_partition.get(partition, ())
+
+    def read(self, masks: Iterable[MaskName], restores: tuple[int, ...]) -> OffsetMask:
+        """The offsets of ``masks`` in a log with ``restores``. Raises what :func:`mask_of` does."""
+        from tidemark.decode.offset_mask import OffsetMask  # who plans needs no NumPy
+
+        keys = (
+            self._cluster.keys.mask(self._place, mask.partition, mask.start, mask.end, mask.digest) for mask in masks
+        )
+        return OffsetMask((mask_of(self._cluster.store, key) for key in keys), restores=restores)

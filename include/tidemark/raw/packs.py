@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.keys import PackName
@@ -26,8 +26,8 @@ from tidemark.formats.raw.pack import (
 )
 from tidemark.formats.raw.slots import origin_of
 from tidemark.intervals import Interval, Intervals
-from tidemark.kafka_log import Lineage
-from tidemark.raw.segments import Segment
+from tidemark.kafka_log import Lineage, OpenTransaction
+from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store
 
@@ -216,55 +216,126 @@ def _check(packed: PackedRange, pointer: RangePointer, entry: HeadEntry, end: in
         raise FormatError(key, f"{place}, in {chained}: damaged; wait until its agent has sealed the partition")
 
 
-class Tails:
-    """The ranges behind one partition's seals, from the ``entries`` of heads; each chain is read as far as necessary.
+class TailPieces(NamedTuple):
+    """Ranges behind the seals, in order, up to the first hole.
 
-    A chain that cannot be read as a whole has no ranges, unless ``on_error`` raises the error that it gets.
+    ``opened`` are the transactions that are open at the end, from a range that is valid up to its own end there; None
+    if no such range is known. ``damage`` is the reason of the end if a head names more and its chain is damaged.
     """
 
-    def __init__(
+    pieces: tuple[SegmentPiece, ...] = ()
+    opened: tuple[OpenTransaction, ...] | None = None
+    damage: FormatError | None = None
+
+
+class PackedTail:
+    """The known ranges behind one partition's seals; a range is read once, when it is needed. Thread-safe.
+
+    A range stays until seals hold it, even if its head is gone: packs do not change, and the lineage alone decides
+    which batches count. The ranges of two leaders may overlap; :func:`tidemark.raw.segments.cover` takes each offset
+    once. A missing pack ends a chain, and a chain that cannot be read as a whole has no ranges.
+    """
+
+    def __init__(self, partition: PartitionStore, read: ReadLine = read_range_line) -> None:
+        """Start with no known range. ``read`` reads a line."""
+        self._cluster, self._read = partition.cluster, read
+        self._lock = Lock()
+        self._lines: dict[RangePointer, PackedRange] = {}
+        self._ranges: dict[tuple[str, int], Segment] = {}
+        self._covered_by = Lineage(), Intervals()
+        self._pieces: list[SegmentPiece] = []
+
+    def segments(
         self,
-        partition: PartitionStore,
         entries: Iterable[HeadEntry],
         lineage: Lineage,
+        end_of_seals: int,
         on_error: Callable[[FormatError | StoreError], None],
-        read: ReadLine = read_range_line,
-    ) -> None:
-        self._cluster, self._on_error, self._line = partition.cluster, on_error, read
-        self._lock = Lock()
-        self._read: dict[int, tuple[int, list[Segment]]] = {}
-        self.ends: Sequence[tuple[int, HeadEntry]] = [(live_end(entry, lineage), entry) for entry in entries]
-        """The offset at which each entry's tail ends or leaves the lineage."""
+    ) -> list[Segment]:
+        """All ranges of ``entries`` that reach beyond ``end_of_seals``. Raises what ``on_error`` does."""
+        found: list[Segment] = []
+        with self._lock:
+            for entry in entries:
+                if live_end(entry, lineage) > end_of_seals:
+                    try:
+                        found += self._follow(entry, end_of_seals)
+                    except (FormatError, StoreError) as error:
+                        on_error(error)
+        return found
 
-    @property
-    def end(self) -> int:
-        """The highest offset at which a tail ends or leaves the lineage; 0 without tails."""
-        return max((end for end, _ in self.ends), default=0)
+    def pieces(
+        self, entries: Sequence[HeadEntry], lineage: Lineage, end_of_seals: int, missing: Intervals
+    ) -> TailPieces:
+        """The pieces behind ``end_of_seals`` on ``lineage``; the offsets ``missing`` are recorded as lost.
 
-    def segments(self, end_of_seals: int) -> list[Segment]:
-        """The ranges that reach beyond ``end_of_seals``. A missing pack ends a chain.
-
-        They may overlap, as those of two leaders do; :func:`tidemark.raw.segments.cover` takes each offset once.
+        Reads the lines that are new: of each chain, back to the end of the known ones.
 
         Raises:
-            StoreError: the store failed, and ``on_error`` raised the error.
+            StoreError: the store failed.
         """
-        chains = (self._chain(number, end_of_seals) for number, (end, _) in enumerate(self.ends) if end > end_of_seals)
-        return [segment for segments in chains for segment in segments if segment.end > end_of_seals]
-
-    def _chain(self, number: int, end_of_seals: int) -> list[Segment]:
         with self._lock:
-            if number not in self._read or self._read[number][0] > end_of_seals:
-                self._read[number] = end_of_seals, self._ranges(self.ends[number][1], end_of_seals)
-            return self._read[number][1]
+            self._lines = {pointer: line for pointer, line in self._lines.items() if line.range.next > end_of_seals}
+            self._ranges = {place: segment for place, segment in self._ranges.items() if segment.end > end_of_seals}
+            pieces = self._covered(lineage, end_of_seals, missing)
+            end = pieces[-1].end if pieces else end_of_seals
+            damaged: list[tuple[int, FormatError]] = []
+            for entry in entries:
+                until = live_end(entry, lineage)
+                if until > end:
+                    damaged += [(until, error) for error in self._damage_met(entry, end)]
+                    pieces = self._covered(lineage, end_of_seals, missing)
+                    end = pieces[-1].end if pieces else end_of_seals
+            if not pieces:
+                return TailPieces(damage=_beyond(damaged, end))
+            if self._opened(lineage, end) is None:  # a cut left the last range: another leader's may end there
+                for entry in entries:
+                    if live_end(entry, lineage) == end:
+                        self._damage_met(entry, end - 1)
+            return TailPieces(tuple(pieces), self._opened(lineage, end), _beyond(damaged, end))
 
-    def _ranges(self, entry: HeadEntry, end_of_seals: int) -> list[Segment]:
+    def _follow(self, entry: HeadEntry, end: int) -> list[Segment]:
+        """The ranges of a chain that reach beyond ``end``. Raises FormatError and StoreError."""
+        followed: list[Segment] = []
+        for packed in chain(self._cluster, entry, end, self._line):
+            segment = segment_of_range(packed, self._cluster.store.url)
+            followed.append(self._ranges.setdefault((segment.key, segment.position), segment))
+        return followed
+
+    def _damage_met(self, entry: HeadEntry, end: int) -> list[FormatError]:
+        """Learn the ranges of a chain that reach beyond ``end``; return the damage met."""
         try:
-            ranges = chain(self._cluster, entry, end_of_seals, self._line)
-        except (FormatError, StoreError) as error:
-            self._on_error(error)
-            return []
-        return [segment_of_range(packed, self._cluster.store.url) for packed in ranges]
+            self._follow(entry, end)
+        except FormatError as error:
+            return [error]
+        return []
+
+    def _opened(self, lineage: Lineage, end: int) -> tuple[OpenTransaction, ...] | None:
+        ending = (last for last in self._ranges.values() if last.end == end and is_whole(last, lineage, end - 1))
+        return next((last.open_transactions for last in ending), None)
+
+    def _covered(self, lineage: Lineage, start: int, missing: Intervals) -> list[SegmentPiece]:
+        """The pieces of the known ranges from ``start`` on. While the lineage stays, only new ranges are covered."""
+        kept: list[SegmentPiece] = []
+        if self._covered_by == (lineage, missing):
+            before = (piece for piece in self._pieces if piece.end > start)
+            kept = [piece if piece.start >= start else piece._replace(start=start) for piece in before]
+            kept = kept if kept and kept[0].start == start else []
+        at = kept[-1].end if kept else start
+        beyond = [segment for segment in self._ranges.values() if segment.end > at]
+        end = max((segment.end for segment in beyond), default=at)
+        self._covered_by = lineage, missing
+        self._pieces = [*kept, *cover(beyond, lineage, Intervals([(at, end)]) - missing)[0]]
+        return self._pieces
+
+    def _line(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
+        if pointer not in self._lines:
+            self._lines[pointer] = self._read(cluster, pointer)
+        return self._lines[pointer]
+
+
+def _beyond(damaged: Sequence[tuple[int, FormatError]], end: int) -> FormatError | None:
+    """The damage that keeps a tail that ends at ``end`` from its true end."""
+    return next((error for until, error in damaged if until > end), None)
 
 
 def segment_of_range(packed: PackedRange, store: str) -> Segment:

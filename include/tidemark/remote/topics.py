@@ -14,17 +14,25 @@ from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, parse_index, rank
 from tidemark.formats.table.object_cache import ObjectCache, log_failures
+from tidemark.raw.heads import LiveEnd
+from tidemark.raw.masks import TopicMasks
 from tidemark.raw.partition import RawPartition
-from tidemark.remote.catalog.heads import HeadCache
-from tidemark.remote.catalog.masks import TopicMasks
-from tidemark.remote.catalog.partition import RemotePartition
-from tidemark.remote.catalog.time_lookup import IndexObjects, OffsetForTime, Stretch
+from tidemark.remote.partition import RemotePartition
+from tidemark.remote.time_lookup import IndexObjects, OffsetForTime, Stretch
 from tidemark.storage import Storage
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
-_LIST_AGAIN_SECONDS: Final = 5.0
-"""Agents write at most every 10 s."""
+# How old what a reader knows may be, apart from what it looks at itself: offset.wm, and the heads that it lists.
+
+MASKS_MAX_AGE: Final = 30.0
+"""Seconds for which an index of masks counts: an erased record is delivered so much longer at most."""
+
+START_MAX_AGE: Final = 60.0
+"""Seconds for which a partition's start counts, unless it is asked for: its listing costs most."""
+
+OBSERVATIONS_MAX_AGE: Final = 5.0
+"""Seconds for which the agents' watermark indexes count: most are written every 10 s."""
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +40,8 @@ log = logging.getLogger(__name__)
 class RemoteTopics:
     """The topics of a storage's cluster. Thread-safe."""
 
-    def __init__(self, storage: Storage, heads_seconds: float = 0.0, *, kafka_too: bool = False) -> None:
-        """Start with nothing read. The brokers' heads are refreshed after ``heads_seconds``.
+    def __init__(self, storage: Storage, heads_max_age: float = 0.0, *, kafka_too: bool = False) -> None:
+        """Start with nothing read. Heads of the brokers count for ``heads_max_age`` seconds, for all partitions.
 
         With ``kafka_too``, for readers of Kafka as well, what Kafka's own remote tier has is never passed over.
         """
@@ -41,8 +49,10 @@ class RemoteTopics:
         self.storage = storage
         self._indexes = IndexObjects()
         self._observations = Observations(storage)
-        self._heads = OnePerKey[Endpoint, HeadCache](lambda at: HeadCache(storage.cluster_store(at), heads_seconds))
-        self._masks = OnePerKey[str, TopicMasks](lambda place: TopicMasks(storage.cluster_store(), place))
+        self._live_end = LiveEnd(heads_max_age)
+        self._masks = OnePerKey[str, TopicMasks](
+            lambda place: TopicMasks(storage.cluster_store(), place, MASKS_MAX_AGE)
+        )
 
     def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
         """The partition of the incarnation ``topic_id``, or of the newest; None if no agent has seen that one."""
@@ -61,7 +71,7 @@ class RemoteTopics:
             topic,
             part,
             self._indexes,
-            self._heads.of(keys.endpoint.root),
+            self._live_end,
             self._masks.of(keys.place),
             observe,
             kafka_too=self._kafka_too,
@@ -111,7 +121,7 @@ class Observations:
         places = {self._storage.default(), self._storage.endpoint(topic, partition)}
         with self._lock:
             for place in places:
-                if time.monotonic() - self._looked_at.get(place, -_LIST_AGAIN_SECONDS) >= _LIST_AGAIN_SECONDS:
+                if time.monotonic() - self._looked_at.get(place, -OBSERVATIONS_MAX_AGE) >= OBSERVATIONS_MAX_AGE:
                     self._look(place)
                     self._looked_at[place] = time.monotonic()
             indexes = [index for place in places for index in self._indexes[place].kept.values()]

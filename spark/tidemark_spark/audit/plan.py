@@ -10,7 +10,7 @@ from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.read import RawPart, joined, plan_reading
 from tidemark.raw.partition import RawPartition
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.evidence import EvidenceRow
 from tidemark_spark.audit.evidence import PartitionUnderAudit, cells_of, hulls_of, touching
 from tidemark_spark.audit.worker import FileTask, RawTask

@@ -21,7 +21,7 @@ from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import masked_offsets, spared_offsets
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import Storage
 from tidemark.store import put_once
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta

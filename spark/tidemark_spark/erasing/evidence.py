@@ -18,7 +18,7 @@ from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.planning.maintenance.erasure import spans_of
 from tidemark.planning.read import plan_reading
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow

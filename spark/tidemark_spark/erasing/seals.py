@@ -37,7 +37,7 @@ from tidemark.raw.objects import SegmentObjects, StoredManifest, delete_version,
 from tidemark.raw.packs import live_part, read_footer
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.tombstones import read_buried
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.retry import Retry
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import ObjectInfo, Store, StoreOptions, put_once, put_over

@@ -32,7 +32,7 @@ from tidemark.parsers.base import column_at
 from tidemark.planning.common import Key
 from tidemark.planning.read import plan_reading
 from tidemark.planning.state import cut_offsets
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import open_store
 from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable

@@ -14,7 +14,7 @@ from tidemark.erasure.reports import Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import Store, put_once
 from tidemark.store.versions import versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger

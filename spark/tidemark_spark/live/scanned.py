@@ -11,7 +11,7 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.live_landing import AheadPartition
 from tidemark.raw.heads import LiveEnd
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 

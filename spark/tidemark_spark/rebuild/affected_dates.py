@@ -17,7 +17,7 @@ from tidemark.formats.table.plan import PartitionPlan
 from tidemark.intervals import Interval, Intervals
 from tidemark.planning.common import spared_offsets
 from tidemark.planning.read import plan_reading
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow

@@ -27,7 +27,7 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects
 from tidemark.raw.objects import SegmentObjects, delete_version
 from tidemark.raw.partition import RawPartition
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
 from tidemark.store import Store
 from tidemark.store.identity import identity

@@ -30,7 +30,7 @@ from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.planning.state import Meaning, StateChange, made_again, state_change, still_holds, uncertain_offsets
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import put_once
 from tidemark.table.delta_table import committed_ledger, ledger_of, live_paths, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence

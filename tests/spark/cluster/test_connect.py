@@ -23,11 +23,12 @@ from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
 from tests.support.spark import ConnectServer
 from tests.support.waiting import HUNG, wait_until
+from tidemark import raw_topic
 from tidemark.backfill.report import Comparison
 from tidemark.errors import ConfigError
 from tidemark.formats.table.audit_report import AuditReport
 from tidemark.formats.table.plan import RunResult
-from tidemark.raw import byte_ranges, topic
+from tidemark.raw import byte_ranges
 from tidemark_spark.cluster import warm_up
 from tidemark_spark.cluster.target import ClusterTarget, add_options
 
@@ -82,7 +83,7 @@ def submitted(world: World, server: ConnectServer) -> subprocess.Popen[str]:
 def landed(server: ConnectServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[Runs, World]:
     """What was to be landed, and the deployment in which a job has landed it, whose session has ended."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (topic, byte_ranges):
+        for module in (raw_topic, byte_ranges):
             patch.setattr(module, "TARGET_BYTES", 1024)
         runs = Runs(tmp_path_factory.mktemp("connected") / "runs", "avro", PARSERS["avro"])
         world = runs.planned("connect")

@@ -19,9 +19,10 @@ from tests.support.spark import SparkStandalone, small_jvm_conf, small_jvm_env, 
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tests.tidemark.parsers.test_protobuf import order, order_file
+from tidemark import raw_topic
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.raw import byte_ranges, topic
+from tidemark.raw import byte_ranges
 from tidemark_spark.run.driver import run
 
 pytestmark = pytest.mark.timeout(900)
@@ -129,7 +130,7 @@ def data(world: World) -> dict[str, bytes]:
 @pytest.fixture
 def small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments are cut into many tasks."""
-    for module in (topic, byte_ranges):
+    for module in (raw_topic, byte_ranges):
         monkeypatch.setattr(module, "TARGET_BYTES", 1024)
 
 

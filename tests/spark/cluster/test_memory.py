@@ -15,8 +15,9 @@ from tests.spark.world import World, in_process
 from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark import raw_topic
 from tidemark.planning import read_plan
-from tidemark.raw import byte_ranges, topic
+from tidemark.raw import byte_ranges
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import WorkLimits, load_topics
 from tidemark_spark.run.driver import run
@@ -62,7 +63,7 @@ def converted(world: World, *, rows: int) -> int:
 def test_memory_does_not_grow_with_the_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random
 ) -> None:
-    for module in (topic, byte_ranges):
+    for module in (raw_topic, byte_ranges):
         monkeypatch.setattr(module, "TARGET_BYTES", 1 << 40)  # an index that allows no cut
     sizes = (256, 768)
     found = []

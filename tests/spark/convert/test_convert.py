@@ -26,11 +26,12 @@ from tests.tidemark.kafka_log.build import (
     transactional,
     with_records,
 )
+from tidemark import raw_topic
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.planning import plan_ingest
-from tidemark.raw import byte_ranges, topic
+from tidemark.raw import byte_ranges
 from tidemark.store import open_store
 from tidemark_spark.convert import conversion, segment_reader
 from tidemark_spark.run.driver import run
@@ -340,7 +341,7 @@ def test_a_partition_that_is_added_lands_from_its_start(world: World) -> None:
 
 
 def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(raw_topic, "TARGET_BYTES", 8192)
     monkeypatch.setattr(byte_ranges, "TARGET_BYTES", 8192)
     monkeypatch.setattr(segment_reader, "WINDOW_BYTES", 1000)  # and read in many windows, some too small for a batch
     world.raw.segment(LARGE)
@@ -360,7 +361,7 @@ def test_a_large_segment_is_cut_by_its_index(world: World, monkeypatch: pytest.M
 def test_a_large_segment_without_its_index_is_read_whole(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: bytes | None
 ) -> None:
-    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(raw_topic, "TARGET_BYTES", 8192)
     key = world.raw.segment(LARGE).removesuffix("log") + "index"
     world.raw.segment([simple(0)], 1)
     world.raw.store.delete(key) if body is None else world.raw.store.put(key, body)
@@ -376,7 +377,7 @@ def test_a_large_segment_without_its_index_is_read_whole(
 def test_a_large_segment_with_another_log_holds_only_its_partition(
     world: World, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    monkeypatch.setattr(topic, "TARGET_BYTES", 8192)
+    monkeypatch.setattr(raw_topic, "TARGET_BYTES", 8192)
     key = world.raw.segment(LARGE)
     world.raw.segment([simple(0)], 1)
     world.raw.publish()
@@ -389,7 +390,7 @@ def test_a_large_segment_with_another_log_holds_only_its_partition(
 
 
 def test_an_index_that_lies_cuts_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic, "TARGET_BYTES", 4096)
+    monkeypatch.setattr(raw_topic, "TARGET_BYTES", 4096)
     world.raw.segment([simple(3 * i) for i in range(100)])
     lies = b"".join(struct.pack(">ii", 3 * i, 1500 * i + 7) for i in range(1, 8))
     world.raw.store.put(world.raw.keys().segment(SegmentName(0), "index"), lies)
@@ -406,7 +407,7 @@ def test_small_segments_share_a_task_and_a_run_has_limits(world: World) -> None:
 
 
 def test_limits_split_the_work_into_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (topic, byte_ranges):
+    for module in (raw_topic, byte_ranges):
         monkeypatch.setattr(module, "TARGET_BYTES", 300)
     monkeypatch.setattr("tidemark.planning.ingest.TARGET_BYTES", 300)
     for i in range(8):

@@ -21,7 +21,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.app import app
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark_spark.cli import erase
 from tidemark_spark.erasing import unseen
 

@@ -30,7 +30,7 @@ from tidemark.formats.raw.erasure import ErasureRequest, PartitionEnd
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.common import masked_offsets
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.remote.reader.read_range import read_range
 from tidemark.table.evidence import parse_evidence
 from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search

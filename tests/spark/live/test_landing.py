@@ -25,7 +25,7 @@ from tidemark import topics as topic_settings
 from tidemark.errors import SparkUnavailable
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import find_plan, plan_ingest
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import Store
 from tidemark.table.log_copy import LogCopy
 from tidemark_spark.cli import land_live

@@ -21,7 +21,7 @@ from tests.tidemark.remote.model import Batch, Log, compact
 from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.planning import plan_rebuild, plan_repair, write_plan
 from tidemark.planning.partition_plan import left_at
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import LocalStore
 from tidemark_spark.run.driver import run
 

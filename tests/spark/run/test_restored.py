@@ -19,7 +19,7 @@ from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPar
 from tidemark.formats.raw.masks import Mask, MaskIndex
 from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import live_files
 from tidemark_spark.model import Job

@@ -13,7 +13,7 @@ from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.byte_ranges import ranges_of
-from tidemark.raw.packs import Tails
+from tidemark.raw.packs import PackedTail
 from tidemark.raw.segments import Segment, cover
 from tidemark.storage import PartitionStore
 
@@ -36,7 +36,8 @@ def segments(tail: Tail, end_of_seals: int, lineage: Lineage = LINEAGE) -> list[
     def failed(error: FormatError | StoreError) -> None:
         raise error
 
-    return Tails(PartitionStore(tail.store, keys_of(tail)), [tail.entry()], lineage, failed).segments(end_of_seals)
+    packed = PackedTail(PartitionStore(tail.store, keys_of(tail)))
+    return packed.segments([tail.entry()], lineage, end_of_seals, failed)
 
 
 def test_ranges_are_read_where_they_lie_in_their_packs(tail: Tail) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import marker, simple, transactional
+from tidemark import raw_topic as raw
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.planning import find_plan, plan_ingest, read_plan, write_plan
 from tidemark.planning.common import code_digest
-from tidemark.raw import topic as raw
-from tidemark.raw.partition import PartitionView, RawPartition
-from tidemark.raw.topic import RawTopic
+from tidemark.raw.partition import RawPartition, StoredPartition
+from tidemark.raw_topic import RawTopic
 from tidemark.storage import StoredWatermark
 
 
@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def view_of(topic: RawTopic, part: RawPartition) -> PartitionView:
+def view_of(topic: RawTopic, part: RawPartition) -> StoredPartition:
     """What there is of the partition."""
     view = topic.view(part)
     assert view is not None

@@ -22,8 +22,7 @@ from tests.tidemark.remote.test_reading import Shrink, ranges
 from tests.tidemark.remote.world import Counting, RemoteStore
 from tidemark.errors import AccessDenied, FormatError, NotFound, TidemarkError
 from tidemark.formats.raw.masks import MaskIndex
-from tidemark.remote import RemoteTopics
-from tidemark.remote.catalog import masks
+from tidemark.remote import RemoteTopics, topics
 from tidemark.remote.reader import blocks
 from tidemark.remote.reader.read_range import read_range, read_time
 from tidemark.restore.records import records_of as restored
@@ -35,7 +34,7 @@ __all__ = ["ranges"]
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An index is read at each refresh."""
-    monkeypatch.setattr(masks, "SECONDS", 0.0)
+    monkeypatch.setattr(topics, "MASKS_MAX_AGE", 0.0)
 
 
 def offsets_of(storage: Storage, *, committed: bool = True) -> list[int]:

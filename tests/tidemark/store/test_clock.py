@@ -26,7 +26,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex, as_stored
 from tidemark.formats.table.object_cache import read_indexes
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
 from tidemark.store.retrying import RepeatingStore

@@ -16,16 +16,15 @@ from unittest.mock import patch
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.faults import Faults
 from tests.uploader_agent.simulation.oracle import CLUSTER
-from tidemark import concurrency
+from tidemark import concurrency, raw_topic
 from tidemark.endpoints import EndpointSettings
 from tidemark.errors import NotFound, StoreError
 from tidemark.formats.table import object_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
 from tidemark.planning import ingest, partition_plan
-from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import LiveEnd
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.retry import Retry
 from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions

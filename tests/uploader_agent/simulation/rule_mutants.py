@@ -16,6 +16,7 @@ from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tests.uploader_agent.simulation.process import AgentProcess
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.world import World
+from tidemark import raw_topic
 from tidemark.errors import StoreError
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.head import HeadEntry
@@ -25,10 +26,9 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
 from tidemark.planning.maintenance.pack_proof import SealsOfPartition
 from tidemark.raw import segments
-from tidemark.raw import topic as raw_topic
 from tidemark.raw.heads import Heads
 from tidemark.raw.packs import live_end
-from tidemark.raw.partition import PartitionView, RawPartition
+from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment
 from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
@@ -139,14 +139,14 @@ def _entries_are_of_a_name() -> Patches:
 
     def named(self: Heads, partition: PartitionStore, read: Any) -> Any:
         found = look(self, partition, read)
-        heads = [one.result() for one in self._read.values()]
+        heads = [one.result().content for one in self._read.values()]
         entries = [entry for head in heads if isinstance(head, dict) for of_id in head.values() for entry in of_id]
         mine = [
             one
             for one in entries
             if one.partition == partition.keys.partition and partition.keys.place.startswith(one.topic)
         ]
-        return found._replace(entries=mine) if found else None
+        return replace(found, entries=mine) if found else None
 
     yield patch.object(Heads, "look", named)
 
@@ -199,7 +199,7 @@ def _manifests_are_listed_before_heads() -> Patches:
     listed, view = PartitionStore.objects, raw_topic.RawTopic.view
     early: dict[PartitionStore, list[ListedObject]] = {}
 
-    def looked(self: raw_topic.RawTopic, part: RawPartition) -> PartitionView | None:
+    def looked(self: raw_topic.RawTopic, part: RawPartition) -> StoredPartition | None:
         partition = self.partition_store(part)
         early[partition] = [*listed(partition)]
         return view(self, part)

@@ -18,7 +18,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning.common import masked_offsets
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 
 _NAME: Final = re.compile(r"[0-9]+_([0-9]+)_([0-9]+)_([0-9]+)_[0-9a-f]+\.parquet", re.ASCII)

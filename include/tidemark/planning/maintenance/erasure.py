@@ -15,7 +15,7 @@ from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, 
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import files_by_date
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow

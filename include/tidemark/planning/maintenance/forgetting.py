@@ -18,7 +18,7 @@ from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.maintenance.fold import FOLD_BYTES
 from tidemark.raw.masks import mask_of
-from tidemark.raw.topic import RawTopic
+from tidemark.raw_topic import RawTopic
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final
 
 from tidemark.remote.reader.range_requests import naming
-from tidemark.remote.topics import RemotePartition, RemoteTopics
-
-START_SECONDS: Final = 60.0
-"""The longest that a partition's start may be out of date unless asked for: its listing costs most."""
+from tidemark.remote.topics import START_MAX_AGE, RemotePartition, RemoteTopics
 
 
 class Entry:
@@ -48,7 +44,7 @@ class Entry:
             return
         try:
             with naming(f"{self.name[0]}-{self.name[1]}"):
-                partition.refresh(START_SECONDS)
+                partition.refresh(START_MAX_AGE)
         finally:
             self._looked_at = time.monotonic()
 

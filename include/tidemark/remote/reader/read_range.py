@@ -27,7 +27,7 @@ from tidemark.decode import SCHEMA
 from tidemark.decode.schema import copied
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.catalog.partition import RemotePartition
+from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.partition_reader import OnGap
 from tidemark.remote.reader.tier import RemoteTier

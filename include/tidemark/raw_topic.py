@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import islice
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import OnePerKey, in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
-from tidemark.formats.keys import Endpoint
+from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
@@ -34,8 +34,8 @@ from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
 from tidemark.raw.masks import mask_index_of
 from tidemark.raw.objects import LOOK_BACK, pieces_between
-from tidemark.raw.packs import Tails
-from tidemark.raw.partition import PartitionView, RawPartition, SegmentWindow
+from tidemark.raw.packs import PackedTail
+from tidemark.raw.partition import RawPartition, SegmentWindow, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
 from tidemark.storage import ClusterStore, PartitionStore, Storage, StoredWatermark
 from tidemark.table.delta_table import TopicTable
@@ -63,6 +63,9 @@ class RawTopic:
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
         self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
+        self._tails = OnePerKey[PartitionKeys, PackedTail](
+            lambda keys: PackedTail(self._storage.partition_store(keys), self._live_end.line)
+        )
 
     def now(self) -> datetime:
         """The time by the clock of the store that has the watermark indexes."""
@@ -155,16 +158,12 @@ class RawTopic:
         """The partition's ``offset.wm``; None while nothing contiguous is uploaded."""
         return objects.read_watermark(self.partition_store(part), part.topic_id)
 
-    def view(self, part: RawPartition) -> PartitionView | None:
+    def view(self, part: RawPartition) -> StoredPartition | None:
         """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``."""
-        stored, live_end = self.partition_store(part), self._live_end
-        look = live_end.heads.look(stored, lambda: self.stored_watermark(part))
-        if look is None:
-            return None
-        for error in look.errors:
+        view = self._live_end.heads.look(self.partition_store(part), lambda: self.stored_watermark(part))
+        for error in view.errors if view is not None else ():
             self.unread.add(error)
-        tails = Tails(stored, look.entries, look.stored.lineage, self.unread.add, live_end.lines.read)
-        return PartitionView(part, look.stored, tails)
+        return view
 
     def first(self, part: RawPartition, start: int) -> int:
         """The start of raw: ``start``, unless retention has removed the segments there."""
@@ -175,14 +174,14 @@ class RawTopic:
         removals = tombstones.listed(self.partition_store(part))
         return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
-    def segments(self, view: PartitionView, start: int, end: int, limit_bytes: int) -> SegmentWindow:
+    def segments(self, view: StoredPartition, start: int, end: int, limit_bytes: int) -> SegmentWindow:
         """The seals and ranges with offsets in ``[start, end)``, until the seals have ``limit_bytes``.
 
         If ranges hold all of these offsets, the seals are not listed: a run that continues from there does not need
         them. A listing only moves forward, so the search for the seal with ``start`` begins further and further below.
         """
         sealed, lineage = view.watermark.next_offset, view.lineage
-        ranges = view.tails.segments(max(start, sealed)) if end > sealed else []
+        ranges = self._ranges(view, max(start, sealed)) if end > sealed else []
         if sealed <= start < end and cover(ranges, lineage, Intervals([(start, end)]))[1] is None:
             return SegmentWindow(ranges, complete=True)  # a listing would add no offset
         below: Sequence[int] = LOOK_BACK
@@ -191,7 +190,7 @@ class RawTopic:
         window = SegmentWindow([], complete=True)
         for distance in below:
             first = max(0, start - distance)
-            window = self._window(view.part, first, start, end, limit_bytes)
+            window = self._window(view.place, first, start, end, limit_bytes)
             if first == 0 or any(live_until(segment, lineage, start) > start for segment in window.segments):
                 break
         return window._replace(segments=[*window.segments, *ranges]) if window.complete else window
@@ -316,8 +315,13 @@ class RawTopic:
         """The offsets that a person has acknowledged as lost."""
         return self._cluster.acknowledged(part.keys.place, part.keys.partition)
 
-    def _window(self, part: RawPartition, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
-        partition = self.partition_store(part)
+    def _ranges(self, view: StoredPartition, end_of_seals: int) -> list[Segment]:
+        """The packed ranges beyond ``end_of_seals``. What cannot be read is noted in :attr:`unread`."""
+        tail = self._tails.of(view.place.keys)
+        ranges = tail.segments(view.entries, view.lineage, end_of_seals, self.unread.add)
+        return [segment for segment in ranges if segment.end > end_of_seals]
+
+    def _window(self, partition: PartitionStore, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
         listed = partition.manifests(first, end)
         segments: list[Segment] = []
         size = 0

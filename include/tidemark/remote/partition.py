@@ -14,23 +14,21 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from tidemark.decode.offset_mask import OffsetMask
-from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed
+from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed, StoreError
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.head import PartitionOfId
 from tidemark.formats.raw.masks import MaskName
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction
-from tidemark.raw.heads import PartitionLook, look_at_partition
+from tidemark.raw.aborted_transactions import Aborts, ScanStep, Verdicts
+from tidemark.raw.heads import LiveEnd
+from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
-from tidemark.raw.partition import RawPartition
+from tidemark.raw.packs import PackedTail
+from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
-from tidemark.remote.catalog.aborted_transactions import Aborts, ScanStep, Verdicts
-from tidemark.remote.catalog.heads import HeadCache
-from tidemark.remote.catalog.masks import TopicMasks
-from tidemark.remote.catalog.segment_index import StoredSegments
-from tidemark.remote.catalog.tail import PackedTail
-from tidemark.remote.catalog.time_lookup import IndexObjects, OffsetForTime, Stretch, first_at
-from tidemark.remote.catalog.watermark_view import WatermarkView, left_branch, open_and_passed, readable_end
+from tidemark.raw.stored_segments import StoredSegments
+from tidemark.remote.time_lookup import IndexObjects, OffsetForTime, Stretch, first_at
+from tidemark.remote.view import WatermarkView, left_branch, open_and_passed, readable_end
 from tidemark.storage import Storage, StoredWatermark
 
 _ATTEMPTS: Final = 3
@@ -55,7 +53,7 @@ class RemotePartition:
         topic: str,
         part: RawPartition,
         indexes: IndexObjects,
-        heads: HeadCache,
+        live_end: LiveEnd,
         masks: TopicMasks,
         observe: Observe,
         *,
@@ -67,10 +65,10 @@ class RemotePartition:
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
         self._cluster, self._stored = storage.cluster_store(), storage.partition_store(part.keys)
         self._indexes, self._observe = indexes, observe
-        self._heads, self._masks = heads, masks
+        self._heads, self._masks = live_end.heads, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._stored, heads.line)
+        self._tail = PackedTail(self._stored, live_end.line)
         self._segments = StoredSegments(self._stored)
         self._sources = Sources(self._segments)
         self._aborts = Aborts(self._stored.store, self.invalidate)
@@ -78,36 +76,36 @@ class RemotePartition:
         self._view = WatermarkView()
         self._buried_at = float("-inf")  # when tombstones were listed last
 
-    def refresh(self, start_seconds: float = 0.0) -> None:
+    def refresh(self, start_max_age: float = 0.0) -> None:
         """Read the masks, the watermark, the tombstones of retention, and all that is new, by a few small requests.
 
         While nothing has changed, this takes one GET, and a listing of tombstones unless that was done less than
-        ``start_seconds`` ago. Partitions share the GET of their topic's masks. If the watermark names tails, it also
-        takes its part in the look at the heads and in the GET of the lines of new ranges, which partitions share. If
-        the watermark has moved, there are also one listing from the newest base on, and the manifest of the newest
+        ``start_max_age`` seconds ago. Partitions share the GET of their topic's masks. If the watermark names tails, it
+        also takes its part in the look at the heads and in the GET of the lines of new ranges, which partitions share.
+        If the watermark has moved, there are also one listing from the newest base on, and the manifest of the newest
         segment. All segments are listed again if the log left its branch, line 1 of the watermark went down, or a hole
         was filled, as its segment may start anywhere below.
         """
         with self._refreshing:
             self._view = before = self._masked(self._view)
-            look = self._look(before)
-            if look is None:
+            found = self._look(before)
+            if found is None:
                 self._view = WatermarkView(branch=before.branch, masks=before.masks)
                 return
-            now = self._same(before) if look.stored is before.stored else self._moved(before, look.stored)
-            start = self._first_left(before, now, start_seconds)
+            now = self._same(before) if found.stored is before.stored else self._moved(before, found.stored)
+            start = self._first_left(before, now, start_max_age)
             sealed = max(start, now.sealed)
-            tail = self._tail.pieces(look.entries, now.lineage, sealed, now.missing)
+            tail = self._tail.pieces(found.entries, now.lineage, sealed, now.missing)
             end = tail.pieces[-1].end if tail.pieces else sealed
             now = replace(now, start=start, sealed=sealed, tail=tail, end=end)
             if (now.etag, now.end, now.tail) != (before.etag, before.end, before.tail):
                 now = replace(now, stable=self._sources.decided(now))
             self._view = replace(now, stable=max(start, now.stable))
 
-    def _first_left(self, before: WatermarkView, now: WatermarkView, start_seconds: float) -> int:
+    def _first_left(self, before: WatermarkView, now: WatermarkView, start_max_age: float) -> int:
         """The first offset of raw. A caller that finds that retention has removed more refreshes, and lists again."""
         began = time.monotonic()
-        if before.start >= now.start and began - self._buried_at < start_seconds:
+        if before.start >= now.start and began - self._buried_at < start_max_age:
             return before.start
         start = first_left(self._stored, now.start)
         self._buried_at = began
@@ -122,14 +120,17 @@ class RemotePartition:
             raise
         return view if masks == view.masks else replace(view, masks=masks)
 
-    def _look(self, before: WatermarkView) -> PartitionLook | None:
-        wanted = PartitionOfId(self.topic_id or "", self.partition)
-        return look_at_partition(
-            self.partition,
-            before.brokers,
-            lambda brokers: self._heads.read(wanted, brokers),
-            lambda: read_watermark(self._stored, self.topic_id, before.stored),
-        )
+    def _look(self, before: WatermarkView) -> StoredPartition | None:
+        """What is there. Of a head that does not parse nothing is read before it is sealed."""
+
+        def current() -> StoredWatermark | None:
+            return read_watermark(self._stored, self.topic_id, before.stored)
+
+        found = self._heads.look(self._stored, current, before.brokers)
+        for error in found.errors if found is not None else ():
+            if isinstance(error, StoreError):
+                raise error
+        return found
 
     def _same(self, before: WatermarkView) -> WatermarkView:
         """The view with the same watermark: a person may have acknowledged gaps."""

@@ -10,9 +10,9 @@ from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
+from tidemark.raw.aborted_transactions import Verdicts
+from tidemark.raw.packs import TailPieces
 from tidemark.raw.segments import SegmentPiece
-from tidemark.remote.catalog.aborted_transactions import Verdicts
-from tidemark.remote.catalog.tail import TailPieces
 from tidemark.storage import StoredWatermark
 
 _FOR_EVER = 1 << 63

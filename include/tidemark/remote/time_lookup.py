@@ -28,8 +28,8 @@ from tidemark.kafka_log.batch import CONTROL, HEADER_SIZE, LOG_OVERHEAD, PREFIX_
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
 from tidemark.lru import Lru
 from tidemark.raw.segments import Segment, live_until
-from tidemark.remote.catalog.segment_index import StoredSegments
-from tidemark.remote.catalog.watermark_view import WatermarkView
+from tidemark.raw.stored_segments import StoredSegments
+from tidemark.remote.view import WatermarkView
 from tidemark.store import Store
 
 MANIFEST_THREADS: Final = 16
