@@ -26,7 +26,7 @@ def catalogues(consumer: TieredConsumer, tps: list[TopicPartition]) -> list[weak
 
 def known(consumer: TieredConsumer) -> int:
     """Partitions whose catalogue is held."""
-    return len(consumer._fetcher._remote._known._entries)
+    return len(consumer._fetcher._remote._entries)
 
 
 def gone(refs: list[weakref.ref[Any]]) -> bool:

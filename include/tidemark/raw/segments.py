@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import NamedTuple
 
 from tidemark.errors import FormatError
@@ -162,10 +163,7 @@ def cover(
 ) -> tuple[list[SegmentPiece], Interval | None]:
     """(pieces that hold ``wanted``, each offset once, in order, up to the first hole; that hole or None).
 
-    At each offset a seal is taken before any range of a pack, unless a transaction is open at its end: compaction may
-    have run between the two, landed records must be those that raw keeps, and a range of a compacted log may not list
-    the transactions that it decides. Of several segments the one that reaches furthest is taken, then the one with the
-    highest base, then the last rewriting. This rule depends only on the segments.
+    At each offset :func:`piece_at` chooses. This depends only on the segments.
     """
     pieces: list[SegmentPiece] = []
     by_base = sorted(segments, key=lambda segment: segment.base)
@@ -178,14 +176,30 @@ def cover(
                 near.append(by_base[begun])
                 begun += 1
             near = [segment for segment in near if segment.end > at]
-            live = [(reach, segment) for segment in near if (reach := live_until(segment, lineage, at)) > at]
-            if not live:
+            piece = piece_at(near, lineage, at)
+            if piece is None:
                 return pieces, Interval(at, _next_live(segments, lineage, at, end))
-            seals = [option for option in live if not option[1].packed and not option[1].open_transactions]
-            reach, best = max(seals or live, key=lambda option: (option[0], option[1].base, option[1].name.erasure))
-            pieces.append(SegmentPiece(best, at, min(reach, end)))
-            at = min(reach, end)
+            pieces.append(piece._replace(end=min(piece.end, end)))
+            at = pieces[-1].end
     return pieces, None
+
+
+def piece_at(segments: Iterable[Segment], lineage: Lineage, offset: int) -> SegmentPiece | None:
+    """The offsets from ``offset`` on that one of ``segments`` holds; None if none of them is valid there.
+
+    A seal is taken before any range of a pack, unless a transaction is open at its end: compaction may have run between
+    the two, landed records must be those that raw keeps, and a range of a compacted log may not list the transactions
+    that it decides. Of several segments the one that reaches furthest is taken, then the one with the highest base,
+    then the last rewriting.
+    """
+    live = [
+        SegmentPiece(segment, offset, reach)
+        for segment in segments
+        if (reach := live_until(segment, lineage, offset)) > offset
+    ]
+    seals = [piece for piece in live if not piece.segment.packed and not piece.segment.open_transactions]
+    rank = attrgetter("end", "segment.base", "segment.name.erasure")
+    return max(seals or live, key=rank, default=None)
 
 
 def _next_live(segments: Sequence[Segment], lineage: Lineage, after: int, end: int) -> int:

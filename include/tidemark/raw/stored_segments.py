@@ -14,7 +14,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import Lineage
 from tidemark.lru import Lru
 from tidemark.raw.objects import LOOK_BACK, REACH, read_segment
-from tidemark.raw.segments import Segment, SegmentPiece, live_until, whole_lineage
+from tidemark.raw.segments import Segment, SegmentPiece, live_until, piece_at, whole_lineage
 from tidemark.storage import ListedObject, PartitionStore
 
 _KEPT_MANIFESTS: Final = 128
@@ -99,12 +99,8 @@ class StoredSegments:
         for names in _growing(self._table.reaching(offset, offset - REACH), _AT_ONCE if unknown else 1):
             segments = [segment for segment in in_parallel(self.segment, names) if segment is not None]
             known = whole_lineage(lineage, Lineage(), segments) if unknown else lineage
-            pieces = [SegmentPiece(segment, offset, live_until(segment, known, offset)) for segment in segments]
-            best = max(
-                pieces, key=lambda piece: (piece.end, piece.segment.base, piece.segment.name.erasure), default=None
-            )
-            if best is not None and best.end > offset:
-                return best
+            if (piece := piece_at(segments, known, offset)) is not None:
+                return piece
         return None
 
     def last_end(self, offset: int, lineage: Lineage) -> int:

@@ -20,10 +20,9 @@ from typing import Any, Final, Self, TypeVar
 
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.catalog_cache import CatalogCache, Entry
 from tidemark.remote.reader.partition_reader import EndOfLog, Means, OnGap, PartitionReader, Step
-from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests
-from tidemark.remote.topics import RemotePartition, RemoteTopics
+from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests, naming
+from tidemark.remote.topics import START_MAX_AGE, RemotePartition, RemoteTopics
 from tidemark.storage import Storage
 from tidemark.store.retrying import repeating
 
@@ -72,7 +71,6 @@ class RemoteTier:
         self._requests = Requests(self.counters)
         repeated = storage.through(lambda store: repeating(store, self._requests))
         self.topics = RemoteTopics(repeated, refresh_seconds / 2, kafka_too=kafka_too)
-        self._known = CatalogCache(self.topics, refresh_seconds)
         self._lock = threading.RLock()
         self._lanes: dict[TopicPartition, Lane] = {}
         self._entries: dict[TopicPartition, Entry] = {}
@@ -104,14 +102,8 @@ class RemoteTier:
         errors.
         """
         tp = TopicPartition(topic, partition)
-        entry = self._known.entry(topic, partition, topic_id)
         with self._lock:
-            before = self._entries.get(tp)
-            self._entries[tp] = entry
-            if before is not None and before is not entry:
-                self._known.forget(before)
-                if tp in self._lanes:
-                    self._lanes.pop(tp).drop()
+            entry = self._entry(tp, topic_id)
         known = entry.get()
         if known is not None and entry.due_in <= 0:
             with self._lock:
@@ -174,9 +166,7 @@ class RemoteTier:
         """Stop reading ``tp``, and drop its catalogue. A query that still runs on the catalogue completes."""
         with self._lock:
             self.stop(tp)
-            entry = self._entries.pop(tp, None)
-        if entry is not None:
-            self._known.forget(entry)
+            self._entries.pop(tp, None)
 
     def close(self) -> None:
         """End reading. A thread that waits for an answer is left to end with it, after a short wait."""
@@ -187,14 +177,23 @@ class RemoteTier:
             self._lanes.clear()
         self._workers.close(_CLOSE_SECONDS)
 
+    def _entry(self, tp: TopicPartition, topic_id: str | None) -> Entry:
+        """The kept catalogue of an incarnation; that of another one goes, with what was read ahead of it."""
+        before = self._entries.get(tp)
+        if before is not None and before.topic_id == topic_id:
+            return before
+        if before is not None and tp in self._lanes:
+            self._lanes.pop(tp).drop()
+        self._entries[tp] = Entry(self.topics, tp, topic_id, self._refresh_seconds)
+        return self._entries[tp]
+
     def _begin(self, tp: TopicPartition, offset: int) -> None:
         before = self._lanes.pop(tp, None)
         if before is not None:
             before.drop()
-        if tp not in self._entries:
-            self._entries[tp] = self._known.entry(tp.topic, tp.partition, None)
+        entry = self._entries.get(tp) or self._entry(tp, None)
         reading = PartitionReader(
-            self._entries[tp].get,
+            entry.get,
             tp,
             offset,
             self._means,
@@ -489,3 +488,44 @@ class Lane:
             self.held -= size
         self.position = block.next_offset
         return block
+
+
+class Entry:
+    """The catalogue of a partition, which is refreshed at intervals; None while the remote tier has not seen it."""
+
+    def __init__(self, topics: RemoteTopics, tp: TopicPartition, topic_id: str | None, seconds: float) -> None:
+        """Start with nothing read; it is due ``seconds`` after each look."""
+        self.refreshing = False
+        self.topic_id = topic_id
+        self._tp = tp
+        self._topics = topics
+        self._seconds = seconds
+        self._partition: RemotePartition | None = None
+        self._looked_at: float | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until the next refresh; 0 or less if it is due, infinite before the first look."""
+        return float("inf") if self._looked_at is None else self._looked_at + self._seconds - time.monotonic()
+
+    def get(self) -> RemotePartition | None:
+        """The partition; with requests at the first call, and again if it was not there at the last look."""
+        with self._lock:
+            if self._partition is None and (self._looked_at is None or self.due_in <= 0):
+                with naming(str(self._tp)):
+                    self._partition = self._topics.partition(*self._tp, self.topic_id)
+                self._looked_at = time.monotonic()
+            return self._partition
+
+    def refresh(self) -> None:
+        """Read the changes of the partition, or look for it if it was not there."""
+        partition = self._partition
+        if partition is None:
+            self.get()
+            return
+        try:
+            with naming(str(self._tp)):
+                partition.refresh(START_MAX_AGE)
+        finally:
+            self._looked_at = time.monotonic()
