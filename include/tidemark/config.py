@@ -18,7 +18,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 import yaml
@@ -34,6 +34,7 @@ ALTERNATIVE = "alternative of Tidemark's: "
 
 _DIRECTORY = "directory"
 _NAMED = "named"
+_FILES = "files"
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIKE: Final = 0.8
 """Similarity of two names above which one may be a slip of the other: west is no slip of east."""
@@ -238,11 +239,15 @@ def load(
     Raises:
         ConfigError: the file is missing, is not a YAML mapping, or breaks a rule; names file, field and rule.
     """
+    return parse(model, text_of(path), str(path), environment, prefix=prefix)
+
+
+def text_of(path: Path) -> str:
+    """The text of a configuration file. Raises ConfigError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), [("", f"cannot be read: {error}")]) from error
-    return parse(model, text, str(path), environment, prefix=prefix)
 
 
 def parse(
@@ -252,14 +257,18 @@ def parse(
     environment: Mapping[str, str] = os.environ,
     *,
     prefix: str = ENVIRONMENT_PREFIX,
+    files: dict[Path, FileVersion | None] | None = None,
 ) -> Model:
-    """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`."""
+    """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`.
+
+    Files and directories that the text names and that are read, too, are added to ``files`` with their versions.
+    """
     value = _yaml(text, source, "")
     if not isinstance(value, dict):
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
     _override(value, source, environment, prefix)
     try:
-        return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}})
+        return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}, _FILES: files})
     except ValidationError as error:
         problems = [problem for item in error.errors() for problem in _problems(item, model)]
         raise ConfigError(source, grouped(problems, value)) from None
@@ -325,6 +334,32 @@ def _where(error: yaml.YAMLError) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
     return "it cannot be read as text"
+
+
+class FileVersion(NamedTuple):
+    """What differs once a file, or the list of a directory's files, has changed."""
+
+    device: int
+    inode: int
+    modified_ns: int
+    size: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileVersion | None:
+        """The present version of ``path``; None if there is none."""
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return cls(status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def will_read(path: Path, info: ValidationInfo) -> Path:
+    """``path``, which the validated file names, noted among the files of :func:`parse` before it is read."""
+    files = (info.context or {}).get(_FILES)
+    if files is not None:
+        files.setdefault(path, FileVersion.of(path))
+    return path
 
 
 def directory_of(info: ValidationInfo) -> Path:

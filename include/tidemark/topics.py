@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import (
@@ -25,13 +27,25 @@ from pydantic import (
 )
 
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
-from tidemark.config import Duration, Settings, Share, Size, hint, load, named_in
+from tidemark.config import (
+    ENVIRONMENT_PREFIX,
+    Duration,
+    FileVersion,
+    Settings,
+    Share,
+    Size,
+    hint,
+    named_in,
+    parse,
+    text_of,
+)
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, check_topic
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetSettings
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
+from tidemark.lru import Lru
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings, Registry
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of, split_store_url
@@ -488,9 +502,37 @@ def check_exists(path: Path) -> None:
 
 
 def load_topics(path: Path) -> Deployment:
-    """Read a topics file. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule."""
+    """The topics file ``path``. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule.
+
+    A process parses each version of the file once: a file of thousands of topics takes a second. It is parsed again
+    once its text, a file that it names, or a variable that overrides it has changed.
+    """
     check_exists(path)
-    deployment = load(Deployment, path)
+    text = text_of(path)
+    overrides = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT_PREFIX)}
+    known = _parsed.get(path.absolute())
+    if known is not None and known.is_of(text, overrides):
+        return known.deployment
+    files: dict[Path, FileVersion | None] = {}
+    deployment = parse(Deployment, text, str(path), files=files)
     if not deployment.topics:
         raise ConfigError(str(path), [("topics", "must name one topic at least")])
+    _parsed.keep(path.absolute(), _ParsedFile(text, overrides, files, deployment))
     return deployment
+
+
+class _ParsedFile(NamedTuple):
+    """A topics file, and all that its values depend on."""
+
+    text: str
+    overrides: Mapping[str, str]
+    files: Mapping[Path, FileVersion | None]
+    deployment: Deployment
+
+    def is_of(self, text: str, overrides: Mapping[str, str]) -> bool:
+        """True if parsing again would give the same."""
+        same = (self.text, self.overrides) == (text, overrides)
+        return same and all(FileVersion.of(path) == version for path, version in self.files.items())
+
+
+_parsed: Final[Lru[Path, _ParsedFile]] = Lru(4)

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidemark.config import ALTERNATIVE, Settings, directory_of, hint, http_url, named_in
+from tidemark.config import ALTERNATIVE, Settings, directory_of, hint, http_url, named_in, will_read
 from tidemark.formats.table.base_columns import PREFIX
 from tidemark.parsers.column_types import ColumnType, column_type
 
@@ -84,13 +84,13 @@ def _read(value: object, info: ValidationInfo) -> object:
         return value
     if not isinstance(value, str) or not value:
         raise ValueError("must be the path of a file")
-    return _content(directory_of(info) / value, value)
+    return _content(will_read(directory_of(info) / value, info), value)
 
 
 def _read_directory(value: object, info: ValidationInfo) -> object:
     if not isinstance(value, str) or not value:
         raise ValueError("must be the path of a directory with files <id>.avsc")
-    folder = directory_of(info) / value
+    folder = will_read(directory_of(info) / value, info)
     paths = sorted(folder.glob("*.avsc")) if folder.is_dir() else []
     if not paths or len(paths) > MAX_SCHEMAS:
         raise ValueError(f"{folder} must be a directory with 1 to {MAX_SCHEMAS} files <id>.avsc")
@@ -98,7 +98,7 @@ def _read_directory(value: object, info: ValidationInfo) -> object:
     for path in paths:
         if not (path.stem.isascii() and path.stem.isdigit()) or str(int(path.stem)) != path.stem:
             raise ValueError(f"{path} must be named by a schema's number, such as 7.avsc")
-        files[int(path.stem)] = _content(path, str(PurePosixPath(value) / path.name))
+        files[int(path.stem)] = _content(will_read(path, info), str(PurePosixPath(value) / path.name))
     return files
 
 

@@ -125,7 +125,6 @@ class Reader:
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self._deployments = Kept(self._load, seconds=float("inf"), most=1)
         self._indexes = Kept(self._indexes_of, seconds=float("inf"))
         self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
         self._overviews = Kept(self._read_overview)
@@ -142,9 +141,8 @@ class Reader:
         self._quarantines = Kept(self._read_quarantine, seconds=float("inf"))
 
     def deployment(self) -> Deployment:
-        """The topics file, read again once it has changed. Raises ConfigError."""
-        state = settings.topics_file().stat()
-        return self._deployments.get((state.st_mtime_ns, state.st_size))
+        """The topics file, parsed again once it has changed. Raises ConfigError."""
+        return settings.deployment()
 
     def overview(self, cluster: str) -> Overview | None:
         """The topics of a cluster at their last observation."""
@@ -224,9 +222,6 @@ class Reader:
         delta = open_delta(self.table(*key))
         fields = delta.schema().fields if delta is not None else ()
         return [TableColumn(name=field.name, kind=str(field.type.type)) for field in fields]
-
-    def _load(self, _: tuple[int, int]) -> Deployment:
-        return settings.deployment()
 
     def _indexes_of(self, place: tuple[str, str]) -> PackedIndexes:
         return PackedIndexes(self.deployment(), place[0])
