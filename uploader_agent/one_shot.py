@@ -64,6 +64,7 @@ class OneShot:
         parts.index.measure_clock()
         looked_at = parts.runtime.utc_now()
         leadership.look_at_disks()
+        parts.open_buckets()
         parts.poller.ask_leaders(leadership.replicas.keys(), everything=parts.source.origin == "disk")
         self._judge(parts.poller.answer_all())
         for partition in leadership.partitions.values():

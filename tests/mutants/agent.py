@@ -454,7 +454,7 @@ AGENT: Final = (
     Mutant(
         "the heads of all replicas are read before a gap, whatever offset.wm lists",
         "uploader_agent/partitions/partition_uploader.py",
-        "{self._context.broker, *self.local.replicas, *self._tail_brokers}",
+        "{self._context.broker, *self._local.log.replicas, *self._tail_brokers}",
         "{self._context.broker, *self._tail_brokers}",
         (f"{_LEADERS}::test_a_log_that_returns_to_a_branch_finds_what_was_packed_there",),
     ),

@@ -84,7 +84,7 @@ class PartitionTick:
         high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
         if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
-        local = partition.uploader.local
+        local = partition.local.log
         cleanup = cleanup_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup)
         wanted = WantedRange(
             tp=partition.tp,

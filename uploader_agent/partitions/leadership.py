@@ -359,7 +359,7 @@ class Leadership:
             partition.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 partition.trust_index(self._former[tp])
-        partition.apply_metadata(leader.replicas, self._cleanup.get(tp.topic, Cleanup()))
+        partition.local.apply_metadata(leader.replicas, self._cleanup.get(tp.topic, Cleanup()))
         return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:

@@ -1,8 +1,9 @@
 """A led partition: its state on the disk and the broker, and the jobs that follow.
 
-The loop's thread owns it: it looks at the disk, takes the broker's answers and plans jobs. Workers carry them out
-(:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The thread of the bucket packs,
-and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all threads.
+The loop's thread owns it: it looks at the disk, takes the broker's answers (both in :class:`LocalState`) and plans
+jobs. Workers carry them out (:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The
+thread of the bucket packs, and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all
+threads.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.kafka_log import BatchHeader
-from uploader_agent.broker.admin import Cleanup, Led, Offsets
+from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
 from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
 from uploader_agent.stored.histories import Parting
@@ -75,11 +77,12 @@ class LedPartition:
         self.tp = tp
         self.led = led
         self.folder = folder
-        self.bucket = context.bucket(tp)
+        self.bucket = context.bucket_of(tp)
         self.disk = PartitionFolder(folder, context.runtime)
+        self.local = LocalState()
         self.remote = RemoteState(context.broker)
         self.packed = Tail()
-        self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
+        self.uploader = PartitionUploader(tp, led, folder, context, self.local, self.remote, self.packed)
         self.freshness: float | None = None
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
         self.looked_at = context.runtime.monotonic()
@@ -142,7 +145,7 @@ class LedPartition:
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
         """The segments held and on the disk at the last look, by base offset; the last one is active."""
-        return self.uploader.local.segments
+        return self.local.log.segments
 
     @property
     def offsets(self) -> Offsets | None:
@@ -193,9 +196,7 @@ class LedPartition:
             here, tail = self.disk.listing.segments, self.disk.tail
             if self.marks_gaps:
                 here = [segment for segment in here if segment.size or not segment.rotated]
-            segments = (*self._gone, *here)
-            local = replace(self.uploader.local, segments=segments, disk_start=tail.first if tail else None)
-            self.uploader.local = local
+            self.local.looked((*self._gone, *here), tail.first if tail else None)
         return changed
 
     def read_active(self) -> Active | None:
@@ -248,13 +249,7 @@ class LedPartition:
     def apply_freshness(self, freshness: float | None) -> None:
         """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""
         self.freshness = freshness if self.may_pack_tail else None
-        self.uploader.local = replace(self.uploader.local, lists_tail=self.freshness is not None)
-
-    def apply_metadata(self, replicas: tuple[int, ...], cleanup: Cleanup) -> None:
-        """Set the brokers that have a replica, and the topic's clean-up."""
-        local = self.uploader.local
-        if (replicas, cleanup) != (local.replicas, local.cleanup):
-            self.uploader.local = replace(local, replicas=replicas, cleanup=cleanup)
+        self.local.list_tail(listed=self.freshness is not None)
 
     @property
     def follows(self) -> bool:
@@ -279,13 +274,11 @@ class LedPartition:
         return bool(self.remote.remote_tier) or any(gap.in_remote_tier for gap in self.remote.gaps)
 
     def _take(self, observation: Observation) -> None:
-        before, known = self.uploader.local, self.observation
-        self.observation = observation
+        known, self.observation = self.observation, observation
         start = observation.tail.first if observation.tail else None
-        if known is not None and known.says_the_same(observation) and start == before.observed_start:
+        if known is not None and known.says_the_same(observation) and start == self.local.log.observed_start:
             return
-        self.uploader.local = local = replace(before, offsets=observation.offsets, observed_start=start)
-        if local.start_evidence != before.start_evidence:
+        if self.local.answered(observation.offsets, start):
             self.uploader.reconsider_gaps()
 
     # -- packs ---------------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
-from uploader_agent.partitions.context import Context, LocalLog
+from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair import gap_search
 from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
 from uploader_agent.stored import stored_log, watermark
@@ -67,14 +68,21 @@ class PartitionUploader:
     """Uploads one partition under one leader epoch of one topic id. Thread-safe: any worker may carry out a job."""
 
     def __init__(
-        self, tp: TopicPartition, led: Led, folder: Path, context: Context, remote: RemoteState, packed: Tail
+        self,
+        tp: TopicPartition,
+        led: Led,
+        folder: Path,
+        context: Context,
+        local: LocalState,
+        remote: RemoteState,
+        packed: Tail,
     ) -> None:
-        """``remote`` has the state of the store, ``packed`` of the packs. The owner keeps :attr:`local` current."""
-        self.local = LocalLog()
+        """``local`` has the state of the log on the disk, ``remote`` of the store, ``packed`` of the packs."""
         self._tp = tp
         self._led = led
         self._folder = folder
         self._context = context
+        self._local = local
         self._remote = remote
         self._packed = packed
         self._sources = PackedSources()
@@ -215,7 +223,7 @@ class PartitionUploader:
     def reconsider_gaps(self) -> None:
         """Look for the reasons of gaps again, and for what only the remote tier has, since there is new evidence."""
         written = self._remote.watermark
-        if self._remote.gaps_found or (written and written.remote_tier) or self.local.start_evidence[2]:
+        if self._remote.gaps_found or (written and written.remote_tier) or self._local.log.start_evidence[2]:
             self._unwritten = True
 
     def run(self, job: Job) -> StoredManifest | None:
@@ -343,7 +351,7 @@ class PartitionUploader:
         since = self.parting.at if self.parting is not None else MAX_OFFSET
         parting = find_parting(partition, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
-            brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
+            brokers = {*self._local.log.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
             brokers.add(self._context.broker)
             ranges, end, shared = self._sources.history(self.route, brokers, lineage, log.end, log.shared)
             if ranges:
@@ -353,7 +361,7 @@ class PartitionUploader:
         return parting._replace(stored_end=max(parting.stored_end, self._packed.end))
 
     def _survey(self, *, differs: bool = False) -> None:
-        incarnation, partition = self._context.resolve(self._tp, self._led.topic_id)
+        incarnation, partition = self._context.incarnations.resolve(self._tp, self._led.topic_id)
         lineage = self.lineage()
         log = self._load(partition, lineage)
         self._check_begun(lineage, has_epochs=log.has_epochs)
@@ -362,7 +370,7 @@ class PartitionUploader:
         bases = [
             *(name.base for name in log.segments),
             *evicted,
-            *(segment.base_offset for segment in self.local.segments[:1]),
+            *(segment.base_offset for segment in self._local.log.segments[:1]),
         ]
         if not bases and log.stored is None:
             raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
@@ -412,10 +420,11 @@ class PartitionUploader:
         self._remote.reload(log)
 
     def _is_foreign(self, stored: StoredWatermark) -> bool:
-        return self._context.is_foreign(self._tp, self._led, stored)
+        return self._context.foreign_epochs.judge(self._tp, self._led, stored)
 
     def _upload(self, work: SealRun) -> StoredManifest | None:
-        offsets, cleanup, doubts = self.local.offsets, self.local.cleanup, self.doubts
+        local, doubts = self._local.log, self.doubts
+        offsets, cleanup = local.offsets, local.cleanup
         assert offsets is not None
         remote, base = self._remote, work.base_offset
         head, packed_end = self._settled_head(cleanup), self._packed.packed_below(work.end)  # before the packed parts
@@ -465,7 +474,7 @@ class PartitionUploader:
         """
         if not cleanup.may_compact or self._context.broker not in self._tail_brokers:
             return None
-        version = self._context.settled_head(self._tp)
+        version = self._context.heads.settled_head(self._context.bucket_of(self._tp))
         if version is None:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version
@@ -484,7 +493,7 @@ class PartitionUploader:
         These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch may have dropped
         tails from ``offset.wm`` to which this log has returned.
         """
-        return self._sources.entries(self.route, {self._context.broker, *self.local.replicas, *self._tail_brokers})
+        return self._sources.entries(self.route, {self._context.broker, *self._local.log.replicas, *self._tail_brokers})
 
     def _seal_fuller(self, sealer: SegmentSealer, work: SealRun) -> StoredManifest | None:
         """Seal ``work`` with its records that only packs still have."""
@@ -505,8 +514,9 @@ class PartitionUploader:
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None
-        offsets, cleanup = self.local.offsets or Offsets(end), self.local.cleanup
-        return seal_packed(self.route, entries, ranges, lineage, start, end, offsets, cleanup, self._remote)
+        local = self._local.log
+        offsets = local.offsets or Offsets(end)
+        return seal_packed(self.route, entries, ranges, lineage, start, end, offsets, local.cleanup, self._remote)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal offsets from packs that neither disk nor store has, before they are recorded as a gap."""
@@ -538,13 +548,14 @@ class PartitionUploader:
         """Search the store for data of holes, if a search is due."""
         if not self._may_record_gaps or not self._search.is_due(self.holes()):
             return
+        local = self._local.log
         wanted = SearchInput(
             route=self.route,
             holes=self.holes,
-            local_start=self.local.disk_start or 0,
+            local_start=local.disk_start or 0,
             lineage=lineage,
-            offsets=self.local.offsets or Offsets(self._remote.end),
-            cleanup=self.local.cleanup,
+            offsets=local.offsets or Offsets(self._remote.end),
+            cleanup=local.cleanup,
         )
         entries = self._packed_entries()  # before the search: an entry is removed when its tail is sealed
         self._search.run(wanted, self._remote)
@@ -552,7 +563,7 @@ class PartitionUploader:
 
     def _lost(self, present: Intervals, start: int) -> Intervals:
         """The offsets below the active segment that are neither ``present`` nor on the disk nor held, nor to be had."""
-        local, source = self.local, self._context.source
+        local, source = self._local.log, self._context.source
         active = local.segments[-1].base_offset if local.segments else start
         missing = present.missing(start, max(start, active)) - local.rotated
         lost = missing.clip(start, max(start, source.lost_below(active, local.offsets)))
@@ -581,7 +592,7 @@ class PartitionUploader:
             if before and not watermark.says_more(new, before.watermark):
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
-            if before and before.watermark.origin != new.origin and self.local.cleanup.may_compact:
+            if before and before.watermark.origin != new.origin and self._local.log.cleanup.may_compact:
                 self._context.other_origin.check(self._tp, self._led.topic_id)
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset
@@ -595,7 +606,7 @@ class PartitionUploader:
                     raise  # the store reports conflicts without a change: leave it to the back-off
                 continue
             if before and new.next_offset < (end := before.watermark.next_offset):
-                self._context.on_truncated()
+                self._context.metrics.truncated.inc()
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.watermark_stored(written)
@@ -653,13 +664,13 @@ class PartitionUploader:
             gaps=holding,
             acknowledged_gaps=passed,
             foreign_epochs=(foreign.leader_epoch,) if foreign else (),
-            may_pack=self.local.lists_tail or self._tail_wanted,
+            may_pack=self._local.log.lists_tail or self._tail_wanted,
             origin=self._context.source.origin,
             remote_tier=below,
         )
 
     def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:
-        local, cut = self.local, Intervals()
+        local, cut = self._local.log, Intervals()
         if before and previous:
             cut = Intervals([(previous.next_offset, before.watermark.next_offset)])
         return Evidence(

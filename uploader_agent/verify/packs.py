@@ -53,7 +53,7 @@ def compare_packs(
     done = 0
     for wanted in places.values():
         cluster = next(iter(wanted.values())).uploader.where.cluster
-        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.local.replicas)}
+        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.local.log.replicas)}
         gathered: list[PackedRange] = []
         listed = _listed(cluster, brokers)
         while packs := list(islice(listed, _AT_A_TIME)):
