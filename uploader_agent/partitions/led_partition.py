@@ -111,11 +111,6 @@ class LedPartition:
         """True once the broker has said again, after the log had been found to part, that it leads it."""
 
     @property
-    def changes(self) -> int:
-        """Increases with each change in the known state of the store."""
-        return self.remote.changes + self.packed.changes
-
-    @property
     def is_unsettled(self) -> bool:
         """True if another plan may find something, though nothing of the log has changed.
 
@@ -176,18 +171,19 @@ class LedPartition:
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
         listed = self.disk.look()
-        if self.disk.replaced and self.remote.known:
+        if self.disk.replaced and self.remote.log.known:
             self.uploader.doubt()
         same = not self.follows and self.disk.error is None and not self._has_grown()
         if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
         if listed or self._holding:
-            final, written = self.remote.final, self.remote.watermark
+            stored = self.remote.log
+            final = stored.final
             if (parting := self.uploader.parting) is not None:
                 final = final.clip(0, parting.at)  # above, the store has another history
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
-            look = self._hold.look(*owner, self.folder, final, written, self.disk.listing)
+            look = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
             self._gone = look.gone
             live = ((segment.base_offset, segment.next_offset) for segment in look.live)
             self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
@@ -271,7 +267,8 @@ class LedPartition:
     @property
     def names_remote_tier(self) -> bool:
         """True if ``offset.wm`` says what only Kafka's remote tier has: retention there shows in no file."""
-        return bool(self.remote.remote_tier) or any(gap.in_remote_tier for gap in self.remote.gaps)
+        stored = self.remote.log
+        return bool(stored.remote_tier) or any(gap.in_remote_tier for gap in stored.gaps)
 
     def _take(self, observation: Observation) -> None:
         known, self.observation = self.observation, observation
@@ -298,12 +295,13 @@ class LedPartition:
         """
         if not self.may_pack_tail or self.packed.known:
             return True
-        if self.remote.surveyed and not self.uploader.claimed:
-            return self.remote.watermark is None  # a leader claims before it packs
-        if self.remote.surveyed and not self.uploader.tails:
+        stored = self.remote.log
+        if stored.surveyed and not self.uploader.claimed:
+            return stored.watermark is None  # a leader claims before it packs
+        if stored.surveyed and not self.uploader.tails:
             return True
-        sealed = self.remote.end if self.remote.gaps else self.remote.next_offset
-        return self.confirmed is not None and self.remote.known and self.confirmed.high_watermark <= sealed
+        sealed = stored.end if stored.gaps else stored.next_offset
+        return self.confirmed is not None and stored.known and self.confirmed.high_watermark <= sealed
 
     @property
     def seals_quiet_tail(self) -> bool:
@@ -313,7 +311,7 @@ class LedPartition:
         try, a range could not be read if the tail is behind a gap, is damaged, or has no leader epochs.
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
-        stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
+        stuck = self.packed.stuck_at == max(self.remote.log.sealed_end, self.packed.end)
         return not self.may_pack_tail or by_checkpoint or stuck
 
     @property
@@ -324,7 +322,7 @@ class LedPartition:
     @property
     def entry_key(self) -> EntryKey:
         """The key of this leadership's entry in the head. A topic without a topic id has no entry."""
-        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch, self.remote.restored)
+        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch, self.remote.log.restored)
 
     @property
     def marks_gaps(self) -> bool:
@@ -339,14 +337,15 @@ class LedPartition:
     @property
     def stored_end(self) -> int:
         """The end of the offsets in seals and packs, even above a hole."""
-        return max(self.remote.end, self.packed.end)
+        return max(self.remote.log.end, self.packed.end)
 
     @property
     def bytes_per_offset(self) -> float | None:
         """The bytes per offset in packs, or else in the newest segment; None if neither is known."""
-        sealed_end, end = self.remote.sealed_end, self.packed.end
-        size = self.packed.unsealed(sealed_end).size if self.remote.surveyed else 0
-        return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
+        stored, end = self.remote.log, self.packed.end
+        sealed_end = stored.sealed_end
+        size = self.packed.unsealed(sealed_end).size if stored.surveyed else 0
+        return size / (end - sealed_end) if size and end > sealed_end else stored.bytes_per_offset
 
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
         """The most seconds since the append of the oldest byte that is not stored; 0 if all bytes are stored.
@@ -387,20 +386,20 @@ class LedPartition:
         self._plan_requests = self.packed.plan_requests
         jobs = self._plan(quiet_before)
         self._is_local = self._is_local and bool(jobs)  # without a job nothing is tried again
-        self._is_busy = bool(jobs or self.remote.gaps or self.has_news or self.pending())
+        self._is_busy = bool(jobs or self.remote.log.gaps or self.has_news or self.pending())
         return jobs
 
     def _plan(self, quiet_before: float | None) -> list[Job]:
         if not self.segments:
             return []
-        if not self.remote.known or self.uploader.parting is not None:
+        if not self.remote.log.known or self.uploader.parting is not None:
             return [SURVEY]
         if self.uploader.unchecked or self._seems_short():
             return [CHECK]
         if self.offsets is None:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
-        if not self.remote.surveyed:
+        if not self.remote.log.surveyed:
             news = self.uploader.holes() or self.uploader.in_doubt or self.offsets.tier
             return [SURVEY] if jobs or news else []
         if not self.uploader.claimed:
@@ -443,17 +442,17 @@ class LedPartition:
     @property
     def last_batch(self) -> BatchHeader | None:
         """The last batch below the end of seals and packs; None if it is not known."""
-        packed, remote = self.packed.last_batch, self.remote.last_batch()
-        if self.packed.end <= self.remote.end:
-            return remote
-        return packed if packed is not None else self.remote.stated_last(self.packed.end)
+        packed, stored = self.packed.last_batch, self.remote.log
+        if self.packed.end <= stored.end:
+            return stored.last_batch()
+        return packed if packed is not None else stored.stated_last_below(self.packed.end)
 
     def work(self, quiet_before: float | None) -> Iterator[SealRun]:
         """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.
 
         Runs after a ``.log`` without a manifest are left for later, since the end of that ``.log`` is not known yet.
         """
-        final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
+        final, high_watermark = self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
         tail: list[SealRun] = []
         if quiet_before is not None and self.packed.end < high_watermark:
@@ -462,7 +461,7 @@ class LedPartition:
             tail = [*eligibility.tail_up_to(self.segments, final, min(seal_to, high_watermark))]
         for run in (*runs, *tail):
             yield run
-            if self.remote.has_bare_log(run.base_offset):
+            if self.remote.log.has_bare_log(run.base_offset):
                 return
 
     def tail_due(self, tail_after: float) -> float | None:
@@ -481,12 +480,12 @@ class LedPartition:
     def waits_for_high_watermark(self) -> bool:
         """True if a rotated segment may be ready for upload at a newer high watermark."""
         return eligibility.waiting_for(
-            self.segments, self.remote.final, self.offsets.high_watermark if self.offsets else 0
+            self.segments, self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
         )
 
     def pending(self) -> list[LocalSegment]:
         """Rotated segments that are not final in the store."""
-        final = self.remote.final
+        final = self.remote.log.final
         return [
             segment
             for segment in self.segments

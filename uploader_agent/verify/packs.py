@@ -108,7 +108,7 @@ def _compare(
 
 
 def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyFinding]:
-    written = partition.remote.watermark
+    written = partition.remote.log.watermark
     seals = SealsAround(partition.uploader.where, written.history if written else Lineage())
     seals.look(*bounds(packed.range for packed in ranges))
     damaged: list[VerifyFinding] = []
