@@ -389,19 +389,20 @@ def measure_lag(partitions: Iterable[LedPartition], waits: Collection[Wait], met
     for partition in partitions:
         if partition.observation is not None:
             end = partition.observation.log_end or partition.observation.offsets.high_watermark
-            offsets += max(0, end - max(partition.remote.next_offset, partition.packed.end))
+            offsets += max(0, end - max(partition.remote.log.next_offset, partition.packed.end))
         if not partition.is_unsettled:
             continue
-        held_up = [gap for gap in partition.remote.gaps if not gap.in_remote_tier]
+        stored = partition.remote.log
+        held_up = [gap for gap in stored.gaps if not gap.in_remote_tier]
         gaps += len(held_up)
         gap_offsets += sum(gap.end - gap.start for gap in held_up)
-        tiered += sum(gap.end - gap.start for gap in partition.remote.gaps if gap.in_remote_tier)
+        tiered += sum(gap.end - gap.start for gap in stored.gaps if gap.in_remote_tier)
         pending = partition.pending()
         segments += len(pending)
         size += sum(segment.size for segment in pending)
         if pending:
             rotated = min(rotated, pending[0].modified)
-            watermark = partition.remote.watermark
+            watermark = stored.watermark
             moved = min(moved, watermark.written_at.timestamp() if watermark else pending[0].modified)
     metrics.lag_offsets.set(offsets)
     metrics.lag_segments.set(segments)

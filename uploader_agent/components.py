@@ -9,6 +9,7 @@ import heapq
 import threading
 from collections.abc import Hashable, Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
@@ -103,25 +104,24 @@ class Components:
         self.health = Health(_turn_limit(tuning), _stuck_after(settings, tuning), runtime.monotonic)
         self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
-        self.drained = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
         self._storage = storage = Storage(settings.cluster or broker.cluster_id, settings.raw, opener=open_store)
         incarnations = Incarnations(storage, record=not read_only)
         cluster = storage.cluster_store()
+        self.packs = PackBuckets(self.health.watch, runtime)
+        self.health.packs_stalled = self.packs.stalled
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
-        context = Context(
-            broker.node_id,
-            incarnations.resolve,
-            self._bucket_of,
-            cluster,
-            self.drained.wait,
-            self.metrics.truncated.inc,
-            self.hold,
-            ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic).judge,
-            lambda tp: self.packs.settled_head(self._bucket_of(tp)),
-            OtherOrigin(cluster, self.source.origin, runtime),
+        self._context = context = Context(
+            broker=broker.node_id,
+            incarnations=incarnations,
+            cluster=cluster,
+            hold=self.hold,
+            heads=self.packs,
+            foreign_epochs=ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic),
+            other_origin=OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
+            metrics=self.metrics,
             search_interval=tuning.scan_interval.total_seconds(),
             runtime=runtime,
         )
@@ -147,8 +147,6 @@ class Components:
             runtime,
         )
         self._pack_failures = Failures(tuning.retry_backoff, self.metrics, self.repeats)
-        self.packs = PackBuckets(self._bucket_packer, self.health.watch, runtime)
-        self.health.packs_stalled = self.packs.stalled
         indexes = IndexPublisher(
             storage,
             broker.node_id,
@@ -175,7 +173,6 @@ class Components:
             runtime,
         )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
-        self._resolve = incarnations.resolve
         self._waits = Waits(self.leadership, runtime)
 
     def accepts_topic(self, topic: str) -> bool:
@@ -233,7 +230,6 @@ class Components:
         if not self.queue.wait_idle(limit, running_only=True):
             logger.warning("drain_timed_out", limit=str(self.settings.drain))
         self.packs.stop(limit)
-        self.drained.set()
         self.index.stop(limit)
         self.hold.close()
 
@@ -249,25 +245,21 @@ class Components:
 
     def open_buckets(self) -> None:
         """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
-        self.packs.open({self._storage.default().root, *map(self._bucket_of, self.leadership.replicas)})
-
-    def _bucket_of(self, tp: TopicPartition) -> Endpoint:
-        return self._storage.endpoint(*tp).root
+        buckets = {self._storage.default().root, *map(self._context.bucket_of, self.leadership.replicas)}
+        self.packs.open(buckets, self._bucket_packer)
 
     def _bucket_packer(self, bucket: Endpoint) -> BucketPacker:
-
-        broker, runtime, resolve = self.broker.node_id, self.runtime, self._resolve
+        broker, runtime, resolve = self.broker.node_id, self.runtime, self._context.incarnations.resolve
         tails = PackedTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._storage, broker, tails.entries, runtime)
         packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
-        maintenance = HeadMaintenance(packer, abandoned, lambda: self._led_in(bucket), runtime)
+        maintenance = HeadMaintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
         name = "packs" if bucket == self._storage.default().root else f"packs {bucket.url}"
         thread = PackThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
         return BucketPacker(packer, maintenance, thread)
 
     def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
-
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}
 
 

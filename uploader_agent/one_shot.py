@@ -55,7 +55,7 @@ class OneShot:
                     partition.uploader.learn()
             except (TidemarkError, OSError) as error:
                 partition.failed(f"{type(error).__name__}: {error}", local=is_local(error))
-        surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.surveyed]
+        surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.log.surveyed]
         self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
 
     def refresh(self) -> None:
@@ -64,6 +64,7 @@ class OneShot:
         parts.index.measure_clock()
         looked_at = parts.runtime.utc_now()
         leadership.look_at_disks()
+        parts.open_buckets()
         parts.poller.ask_leaders(leadership.replicas.keys(), everything=parts.source.origin == "disk")
         self._judge(parts.poller.answer_all())
         for partition in leadership.partitions.values():

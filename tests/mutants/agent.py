@@ -126,7 +126,7 @@ AGENT: Final = (
     Mutant(
         "behind a .log without a manifest nothing is sealed",
         "uploader_agent/partitions/led_partition.py",
-        "            if self.remote.has_bare_log(run.base_offset):\n                return\n",
+        "            if self.remote.log.has_bare_log(run.base_offset):\n                return\n",
         "",
         (f"{_SEALING}::test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted",),
     ),
@@ -362,8 +362,8 @@ AGENT: Final = (
     Mutant(
         "a leader packs only once offset.wm lists it",
         "uploader_agent/partitions/partition_uploader.py",
-        "self.claimed and written is not None and self._own_pair in written.tails",
-        "self.claimed",
+        "self._is_claim(written) and written is not None and self._own_pair in written.tails",
+        "self._is_claim(written)",
         (f"{_PACKER}::test_with_as_many_tails_as_there_may_be_it_is_sealed_first",),
     ),
     Mutant(
@@ -376,15 +376,15 @@ AGENT: Final = (
     Mutant(
         "an entry leaves the head only below the next offset of offset.wm",
         "uploader_agent/packing/packer.py",
-        "tail_end <= partition.remote.next_offset",
-        "tail_end <= partition.remote.end",
+        "tail_end <= partition.remote.log.next_offset",
+        "tail_end <= partition.remote.log.end",
         (f"{_PACKER}::test_an_entry_stays_while_a_hole_is_below_the_seals",),
     ),
     Mutant(
         "an entry leaves the head only once offset.wm says what is sealed",
         "uploader_agent/packing/packer.py",
-        "tail_end <= partition.remote.next_offset",
-        "tail_end <= partition.remote.sealed_end",
+        "tail_end <= partition.remote.log.next_offset",
+        "tail_end <= partition.remote.log.sealed_end",
         (f"{_PACKER}::test_an_entry_stays_until_offset_wm_says_what_is_sealed",),
     ),
     Mutant(
@@ -454,7 +454,7 @@ AGENT: Final = (
     Mutant(
         "the heads of all replicas are read before a gap, whatever offset.wm lists",
         "uploader_agent/partitions/partition_uploader.py",
-        "{self._context.broker, *self.local.replicas, *self._tail_brokers}",
+        "{self._context.broker, *self._local.log.replicas, *self._tail_brokers}",
         "{self._context.broker, *self._tail_brokers}",
         (f"{_LEADERS}::test_a_log_that_returns_to_a_branch_finds_what_was_packed_there",),
     ),

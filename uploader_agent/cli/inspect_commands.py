@@ -79,7 +79,7 @@ def verify_command(
             lacking = _compare(partitions.values(), components.broker.node_id, pool, progress, output)
             failed |= lacking.failed
         for tp, partition in sorted(partitions.items()):
-            if not partition.remote.surveyed:
+            if not partition.remote.log.surveyed:
                 failed |= partition.error is not None
                 if partition.error:
                     _report_failure(str(tp), partition.error, output)
@@ -159,17 +159,17 @@ def status_table(lines: Iterable[StatusRow]) -> str:
 
 
 def _status_row(partition: LedPartition) -> StatusRow:
-    watermark, pending = partition.remote.watermark, partition.pending()
+    stored, pending = partition.remote.log, partition.pending()
     return StatusRow(
         partition=str(partition.tp),
         leader_epoch=partition.led.leader_epoch,
-        next_offset=watermark.next_offset if watermark else None,
+        next_offset=stored.watermark.next_offset if stored.watermark else None,
         uploaded_end=partition.stored_end,
         high_watermark=partition.offsets.high_watermark if partition.offsets else None,
         pending=len(pending),
         pending_bytes=sum(segment.size for segment in pending),
-        gaps=tuple(map(GapLine.of, partition.remote.gaps)),
-        remote_tier=partition.remote.remote_tier,
+        gaps=tuple(map(GapLine.of, stored.gaps)),
+        remote_tier=stored.remote_tier,
         error=partition.error,
     )
 
@@ -222,7 +222,7 @@ def plan_of(partitions: Iterable[LedPartition], quiet_before: float) -> Iterator
     The partitions must have been surveyed. ``quiet_before`` is as in :meth:`LedPartition.plan`.
     """
     for partition in sorted(partitions, key=lambda partition: partition.tp):
-        works = [*partition.work(quiet_before)] if partition.remote.surveyed else []
+        works = [*partition.work(quiet_before)] if partition.remote.log.surveyed else []
         if works or partition.error:
             yield _plan_line(partition, works)
 
@@ -273,7 +273,7 @@ def _compare(
     partitions: Iterable[LedPartition], broker: int, pool: ThreadPoolExecutor, progress: Progress, output: Output
 ) -> _Lacking:
     damaged: list[VerifyFinding] = []
-    known = [partition for partition in partitions if partition.remote.surveyed]
+    known = [partition for partition in partitions if partition.remote.log.surveyed]
     try:
         done = partial(_show_progress, progress, "packs")
         findings = compare_packs(known, broker, pool, damaged.append, done)

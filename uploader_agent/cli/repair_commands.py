@@ -150,7 +150,7 @@ def branch(
             rule = "is not led by this broker, as far as it has answered: run this on its leader's"
             raise FormatError(str(tp), rule)
         _, stored = incarnations.resolve(tp, led.led.topic_id)
-        replicas = led.uploader.local.replicas
+        replicas = led.local.log.replicas
         branching = Branching(tp, led.led, led.folder, stored, broker.node_id, replicas)
         if execute:
             authority = authority_of(settings, broker, lambda: broker)

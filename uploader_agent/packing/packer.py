@@ -177,7 +177,7 @@ class Packer:
         head, pointer, cut = self.head, partition.packed.last_pointer, partition.packed.cut
         if pointer is not None:
             return last_batch(head.cluster.store, lines.read(head.cluster, pointer))
-        if cut is None or cut[0] <= partition.remote.sealed_end:
+        if cut is None or cut[0] <= partition.remote.log.sealed_end:
             return None
         end, entry = cut
         with suppress(FormatError):  # damage proves nothing
@@ -209,9 +209,7 @@ class Packer:
             head.make_whole()
             # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
             joined = [partition for partition in self._joined(members) if partition.uploader.is_trusted]
-            ticks = [
-                PartitionTick(partition, partition.remote.sealed_end, partition.uploader.doubts) for partition in joined
-            ]
+            ticks = [PartitionTick(one, one.remote.log.sealed_end, one.uploader.doubts) for one in joined]
             packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
             self._try_all(unlisted, self._announce_tail)
@@ -335,7 +333,7 @@ class Packer:
 
     def limit(self, partition: LedPartition, next_size: int = 0) -> None:
         """Have the partition sealed if more is packed than may be, or will be with ``next_size`` more bytes."""
-        unsealed = partition.packed.unsealed(partition.remote.sealed_end)
+        unsealed = partition.packed.unsealed(partition.remote.log.sealed_end)
         old = unsealed.since is not None and self._runtime.utc_now() - unsealed.since >= MOST_UNSEALED_AGE
         large = unsealed.size + next_size > MOST_UNSEALED_BYTES
         if old or large or unsealed.ranges >= MOST_UNSEALED_RANGES:
@@ -347,7 +345,7 @@ class Packer:
         dropped: list[LedPartition] = []
         for partition in led:
             tail_end = entries.tail_end(partition.entry_key)
-            if tail_end is not None and tail_end <= partition.remote.next_offset:
+            if tail_end is not None and tail_end <= partition.remote.log.next_offset:
                 entries.remove(partition.entry_key)
                 dropped.append(partition)
         return dropped
@@ -355,7 +353,7 @@ class Packer:
 
 def _is_claimed(partition: LedPartition) -> bool:
     """True if ``offset.wm`` has the leadership, and the state of the store is known."""
-    return partition.remote.surveyed and partition.uploader.claimed
+    return partition.remote.log.surveyed and partition.uploader.claimed
 
 
 def _taken(stored: Collection[tuple[RangeAdded, WrittenRange]]) -> list[PartitionTick]:

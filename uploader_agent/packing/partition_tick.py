@@ -84,7 +84,7 @@ class PartitionTick:
         high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
         if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
-        local = partition.uploader.local
+        local = partition.local.log
         cleanup = cleanup_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup)
         wanted = WantedRange(
             tp=partition.tp,
@@ -149,15 +149,17 @@ class PartitionTick:
         """The transactions open at the next range's start, from the store; None if only the local log has them."""
         opened = next_range.opened
         if opened is None:
-            opened = self.partition.remote.open_before(next_range.start)
+            opened = self.partition.remote.log.open_before(next_range.start)
         if opened is None and next_range.last is not None:
             opened = open_at_end(head.cluster, next_range.last)
         return opened
 
     def _before(self, next_range: NextRange) -> BatchHeader | None:
         """The last stored batch below the next range, if it is known."""
-        remote, packed = self.partition.remote.last_batch(next_range.start), self.partition.packed.last_batch
-        return packed if packed is not None and packed.next_offset == next_range.start else remote
+        packed = self.partition.packed.last_batch
+        if packed is not None and packed.next_offset == next_range.start:
+            return packed
+        return self.partition.remote.log.last_batch(next_range.start)
 
 
 def _rounded(seconds: float | None) -> float | None:

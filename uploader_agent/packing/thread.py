@@ -47,31 +47,31 @@ class BucketPacker(NamedTuple):
 
 
 class PackBuckets:
-    """The packers of all buckets. Thread-safe. A bucket's packer is made when the bucket is first used."""
+    """The packers of all buckets. Thread-safe.
 
-    def __init__(
-        self, make: Callable[[Endpoint], BucketPacker], watch: Callable[[str, Thread], None], runtime: Runtime
-    ) -> None:
+    The buckets of all replicas are opened before any of them is led, so that each led partition has its packer.
+    """
+
+    def __init__(self, watch: Callable[[str, Thread], None], runtime: Runtime) -> None:
         """Begin without buckets. ``watch`` is called with each thread before it is started."""
-        self._make = make
         self._watch = watch
         self._runtime = runtime
         self._lock = threading.Lock()
         self._buckets: dict[Endpoint, BucketPacker] = {}
         self._started = self._stopped = False
 
-    def open(self, buckets: Iterable[Endpoint]) -> None:
-        """Maintain this broker's heads in ``buckets``."""
-        for bucket in buckets:
-            self.of(bucket)
+    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], BucketPacker]) -> None:
+        """Maintain this broker's heads in ``buckets``: ``make`` is called for those that are not open yet."""
+        with self._lock:
+            for bucket in buckets:
+                if bucket not in self._buckets:
+                    self._buckets[bucket] = make(bucket)
+                    if self._started and not self._stopped:
+                        self._start(self._buckets[bucket].thread)
 
     def of(self, bucket: Endpoint) -> BucketPacker:
-        """The packer of ``bucket``."""
+        """The packer of an open ``bucket``."""
         with self._lock:
-            if bucket not in self._buckets:
-                self._buckets[bucket] = self._make(bucket)
-                if self._started and not self._stopped:
-                    self._start(self._buckets[bucket].thread)
             return self._buckets[bucket]
 
     @property

@@ -33,7 +33,7 @@ from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Resolve
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
@@ -265,35 +265,35 @@ class _AbandonedTail:
         folder = Path(str(tp))
         self._route = UploadRoute(tp, entry.topic_id, folder, partition, broker)
 
-    def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> RemoteState:
-        """Seal the offsets that only the packs of ``entries`` have on ``lineage``; return the state of the store."""
+    def seal(self, lineage: Lineage, entries: list[HeadEntry]) -> StoredLog:
+        """Seal the offsets that only the packs of ``entries`` have on ``lineage``; return the log in the store."""
         lineage = lineage.with_history(self._stored.lineage)
-        remote = self._survey(lineage)
+        log = self._load(lineage)
         while True:
-            start = remote.sealed_end
+            start = log.sealed_end
             ranges = self._ranges(entries, lineage, start)
             end = max((live_end(entry, lineage) for entry in entries), default=start)
             if not ranges or end <= start:
-                return remote
+                return log
             offsets = Offsets(max(entry.high_watermark for entry in entries))
-            sealed = seal_packed(self._route, entries, ranges, lineage, start, end, offsets, Cleanup("delete"), remote)
+            sealed = seal_packed(self._route, entries, ranges, lineage, start, end, offsets, Cleanup("delete"), log)
             if sealed is None:
-                return remote
-            remote.add(sealed, lineage)
-            if remote.sealed_end <= start:
-                return remote
+                return log
+            log = log.with_segment(sealed, lineage)
+            if log.sealed_end <= start:
+                return log
 
     def publish(self, runtime: Runtime) -> None:
         """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and write the result to ``offset.wm``."""
         before = self._stored.watermark
         lineage = before.history
         entries = self._entries(before)
-        remote = self.seal(lineage, [*entries.values()])
-        end = remote.sealed_end
+        log = self.seal(lineage, [*entries.values()])
+        end = log.sealed_end
         new = before.model_copy(
             update={
                 "next_offset": max(before.next_offset, end),
-                "ranges_above": tuple(watermark.above(remote.coverage.present, end)),
+                "ranges_above": tuple(watermark.above(log.present, end)),
                 "tails": tuple(tail for tail in before.tails if not _is_sealed(tail, entries, lineage, end)),
                 "broker": self._broker,
                 "written_at": runtime.utc_now(),
@@ -301,7 +301,7 @@ class _AbandonedTail:
         )
         if not watermark.says_more(new, before):
             return
-        base = watermark.last_base(remote.readable_bases, new.next_offset, self._stored.base_offset)
+        base = watermark.last_base(log.readable_bases, new.next_offset, self._stored.base_offset)
         try:
             watermark.write(self._partition, base, new, self._stored)
         except PreconditionFailed:
@@ -322,9 +322,9 @@ class _AbandonedTail:
                 entries[epoch, broker] = known[key]
         return entries
 
-    def _survey(self, lineage: Lineage) -> RemoteState:
+    def _load(self, lineage: Lineage) -> StoredLog:
         epoch = self._stored.watermark.leader_epoch + 1  # as the next leader, with a log on this lineage, would see it
-        log = stored_log.load(
+        return stored_log.load(
             self._partition,
             lineage,
             epoch,
@@ -333,9 +333,6 @@ class _AbandonedTail:
             lambda _: False,
             replaced=lineage.restores != self._stored.watermark.restores,
         )
-        remote = RemoteState(self._broker)
-        remote.survey(log, 0, 0)
-        return remote
 
     def _ranges(self, entries: list[HeadEntry], lineage: Lineage, start: int) -> list[PackedRange]:
         return known_ranges(self._head.cluster, entries, lineage, start)

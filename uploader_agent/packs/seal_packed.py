@@ -18,7 +18,7 @@ from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.manifests import transactions_open_at
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.local_run import LocalRun, open_before, open_run
 from uploader_agent.upload.route import UploadRoute
@@ -37,9 +37,11 @@ def seal_packed(
     end: int,
     offsets: Offsets,
     cleanup: Cleanup,
-    remote: RemoteState,
+    stored: StoredLog,
 ) -> StoredManifest | None:
     """Seal the ``ranges`` of ``entries`` on ``lineage`` in ``[start, end)``; None if they have nothing at ``start``.
+
+    ``stored`` is the partition's log in the store.
 
     The run ends at a hole in the ranges, or at the bound of memory. Raises as
     :func:`~uploader_agent.packs.packed_run.read_run` and :meth:`SegmentSealer.seal`.
@@ -47,7 +49,7 @@ def seal_packed(
     lineage = known_lineage(lineage, entries, ranges)
 
     def open_at(offset: int) -> tuple[OpenTransaction, ...] | None:
-        known = remote.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
+        known = stored.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
         return transactions_open_at(route.partition, offset, lineage) if known is None else known
 
     run = read_run(route.partition.cluster, ranges, lineage, start, end, open_at)
@@ -58,9 +60,9 @@ def seal_packed(
         offsets=offsets,
         cleanup=cleanup._replace(policy="compact") if run.compacted else cleanup,
         judge=_judge,
-        watermark=remote.watermark,
+        watermark=stored.watermark,
         open_transactions=run.opened,
-        has_log=remote.has_log(start),
+        has_log=stored.has_log(start),
         packed=tuple(packed.range.part for packed in ranges),
         compare_packs=False,
     )

@@ -175,7 +175,7 @@ class Leadership:
     def _may_be_another(self, asked_at: datetime) -> None:
         """Have all logs compared with what is stored, if the broker answers again: its disks may be restored ones."""
         for partition in self.partitions.values():
-            if self._was_away and partition.remote.known:
+            if self._was_away and partition.remote.log.known:
                 partition.uploader.doubt()
             partition.confirm_parting(asked_at)
         self._was_away = False
@@ -359,7 +359,7 @@ class Leadership:
             partition.apply_freshness(self._freshness_of(tp.topic))
             if tp in self._former:
                 partition.trust_index(self._former[tp])
-        partition.apply_metadata(leader.replicas, self._cleanup.get(tp.topic, Cleanup()))
+        partition.local.apply_metadata(leader.replicas, self._cleanup.get(tp.topic, Cleanup()))
         return partition
 
     def _belongs(self, folder: Path, led: Led) -> bool:

@@ -1,8 +1,9 @@
 """A led partition: its state on the disk and the broker, and the jobs that follow.
 
-The loop's thread owns it: it looks at the disk, takes the broker's answers and plans jobs. Workers carry them out
-(:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The thread of the bucket packs,
-and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all threads.
+The loop's thread owns it: it looks at the disk, takes the broker's answers (both in :class:`LocalState`) and plans
+jobs. Workers carry them out (:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The
+thread of the bucket packs, and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all
+threads.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.kafka_log import BatchHeader
-from uploader_agent.broker.admin import Cleanup, Led, Offsets
+from uploader_agent.broker.admin import Led, Offsets
 from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
 from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
 from uploader_agent.stored.histories import Parting
@@ -75,11 +77,12 @@ class LedPartition:
         self.tp = tp
         self.led = led
         self.folder = folder
-        self.bucket = context.bucket(tp)
+        self.bucket = context.bucket_of(tp)
         self.disk = PartitionFolder(folder, context.runtime)
+        self.local = LocalState()
         self.remote = RemoteState(context.broker)
         self.packed = Tail()
-        self.uploader = PartitionUploader(tp, led, folder, context, self.remote, self.packed)
+        self.uploader = PartitionUploader(tp, led, folder, context, self.local, self.remote, self.packed)
         self.freshness: float | None = None
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
         self.looked_at = context.runtime.monotonic()
@@ -106,11 +109,6 @@ class LedPartition:
         """The tail of the directory and the stored end for which a log that seemed too short was last checked."""
         self.parting_told = False
         """True once the broker has said again, after the log had been found to part, that it leads it."""
-
-    @property
-    def changes(self) -> int:
-        """Increases with each change in the known state of the store."""
-        return self.remote.changes + self.packed.changes
 
     @property
     def is_unsettled(self) -> bool:
@@ -142,7 +140,7 @@ class LedPartition:
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
         """The segments held and on the disk at the last look, by base offset; the last one is active."""
-        return self.uploader.local.segments
+        return self.local.log.segments
 
     @property
     def offsets(self) -> Offsets | None:
@@ -173,18 +171,19 @@ class LedPartition:
         before, gone = self.disk.tail, self._gone
         self.looked_at = self._monotonic()
         listed = self.disk.look()
-        if self.disk.replaced and self.remote.known:
+        if self.disk.replaced and self.remote.log.known:
             self.uploader.doubt()
         same = not self.follows and self.disk.error is None and not self._has_grown()
         if self.freshness is not None and same and (end := self._log_end) is not None:
             self.ages.forget(self.stored_end)
             self.ages.note(self.looked_at, end)
         if listed or self._holding:
-            final, written = self.remote.final, self.remote.watermark
+            stored = self.remote.log
+            final = stored.final
             if (parting := self.uploader.parting) is not None:
                 final = final.clip(0, parting.at)  # above, the store has another history
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
-            look = self._hold.look(*owner, self.folder, final, written, self.disk.listing)
+            look = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
             self._gone = look.gone
             live = ((segment.base_offset, segment.next_offset) for segment in look.live)
             self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
@@ -193,9 +192,7 @@ class LedPartition:
             here, tail = self.disk.listing.segments, self.disk.tail
             if self.marks_gaps:
                 here = [segment for segment in here if segment.size or not segment.rotated]
-            segments = (*self._gone, *here)
-            local = replace(self.uploader.local, segments=segments, disk_start=tail.first if tail else None)
-            self.uploader.local = local
+            self.local.looked((*self._gone, *here), tail.first if tail else None)
         return changed
 
     def read_active(self) -> Active | None:
@@ -248,13 +245,7 @@ class LedPartition:
     def apply_freshness(self, freshness: float | None) -> None:
         """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""
         self.freshness = freshness if self.may_pack_tail else None
-        self.uploader.local = replace(self.uploader.local, lists_tail=self.freshness is not None)
-
-    def apply_metadata(self, replicas: tuple[int, ...], cleanup: Cleanup) -> None:
-        """Set the brokers that have a replica, and the topic's clean-up."""
-        local = self.uploader.local
-        if (replicas, cleanup) != (local.replicas, local.cleanup):
-            self.uploader.local = replace(local, replicas=replicas, cleanup=cleanup)
+        self.local.list_tail(listed=self.freshness is not None)
 
     @property
     def follows(self) -> bool:
@@ -276,16 +267,15 @@ class LedPartition:
     @property
     def names_remote_tier(self) -> bool:
         """True if ``offset.wm`` says what only Kafka's remote tier has: retention there shows in no file."""
-        return bool(self.remote.remote_tier) or any(gap.in_remote_tier for gap in self.remote.gaps)
+        stored = self.remote.log
+        return bool(stored.remote_tier) or any(gap.in_remote_tier for gap in stored.gaps)
 
     def _take(self, observation: Observation) -> None:
-        before, known = self.uploader.local, self.observation
-        self.observation = observation
+        known, self.observation = self.observation, observation
         start = observation.tail.first if observation.tail else None
-        if known is not None and known.says_the_same(observation) and start == before.observed_start:
+        if known is not None and known.says_the_same(observation) and start == self.local.log.observed_start:
             return
-        self.uploader.local = local = replace(before, offsets=observation.offsets, observed_start=start)
-        if local.start_evidence != before.start_evidence:
+        if self.local.answered(observation.offsets, start):
             self.uploader.reconsider_gaps()
 
     # -- packs ---------------------------------------------------------------------------------------------------------
@@ -305,12 +295,13 @@ class LedPartition:
         """
         if not self.may_pack_tail or self.packed.known:
             return True
-        if self.remote.surveyed and not self.uploader.claimed:
-            return self.remote.watermark is None  # a leader claims before it packs
-        if self.remote.surveyed and not self.uploader.tails:
+        stored = self.remote.log
+        if stored.surveyed and not self.uploader.claimed:
+            return stored.watermark is None  # a leader claims before it packs
+        if stored.surveyed and not self.uploader.tails:
             return True
-        sealed = self.remote.end if self.remote.gaps else self.remote.next_offset
-        return self.confirmed is not None and self.remote.known and self.confirmed.high_watermark <= sealed
+        sealed = stored.end if stored.gaps else stored.next_offset
+        return self.confirmed is not None and stored.known and self.confirmed.high_watermark <= sealed
 
     @property
     def seals_quiet_tail(self) -> bool:
@@ -320,7 +311,7 @@ class LedPartition:
         try, a range could not be read if the tail is behind a gap, is damaged, or has no leader epochs.
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
-        stuck = self.packed.stuck_at == max(self.remote.sealed_end, self.packed.end)
+        stuck = self.packed.stuck_at == max(self.remote.log.sealed_end, self.packed.end)
         return not self.may_pack_tail or by_checkpoint or stuck
 
     @property
@@ -331,7 +322,7 @@ class LedPartition:
     @property
     def entry_key(self) -> EntryKey:
         """The key of this leadership's entry in the head. A topic without a topic id has no entry."""
-        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch, self.remote.restored)
+        return EntryKey(self.led.topic_id or "", self.tp.partition, self.led.leader_epoch, self.remote.log.restored)
 
     @property
     def marks_gaps(self) -> bool:
@@ -346,14 +337,15 @@ class LedPartition:
     @property
     def stored_end(self) -> int:
         """The end of the offsets in seals and packs, even above a hole."""
-        return max(self.remote.end, self.packed.end)
+        return max(self.remote.log.end, self.packed.end)
 
     @property
     def bytes_per_offset(self) -> float | None:
         """The bytes per offset in packs, or else in the newest segment; None if neither is known."""
-        sealed_end, end = self.remote.sealed_end, self.packed.end
-        size = self.packed.unsealed(sealed_end).size if self.remote.surveyed else 0
-        return size / (end - sealed_end) if size and end > sealed_end else self.remote.bytes_per_offset
+        stored, end = self.remote.log, self.packed.end
+        sealed_end = stored.sealed_end
+        size = self.packed.unsealed(sealed_end).size if stored.surveyed else 0
+        return size / (end - sealed_end) if size and end > sealed_end else stored.bytes_per_offset
 
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
         """The most seconds since the append of the oldest byte that is not stored; 0 if all bytes are stored.
@@ -394,20 +386,20 @@ class LedPartition:
         self._plan_requests = self.packed.plan_requests
         jobs = self._plan(quiet_before)
         self._is_local = self._is_local and bool(jobs)  # without a job nothing is tried again
-        self._is_busy = bool(jobs or self.remote.gaps or self.has_news or self.pending())
+        self._is_busy = bool(jobs or self.remote.log.gaps or self.has_news or self.pending())
         return jobs
 
     def _plan(self, quiet_before: float | None) -> list[Job]:
         if not self.segments:
             return []
-        if not self.remote.known or self.uploader.parting is not None:
+        if not self.remote.log.known or self.uploader.parting is not None:
             return [SURVEY]
         if self.uploader.unchecked or self._seems_short():
             return [CHECK]
         if self.offsets is None:
             return []
         jobs: list[Job] = [*self.work(quiet_before)]
-        if not self.remote.surveyed:
+        if not self.remote.log.surveyed:
             news = self.uploader.holes() or self.uploader.in_doubt or self.offsets.tier
             return [SURVEY] if jobs or news else []
         if not self.uploader.claimed:
@@ -450,17 +442,17 @@ class LedPartition:
     @property
     def last_batch(self) -> BatchHeader | None:
         """The last batch below the end of seals and packs; None if it is not known."""
-        packed, remote = self.packed.last_batch, self.remote.last_batch()
-        if self.packed.end <= self.remote.end:
-            return remote
-        return packed if packed is not None else self.remote.stated_last(self.packed.end)
+        packed, stored = self.packed.last_batch, self.remote.log
+        if self.packed.end <= stored.end:
+            return stored.last_batch()
+        return packed if packed is not None else stored.stated_last_below(self.packed.end)
 
     def work(self, quiet_before: float | None) -> Iterator[SealRun]:
         """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.
 
         Runs after a ``.log`` without a manifest are left for later, since the end of that ``.log`` is not known yet.
         """
-        final, high_watermark = self.remote.final, self.offsets.high_watermark if self.offsets else 0
+        final, high_watermark = self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
         runs = eligibility.rotated_runs(self.segments, final, high_watermark)
         tail: list[SealRun] = []
         if quiet_before is not None and self.packed.end < high_watermark:
@@ -469,7 +461,7 @@ class LedPartition:
             tail = [*eligibility.tail_up_to(self.segments, final, min(seal_to, high_watermark))]
         for run in (*runs, *tail):
             yield run
-            if self.remote.has_bare_log(run.base_offset):
+            if self.remote.log.has_bare_log(run.base_offset):
                 return
 
     def tail_due(self, tail_after: float) -> float | None:
@@ -488,12 +480,12 @@ class LedPartition:
     def waits_for_high_watermark(self) -> bool:
         """True if a rotated segment may be ready for upload at a newer high watermark."""
         return eligibility.waiting_for(
-            self.segments, self.remote.final, self.offsets.high_watermark if self.offsets else 0
+            self.segments, self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
         )
 
     def pending(self) -> list[LocalSegment]:
         """Rotated segments that are not final in the store."""
-        final = self.remote.final
+        final = self.remote.log.final
         return [
             segment
             for segment in self.segments

@@ -31,7 +31,8 @@ from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
-from uploader_agent.partitions.context import Context, LocalLog
+from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair import gap_search
 from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
 from uploader_agent.stored import stored_log, watermark
@@ -67,14 +68,21 @@ class PartitionUploader:
     """Uploads one partition under one leader epoch of one topic id. Thread-safe: any worker may carry out a job."""
 
     def __init__(
-        self, tp: TopicPartition, led: Led, folder: Path, context: Context, remote: RemoteState, packed: Tail
+        self,
+        tp: TopicPartition,
+        led: Led,
+        folder: Path,
+        context: Context,
+        local: LocalState,
+        remote: RemoteState,
+        packed: Tail,
     ) -> None:
-        """``remote`` has the state of the store, ``packed`` of the packs. The owner keeps :attr:`local` current."""
-        self.local = LocalLog()
+        """``local`` has the state of the log on the disk, ``remote`` of the store, ``packed`` of the packs."""
         self._tp = tp
         self._led = led
         self._folder = folder
         self._context = context
+        self._local = local
         self._remote = remote
         self._packed = packed
         self._sources = PackedSources()
@@ -115,24 +123,28 @@ class PartitionUploader:
     @property
     def claimed(self) -> bool:
         """True if ``offset.wm`` has this leader epoch, its lineage and this origin; nothing is sealed before that."""
-        written, ours = self._remote.watermark, (self._led.leader_epoch, self._context.source.origin)
+        return self._is_claim(self._remote.log.watermark)
+
+    def _is_claim(self, written: Watermark | None) -> bool:
+        ours = self._led.leader_epoch, self._context.source.origin
         return written is not None and (written.leader_epoch, written.origin) == ours
 
     @property
     def may_pack(self) -> bool:
         """True if the partition is claimed, and ``offset.wm`` lists this leadership's tail."""
-        written = self._remote.watermark
-        return self._remote.surveyed and self.claimed and written is not None and self._own_pair in written.tails
+        log = self._remote.log
+        written = log.watermark
+        return log.surveyed and self._is_claim(written) and written is not None and self._own_pair in written.tails
 
     @property
     def tails(self) -> tuple[tuple[int, int], ...]:
         """The leaderships in ``offset.wm``, as (leader epoch, broker), that may have packed unsealed offsets."""
-        written = self._remote.watermark
+        written = self._remote.log.watermark
         return written.tails if written else ()
 
     @property
     def _tail_brokers(self) -> frozenset[int]:
-        written = self._remote.watermark
+        written = self._remote.log.watermark
         return written.tail_brokers if written else frozenset()
 
     @property
@@ -208,14 +220,13 @@ class PartitionUploader:
 
     def holes(self) -> Intervals:
         """The offsets that neither the store nor the disk has undamaged, and that no person has acknowledged."""
-        coverage, written = self._remote.coverage, self._remote.watermark
-        passed = Intervals.of(written.acknowledged_gaps) if written else Intervals()
-        return (self._lost(coverage.present, coverage.start) | (coverage.damaged - coverage.present)) - passed
+        log = self._remote.log
+        return (self._lost(log) | (log.damaged - log.present)) - log.acknowledged
 
     def reconsider_gaps(self) -> None:
         """Look for the reasons of gaps again, and for what only the remote tier has, since there is new evidence."""
-        written = self._remote.watermark
-        if self._remote.gaps_found or (written and written.remote_tier) or self.local.start_evidence[2]:
+        log = self._remote.log
+        if log.gaps_found or (log.watermark and log.watermark.remote_tier) or self._local.log.start_evidence[2]:
             self._unwritten = True
 
     def run(self, job: Job) -> StoredManifest | None:
@@ -239,17 +250,17 @@ class PartitionUploader:
     def learn(self) -> None:
         """Survey the partition, unless it is surveyed. Raises HistoriesPart if its log is not the stored one."""
         with self._surveying:
-            if not self._remote.surveyed or self.parting is not None:
+            if not self._remote.log.surveyed or self.parting is not None:
                 self._survey()
 
     def _check(self) -> None:
         """Compare the log with the stored history as far as that is known, and survey the partition if they differ."""
         self.unchecked, doubts = False, self.doubts
         try:
-            remote, packed = self._remote, self._packed
+            log, packed = self._remote.log, self._packed
             with self._files() as files:
-                lasts = remote.last_batch(), packed.last_batch
-                differs = self.suspected or self._differs(files, max(remote.end, packed.end), lasts)
+                lasts = log.last_batch(), packed.last_batch
+                differs = self.suspected or self._differs(files, max(log.end, packed.end), lasts)
             if differs:
                 with self._surveying:
                     self._survey(differs=True)
@@ -260,7 +271,7 @@ class PartitionUploader:
 
     def _check_before(self, base_offset: int) -> None:
         """Raise SegmentChanged if the log is not known to have the last stored batch below ``base_offset``."""
-        last = self._remote.last_batch(base_offset)
+        last = self._remote.log.last_batch(base_offset)
         if (last is not None and self.lacks(last)) or self.unchecked or self.parting is not None:
             raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
 
@@ -343,7 +354,7 @@ class PartitionUploader:
         since = self.parting.at if self.parting is not None else MAX_OFFSET
         parting = find_parting(partition, files, lineage, end=log.end, shared=log.shared, since=since)
         if parting is None:
-            brokers = {*self.local.replicas, *(log.stored.watermark.tail_brokers if log.stored else ())}
+            brokers = {*self._local.log.replicas, *(log.watermark.tail_brokers if log.watermark else ())}
             brokers.add(self._context.broker)
             ranges, end, shared = self._sources.history(self.route, brokers, lineage, log.end, log.shared)
             if ranges:
@@ -353,7 +364,7 @@ class PartitionUploader:
         return parting._replace(stored_end=max(parting.stored_end, self._packed.end))
 
     def _survey(self, *, differs: bool = False) -> None:
-        incarnation, partition = self._context.resolve(self._tp, self._led.topic_id)
+        incarnation, partition = self._context.incarnations.resolve(self._tp, self._led.topic_id)
         lineage = self.lineage()
         log = self._load(partition, lineage)
         self._check_begun(lineage, has_epochs=log.has_epochs)
@@ -362,11 +373,11 @@ class PartitionUploader:
         bases = [
             *(name.base for name in log.segments),
             *evicted,
-            *(segment.base_offset for segment in self.local.segments[:1]),
+            *(segment.base_offset for segment in self._local.log.segments[:1]),
         ]
         if not bases and log.stored is None:
             raise SegmentChanged(f"{self._folder}: no segment here or in the store tells the first offset")
-        restores, broker = log.stored.watermark.restores if log.stored else (), self._context.broker
+        restores, broker = log.watermark.restores if log.watermark else (), self._context.broker
         if restores != (self._route.restores if self._route else ()):
             self._packed.begin_again()
         origin = self._context.source.origin
@@ -404,7 +415,7 @@ class PartitionUploader:
     def _reload(self, partition: PartitionStore, lineage: Lineage) -> None:
         """Read the store again. Raises SegmentChanged if its history is another one now: a survey must come first."""
         log = self._load(partition, lineage)
-        if log.stored is not None and log.stored.watermark.restores != self.route.restores:
+        if log.watermark is not None and log.watermark.restores != self.route.restores:
             self._remote.forget()
             raise SegmentChanged(
                 f"{partition.keys.watermark}: a person has gone on with another history: it is surveyed first"
@@ -412,12 +423,13 @@ class PartitionUploader:
         self._remote.reload(log)
 
     def _is_foreign(self, stored: StoredWatermark) -> bool:
-        return self._context.is_foreign(self._tp, self._led, stored)
+        return self._context.foreign_epochs.judge(self._tp, self._led, stored)
 
     def _upload(self, work: SealRun) -> StoredManifest | None:
-        offsets, cleanup, doubts = self.local.offsets, self.local.cleanup, self.doubts
+        local, doubts = self._local.log, self.doubts
+        offsets, cleanup = local.offsets, local.cleanup
         assert offsets is not None
-        remote, base = self._remote, work.base_offset
+        base = work.base_offset
         head, packed_end = self._settled_head(cleanup), self._packed.packed_below(work.end)  # before the packed parts
         lineage = Lineage()
 
@@ -430,15 +442,15 @@ class PartitionUploader:
             return self._judge_run(scanned, known)
 
         with self.route.files() as files:
-            known = files.lineage()
+            known, log = files.lineage(), self._remote.log
             sealer = SegmentSealer(
                 route=self.route,
                 offsets=offsets,
                 cleanup=cleanup,
                 judge=judge,
-                watermark=remote.watermark,
-                open_transactions=remote.open_before(base),
-                has_log=remote.has_log(base),
+                watermark=log.watermark,
+                open_transactions=log.open_before(base),
+                has_log=log.has_log(base),
                 packed=self._sources.parts(self.route, self._packed, self._unread_brokers(cleanup), known, base),
                 adopted=self.suspect,
             )
@@ -454,7 +466,7 @@ class PartitionUploader:
         if stored is not None:
             if self.doubts != doubts:
                 self.suspect()
-            remote.add(stored, lineage)
+            self._remote.add(stored, lineage)
         return stored
 
     def _settled_head(self, cleanup: Cleanup) -> int | None:
@@ -465,7 +477,7 @@ class PartitionUploader:
         """
         if not cleanup.may_compact or self._context.broker not in self._tail_brokers:
             return None
-        version = self._context.settled_head(self._tp)
+        version = self._context.heads.settled_head(self._context.bucket_of(self._tp))
         if version is None:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version
@@ -484,7 +496,7 @@ class PartitionUploader:
         These are the brokers that ``offset.wm`` lists, and all replicas: a leader of another branch may have dropped
         tails from ``offset.wm`` to which this log has returned.
         """
-        return self._sources.entries(self.route, {self._context.broker, *self.local.replicas, *self._tail_brokers})
+        return self._sources.entries(self.route, {self._context.broker, *self._local.log.replicas, *self._tail_brokers})
 
     def _seal_fuller(self, sealer: SegmentSealer, work: SealRun) -> StoredManifest | None:
         """Seal ``work`` with its records that only packs still have."""
@@ -494,7 +506,7 @@ class PartitionUploader:
 
     def _known_lineage(self, lineage: Lineage) -> Lineage:
         """``lineage``, extended below its first start with the lineage in ``offset.wm``."""
-        written = self._remote.watermark
+        written = self._remote.log.watermark
         return lineage.with_history(written.history) if written else lineage
 
     def _seal_packed(
@@ -505,8 +517,9 @@ class PartitionUploader:
         ranges = self._sources.ranges(self.route, entries, lineage, start)
         if not ranges:
             return None
-        offsets, cleanup = self.local.offsets or Offsets(end), self.local.cleanup
-        return seal_packed(self.route, entries, ranges, lineage, start, end, offsets, cleanup, self._remote)
+        local = self._local.log
+        offsets = local.offsets or Offsets(end)
+        return seal_packed(self.route, entries, ranges, lineage, start, end, offsets, local.cleanup, self._remote.log)
 
     def _seal_lost(self, entries: Sequence[HeadEntry], lineage: Lineage) -> None:
         """Seal offsets from packs that neither disk nor store has, before they are recorded as a gap."""
@@ -529,7 +542,7 @@ class PartitionUploader:
         latest = max((epoch for epoch, _ in scanned.summary.epochs), default=0)
         if latest > self._led.leader_epoch and scanned.damage is None:
             with self._files() as files:
-                self._part(self._later_batches(self._remote.end, files))
+                self._part(self._later_batches(self._remote.log.end, files))
             rule = f"has batches of leader epoch {latest}, and this broker leads under {self._led.leader_epoch}"
             raise SegmentChanged(f"{self._folder}: {rule}: the next leader seals them")
         return lineage
@@ -538,23 +551,24 @@ class PartitionUploader:
         """Search the store for data of holes, if a search is due."""
         if not self._may_record_gaps or not self._search.is_due(self.holes()):
             return
+        local = self._local.log
         wanted = SearchInput(
             route=self.route,
             holes=self.holes,
-            local_start=self.local.disk_start or 0,
+            local_start=local.disk_start or 0,
             lineage=lineage,
-            offsets=self.local.offsets or Offsets(self._remote.end),
-            cleanup=self.local.cleanup,
+            offsets=local.offsets or Offsets(self._remote.log.end),
+            cleanup=local.cleanup,
         )
         entries = self._packed_entries()  # before the search: an entry is removed when its tail is sealed
         self._search.run(wanted, self._remote)
         self._seal_lost(entries, lineage)
 
-    def _lost(self, present: Intervals, start: int) -> Intervals:
-        """The offsets below the active segment that are neither ``present`` nor on the disk nor held, nor to be had."""
-        local, source = self.local, self._context.source
+    def _lost(self, log: StoredLog) -> Intervals:
+        """The offsets below the active segment that ``log``, the disk and the hold lack, and that are not to be had."""
+        local, source, start = self._local.log, self._context.source, log.start
         active = local.segments[-1].base_offset if local.segments else start
-        missing = present.missing(start, max(start, active)) - local.rotated
+        missing = log.present.missing(start, max(start, active)) - local.rotated
         lost = missing.clip(start, max(start, source.lost_below(active, local.offsets)))
         if missing != lost and local.offsets is not None:
             source.begin_again(self._tp, self._led.topic_id)
@@ -573,21 +587,22 @@ class PartitionUploader:
         self._search_store(lineage)  # a gap stops readers, so what lies in the store or in packs is found before
         while True:
             # In each round anew: other workers add segments, and after a conflict another agent has written.
-            before, foreign = self._remote.stored, self._remote.foreign
+            log = self._remote.log
+            before = log.stored
             previous = watermark.truncate(before.watermark, lineage, self._led.leader_epoch) if before else None
-            new = self._new_watermark(lineage, before, previous)
+            new = self._new_watermark(log, lineage, previous)
             if self.suspected:  # meanwhile another worker has adopted a segment, which counts already
                 raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
             if before and not watermark.says_more(new, before.watermark):
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
-            if before and before.watermark.origin != new.origin and self.local.cleanup.may_compact:
+            if before and before.watermark.origin != new.origin and self._local.log.cleanup.may_compact:
                 self._context.other_origin.check(self._tp, self._led.topic_id)
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset
-            base = watermark.last_base(self._remote.readable_bases, new.next_offset, lowest)
+            base = watermark.last_base(log.readable_bases, new.next_offset, lowest)
             try:
-                written = watermark.write(partition, base, new, foreign or before)
+                written = watermark.write(partition, base, new, log.foreign or before)
             except PreconditionFailed:
                 self._reload(partition, lineage)
                 attempts += 1
@@ -595,7 +610,7 @@ class PartitionUploader:
                     raise  # the store reports conflicts without a change: leave it to the back-off
                 continue
             if before and new.next_offset < (end := before.watermark.next_offset):
-                self._context.on_truncated()
+                self._context.metrics.truncated.inc()
                 cut = {"next_offset": new.next_offset, "was": end, "leader_epoch": new.leader_epoch}
                 logger.warning("log_truncated", partition=str(self._tp), **cut)
             self._remote.watermark_stored(written)
@@ -622,46 +637,44 @@ class PartitionUploader:
         if newest != own:
             raise SegmentChanged(f"{self._folder}: the newest leader epoch of its log is {newest}, and not {own}")
 
-    def _new_watermark(self, lineage: Lineage, before: StoredWatermark | None, previous: Watermark | None) -> Watermark:
-        """``offset.wm`` as it has to be now, after ``previous``, which is ``before`` up to where this log leaves it."""
-        remote = self._remote
-        start, present, _, damaged = remote.coverage
+    def _new_watermark(self, log: StoredLog, lineage: Lineage, previous: Watermark | None) -> Watermark:
+        """``offset.wm`` as ``log`` needs it, after ``previous``: the log's own, up to where ``lineage`` leaves it."""
+        present, damaged = log.present, log.damaged
         passed = previous.acknowledged_gaps if previous else ()
-        known = (*(previous.gaps if previous else remote.gaps_found), *passed)
+        known = (*(previous.gaps if previous else log.gaps_found), *passed)
         # An acknowledged gap stays until the store has its offsets: if the disk has them, they may never be uploaded.
-        missing = self._lost(present, start) | (Intervals.of(passed) - present)
+        missing = self._lost(log) | (Intervals.of(passed) - present)
         if not self._may_record_gaps:
             missing, damaged = missing & Intervals.of(known), damaged & Intervals.of(known)
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
-        evidence = self._evidence(before, previous)
+        evidence = self._evidence(log.watermark, previous)
         all_gaps = gap_search.find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
-        remote.set_gaps(holding)
-        foreign = remote.foreign
-        below = evidence.below(start)
+        self._remote.set_gaps(holding)
+        below = evidence.below(log.start)
         if below is None:  # what was last known
-            below = Intervals(before.watermark.remote_tier if before else ())
+            below = Intervals(log.watermark.remote_tier if log.watermark else ())
         return watermark.compute(
             previous,
             topic_id=self._led.topic_id,
             leader_epoch=self._led.leader_epoch,
             broker=self._context.broker,
-            start=start,
+            start=log.start,
             present=present,
-            lineage=remote.history(lineage),
+            lineage=log.history(lineage),
             gaps=holding,
             acknowledged_gaps=passed,
-            foreign_epochs=(foreign.leader_epoch,) if foreign else (),
-            may_pack=self.local.lists_tail or self._tail_wanted,
+            foreign_epochs=(log.foreign.leader_epoch,) if log.foreign else (),
+            may_pack=self._local.log.lists_tail or self._tail_wanted,
             origin=self._context.source.origin,
             remote_tier=below,
         )
 
-    def _evidence(self, before: StoredWatermark | None, previous: Watermark | None) -> Evidence:
-        local, cut = self.local, Intervals()
+    def _evidence(self, before: Watermark | None, previous: Watermark | None) -> Evidence:
+        local, cut = self._local.log, Intervals()
         if before and previous:
-            cut = Intervals([(previous.next_offset, before.watermark.next_offset)])
+            cut = Intervals([(previous.next_offset, before.next_offset)])
         return Evidence(
             evicted=self._context.hold.evicted(self._tp, self._led.topic_id),
             cut=cut,

@@ -81,7 +81,7 @@ class Waits:
         return sorted(waits, key=lambda wait: -wait.seconds)
 
     def _of(self, partition: LedPartition, tail_after: float, now: float, begun: dict[_Mark, float]) -> Iterator[Wait]:
-        tp, end = partition.tp, partition.remote.end
+        tp, end = partition.tp, partition.remote.log.end
         for segment in partition.pending()[:1]:
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "rotated", segment.base_offset, end), now, begun, appended)
@@ -95,7 +95,7 @@ class Waits:
             seen = self._begun((tp, "leadership", 0, 0), now, begun)
             reason = f"its log ends below {partition.stored_end}, where its stored offsets end: {partition.error}"
             yield Wait(tp, "leadership", now - seen, reason)
-        for gap in partition.remote.gaps:
+        for gap in partition.remote.log.gaps:
             seen = self._begun((tp, "gap", gap.start, 0), now, begun, gap.detected_at.timestamp())
             where = "only in Kafka's own remote tier" if gap.in_remote_tier else "stored nowhere"
             yield Wait(tp, "gap", now - seen, f"offsets {gap.start} to {gap.end} are {where}: {gap.reason}")
@@ -126,7 +126,7 @@ class Waits:
 
     def _appended(self, partition: LedPartition, segment: LocalSegment) -> float | None:
         """The time of the segment's last append; None if the broker or the store has not answered yet."""
-        return segment.modified if partition.remote.known and partition.observation is not None else None
+        return segment.modified if partition.remote.log.known and partition.observation is not None else None
 
 
 def why_rotated(partition: LedPartition, segment: LocalSegment, unreachable: str | None = None) -> str:
@@ -186,7 +186,7 @@ def _unknown(partition: LedPartition, unreachable: str | None) -> str | None:
         return f"the last try failed, and the next one comes after a pause: {partition.error}"
     if partition.offsets is None:
         return f"the broker has not said its high watermark yet{f': {unreachable}' if unreachable else ''}"
-    if not partition.remote.known:
+    if not partition.remote.log.known:
         return "its state in the store is not known yet"
     return None
 

@@ -105,7 +105,7 @@ class Adoption:
     def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
         stored = read_manifest(self._partition, log.name)
         if stored is not None and _describes(stored.manifest, log):
-            self._stored.add(stored, self._lineage)
+            self._stored = self._stored.with_segment(stored, self._lineage)
             return self._row(log, stored.manifest.next_offset, "as it was")
         self._check_alone(other)
         known, opened = KnownLineages(Lineage(), 0, self._lineage), self._stored.open_before(log.name.base) or ()
@@ -129,7 +129,8 @@ class Adoption:
             where = "run this where the leader is"
             reason = f"ends above the high watermark {offsets.high_watermark} of this broker: {where}"
             return self._row(log, manifest.next_offset, "left", reason)
-        self._stored.add(manifests.write_over(self._partition, manifest, stored), self._lineage)
+        written = manifests.write_over(self._partition, manifest, stored)
+        self._stored = self._stored.with_segment(written, self._lineage)
         return self._row(log, manifest.next_offset, "adopted")
 
     @property

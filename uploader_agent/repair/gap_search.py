@@ -68,7 +68,8 @@ class Search:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
         partition, holes = wanted.route.partition, wanted.holes()
         listed = stored_log.list_reaching(partition, holes)
-        for stored in stored_log.read_news(partition, listed, remote.manifests_read, holes, remote.gaps):
+        known = remote.log
+        for stored in stored_log.read_news(partition, listed, known.read, holes, known.gaps):
             remote.add(stored, wanted.lineage)
         with_manifest = {entry.name for entry in listed.manifests}
         for log in listed.logs:
@@ -87,8 +88,8 @@ class Search:
         return any(log.name.base < hole.end for hole in wanted.holes())
 
     def _rebuild(self, log: ListedObject, wanted: SearchInput, remote: RemoteState) -> None:
-        route, (name, _, info) = wanted.route, log
-        lineages, opened = KnownLineages.of(remote.watermark, wanted.lineage), remote.open_before(name.base)
+        route, known, (name, _, info) = wanted.route, remote.log, log
+        lineages, opened = KnownLineages.of(known.watermark, wanted.lineage), known.open_before(name.base)
         try:
             manifest = rebuild(route, name, info, lineages, opened or (), wanted.offsets, wanted.cleanup)
         except (NotRebuilt, OffLineage) as error:

@@ -146,7 +146,7 @@ class Reupload:
                 stored = self._rebuild(logs[name], stored, opened, surroundings, lineage) if rebuilds else None
             if stored is None:
                 continue
-            known.add(stored, lineage)
+            known = known.with_segment(stored, lineage)
             end = known.segments[name].readable_end
             if wanted.clip(base, end):
                 yield ReuploadRow(str(self._route.tp), base, end, 0, outcome, None)

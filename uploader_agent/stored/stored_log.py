@@ -1,4 +1,4 @@
-"""One partition's log in the store: read once from ``offset.wm`` and the manifests above it, then updated.
+"""One partition's log in the store: a value, read from ``offset.wm`` and the manifests above it, then followed.
 
 Only segments at or above the watermark's last one are listed and kept, so memory does not grow with a topic's age.
 
@@ -9,10 +9,11 @@ of ``offset.wm``, from which a leader's agent lists. Relative offsets in a segme
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from itertools import pairwise
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
@@ -74,26 +75,38 @@ class StoredSegment:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, eq=False)
 class StoredLog:
-    """This broker's knowledge of a partition's objects. Not thread-safe: see :class:`RemoteState`.
+    """This broker's knowledge of a partition's objects at one moment. It never changes: an update is another value.
 
+    So all that one value tells belongs together, and two moments are the same state if they have the same object.
     ``logs`` are the segments with a ``.log`` that was seen, ``read`` the ETags of the manifests that were read.
     """
 
     broker: int
+    surveyed: bool = False
+    """True once the store itself has been read."""
+    incarnation: int | None = None
+    """The number of the topic's incarnation; None until the agents have agreed on it."""
+    start: int = 0
+    """The partition's first offset in the store; 0 until it is known."""
     stored: StoredWatermark | None = None
+    """``offset.wm`` as last read or written, with its ETag."""
     agreed: Watermark | None = None
     """``stored`` up to the offset at which this leader's lineage leaves it."""
     foreign: ForeignWatermark | None = None
     """A foreign object under the key of ``offset.wm``, which may only be replaced."""
-    segments: dict[SegmentName, StoredSegment] = field(default_factory=dict)
-    logs: set[SegmentName] = field(default_factory=set)
-    read: dict[SegmentName, str] = field(default_factory=dict)
+    gaps_found: tuple[Gap, ...] = ()
+    """The open holes as last found, which ``offset.wm`` may not name yet."""
+    segments: Mapping[SegmentName, StoredSegment] = field(default_factory=dict)
+    logs: frozenset[SegmentName] = frozenset()
+    read: Mapping[SegmentName, str] = field(default_factory=dict)
     below: Intervals = field(default_factory=Intervals)
     """The offsets that the watermark covers on this leader's lineage, acknowledged gaps included."""
     bytes_per_offset: float | None = None
-    """The bytes per offset of the newest segment that was seen in the store."""
+    """The bytes per offset of the newest segment that was seen in the store; None if unknown."""
+    trusted_next: int | None = None
+    """The next offset in a former index, while that is trusted."""
     trusted_restored: int = 0
     """The number of restores in a former index."""
     stated_last: BatchHeader | None = None
@@ -107,11 +120,25 @@ class StoredLog:
         """The log in this broker's watermark index: all offsets up to its uploaded end, under its leadership."""
         return cls(
             broker,
+            incarnation=entry.incarnation,
             below=Intervals([(0, entry.uploaded_end)]),
             bytes_per_offset=entry.bytes_per_offset,
+            trusted_next=entry.next_offset,
             trusted_restored=entry.restored,
             stated_last=batch_of(entry.last_batch) if entry.last_batch else None,
         )
+
+    # -- what it tells ------------------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> bool:
+        """True once the state is known, from a survey or from a former watermark index."""
+        return self.surveyed or self.trusted_next is not None
+
+    @property
+    def watermark(self) -> Watermark | None:
+        """``offset.wm`` as last read or written."""
+        return self.stored.watermark if self.stored else None
 
     @property
     def restored(self) -> int:
@@ -119,30 +146,45 @@ class StoredLog:
         return len(self.stored.watermark.restores) if self.stored else self.trusted_restored
 
     @property
+    def next_offset(self) -> int:
+        """The offset below which the store has all offsets of this leader's log, even before its claim."""
+        if self.trusted_next is not None:
+            return self.trusted_next
+        return self.agreed.next_offset if self.agreed else self.start
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """The open holes of this leader's log, even before an ``offset.wm`` names them."""
+        return self.agreed.gaps if self.agreed else self.gaps_found
+
+    @property
+    def remote_tier(self) -> tuple[tuple[int, int], ...]:
+        """The offsets below the start that only Kafka's remote tier has, as ``offset.wm`` states them."""
+        return self.agreed.remote_tier if self.agreed else ()
+
+    @property
+    def acknowledged(self) -> Intervals:
+        """The offsets that ``offset.wm`` passes although nobody has them: a person has acknowledged that."""
+        return Intervals.of(self.stored.watermark.acknowledged_gaps) if self.stored else Intervals()
+
+    @property
     def has_epochs(self) -> bool:
         """True if what is stored has leader epochs."""
         stored = self.stored is not None and bool(self.stored.watermark.lineage)
         return stored or any(segment.lineage.entries for segment in self.segments.values())
 
-    @property
+    @cached_property
     def present(self) -> Intervals:
         """Offsets that can be read from the store."""
-        return self._readable_below | Intervals(
+        return (self.below - self.acknowledged) | Intervals(
             (segment.base_offset, segment.readable_end) for segment in self.segments.values()
         )
 
-    @property
+    @cached_property
     def final(self) -> Intervals:
         """Offsets that need no upload: readable ones, and ones that this broker stored as corrupt."""
-        kept = (segment for segment in self.segments.values() if segment.state == "corrupt")
-        return self.present | Intervals(
-            (segment.base_offset, segment.next_offset) for segment in kept if segment.broker == self.broker
-        )
-
-    @property
-    def _readable_below(self) -> Intervals:
-        """``below`` without the gaps that the watermark passes because a person acknowledged them."""
-        return self.below - Intervals.of(self.stored.watermark.acknowledged_gaps) if self.stored else self.below
+        own = [one for one in self.segments.values() if one.state == "corrupt" and one.broker == self.broker]
+        return self.present | Intervals((one.base_offset, one.next_offset) for one in own) if own else self.present
 
     @property
     def damaged(self) -> Intervals:
@@ -153,7 +195,7 @@ class StoredLog:
             if segment.state == "corrupt"
         )
 
-    @property
+    @cached_property
     def end(self) -> int:
         """The end of the last uploaded segment, even above a hole; 0 if there is none."""
         readable = (
@@ -161,17 +203,44 @@ class StoredLog:
         )
         return max([*(part.end for part in self.below), *readable], default=0)
 
+    @cached_property
+    def sealed_end(self) -> int:
+        """The end of the stored offsets without a hole but acknowledged gaps, even before ``offset.wm`` has it."""
+        return (self.present | self.acknowledged).contiguous_from(self.start)
+
+    @property
+    def readable_bases(self) -> list[int]:
+        """Base offsets of the segments that are held in memory, are not corrupt and begin on this leader's lineage."""
+        whole = [segment for segment in self.segments.values() if segment.state != "corrupt"]
+        return [segment.base_offset for segment in whole if segment.readable_end > segment.base_offset]
+
+    def has_log(self, base_offset: int) -> bool:
+        """True if a ``.log`` with this base offset was seen."""
+        return any(name.base == base_offset for name in self.logs)
+
+    def has_bare_log(self, base_offset: int) -> bool:
+        """True if a ``.log`` with this base offset was seen without a manifest."""
+        return any(name.base == base_offset for name in self.logs - self.segments.keys())
+
     @property
     def shared(self) -> list[Shared]:
         """What ``offset.wm`` has on this leader's lineage."""
         return [Shared(self.agreed.history, self.agreed.next_offset)] if self.agreed else []
 
     def last_batch(self, end: int | None = None) -> BatchHeader | None:
-        """The last batch that is known to be stored on this lineage below ``end``; None if none is known."""
+        """The last batch that is known to be stored on this lineage below ``end``; None if none is known.
+
+        From a former index, it may be packed.
+        """
         known = [segment.last for segment in self.segments.values() if segment.last is not None]
         known += [self.stated_last] if self.stated_last else []
         below = [last for last in known if end is None or last.next_offset <= end]
         return max(below, key=lambda last: last.base_offset, default=None)
+
+    def stated_last_below(self, end: int) -> BatchHeader | None:
+        """The last batch below ``end`` in a former index, while that is trusted."""
+        last = self.stated_last
+        return last if last is not None and last.next_offset <= end else None
 
     def open_before(self, base_offset: int) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at ``base_offset``, if a known segment on this lineage ends there; else None."""
@@ -192,16 +261,31 @@ class StoredLog:
             lineage = lineage.with_history(segment.lineage)
         return lineage
 
-    def add(self, stored: StoredManifest, lineage: Lineage) -> None:
-        """Add a stored manifest."""
-        # Not with ``lineage`` alone: retention forgets epochs, and below its first one each branch would count.
-        segment = StoredSegment.of(stored.manifest, self._with_past(lineage, stored.manifest))
-        if all(segment.base_offset >= name.base for name in self.segments):
-            self.bytes_per_offset = _bytes_per_offset(stored.manifest) or self.bytes_per_offset
-        self.segments[segment.name] = segment
-        self.read[segment.name] = stored.etag
-        if segment.state == "whole":  # damaged bytes lie in a ``.corrupt`` object
-            self.logs.add(segment.name)
+    # -- what follows it ----------------------------------------------------------------------------------------------
+
+    def with_segment(self, stored: StoredManifest, lineage: Lineage) -> StoredLog:
+        """The log with one more segment, whose manifest was read or written; ``lineage`` is this leader's."""
+        return self.with_segments([stored], lineage)
+
+    def with_segments(self, found: Iterable[StoredManifest], lineage: Lineage) -> StoredLog:
+        """The log with the segments of all ``found`` manifests.
+
+        A manifest that is known already takes the place of the known one: it was repaired, or this leader's lineage has
+        changed since.
+        """
+        segments, read, logs = dict(self.segments), dict(self.read), set(self.logs)
+        newest, bytes_per_offset = max((name.base for name in segments), default=-1), self.bytes_per_offset
+        for stored in found:
+            # Not with ``lineage`` alone: retention forgets epochs, and below its first one each branch would count.
+            segment = StoredSegment.of(stored.manifest, self._with_past(lineage, stored.manifest))
+            if segment.base_offset >= newest:
+                newest, bytes_per_offset = segment.base_offset, _bytes_per_offset(stored.manifest) or bytes_per_offset
+            segments[segment.name] = segment
+            # Also of a segment of another branch: a search of the store reads no manifest twice.
+            read[segment.name] = stored.etag
+            if segment.state == "whole":  # damaged bytes lie in a ``.corrupt`` object
+                logs.add(segment.name)
+        return replace(self, segments=segments, read=read, logs=frozenset(logs), bytes_per_offset=bytes_per_offset)
 
     def _with_past(self, lineage: Lineage, manifest: SegmentManifest) -> Lineage:
         """``lineage``, to which retention has cut the leader's, with its past in ``offset.wm``.
@@ -222,15 +306,25 @@ class StoredLog:
         )
         return lineage.with_history(known).with_batches(lacked)
 
-    def watermark_stored(self, stored: StoredWatermark) -> None:
-        """Adopt the stored watermark, and drop segments that lie wholly below its last one."""
-        self.stored, self.agreed, self.foreign = stored, stored.watermark, None
-        self.below |= Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)])
-        for name, segment in [*self.segments.items()]:
-            below = max(segment.base_offset + 1, segment.next_offset) <= stored.base_offset
-            if below and segment.state == "whole":
-                del self.segments[name]
-                self.logs.discard(name)
+    def with_watermark(self, stored: StoredWatermark) -> StoredLog:
+        """The log once this leader has written ``stored``, without the segments that lie wholly below its last one.
+
+        The watermark has their offsets. Corrupt segments stay: only they tell which offsets are damaged, and final.
+        """
+        passed = {
+            name
+            for name, segment in self.segments.items()
+            if segment.state == "whole" and max(segment.base_offset + 1, segment.next_offset) <= stored.base_offset
+        }
+        return replace(
+            self,
+            stored=stored,
+            agreed=stored.watermark,
+            foreign=None,
+            below=self.below | Intervals([(stored.watermark.start_offset, stored.watermark.next_offset)]),
+            segments={name: segment for name, segment in self.segments.items() if name not in passed},
+            logs=self.logs - passed,
+        )
 
 
 def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
@@ -264,30 +358,36 @@ def load(
     current = watermark.fence(partition, topic_id, leader_epoch, is_foreign)
     if isinstance(current, StoredWatermark) and not replaced:  # no broker's disk tells them
         lineage = lineage.restored(current.watermark.restores)
-    state = StoredLog(broker, foreign=current) if isinstance(current, ForeignWatermark) else StoredLog(broker, current)
-    first = 0
-    if state.stored is not None:
-        first = state.stored.base_offset
-        state.agreed = agreed = watermark.truncate(state.stored.watermark, lineage, leader_epoch)
+    log, first = StoredLog(broker), 0
+    if isinstance(current, ForeignWatermark):
+        log = replace(log, foreign=current)
+    elif current is not None:
+        first = current.base_offset
+        agreed = watermark.truncate(current.watermark, lineage, leader_epoch)
         # Segments above a hole are listed below: each manifest's lineage shows if the segment still counts.
-        state.below = Intervals([(agreed.start_offset, agreed.next_offset)])
+        below = Intervals([(agreed.start_offset, agreed.next_offset)])
+        log = replace(log, stored=current, agreed=agreed, start=agreed.start_offset, below=below)
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
             first = last_base_below(partition, agreed.next_offset)
     listed = list_segments(partition, first)
-    state.logs.update(log.name for log in listed.logs)
+    log = replace(log, logs=frozenset(entry.name for entry in listed.logs))
+    log = _with_last(partition, log.with_segments(_manifests(partition, listed), lineage))
+    return replace(log, is_split=log.is_split or _is_split(log))
+
+
+def _manifests(partition: PartitionStore, listed: StoredListing) -> Iterator[StoredManifest]:
+    """Read the ``listed`` manifests one by one: a topic may have thousands, of which little is kept."""
     for name, _, info in listed.manifests:
         stored = read_manifest(partition, name)
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
-        state.add(stored, lineage)
-    state.is_split = _find_last(partition, state) or _is_split(state)
-    return state
+        yield stored
 
 
-def _is_split(state: StoredLog) -> bool:
+def _is_split(log: StoredLog) -> bool:
     """True if the lineages and the ends of the segments alone show that :attr:`StoredLog.is_split`."""
-    segments = state.segments.values()
-    if any(_is_left_early(segment, one) for segment in segments for one in state.shared):
+    segments = log.segments.values()
+    if any(_is_left_early(segment, one) for segment in segments for one in log.shared):
         return True
     live = sorted((segment.base_offset, segment.readable_end) for segment in segments if segment.state == "whole")
     return any(end > base for (_, end), (base, _) in pairwise(live))
@@ -302,25 +402,25 @@ def _is_left_early(segment: StoredSegment, shared: Shared) -> bool:
     return (end if left is None else left) > max(segment.base_offset, segment.readable_end)
 
 
-def _find_last(partition: PartitionStore, state: StoredLog) -> bool:
-    """Read the last batch of the log if no manifest states it: an earlier version wrote it, or it ends elsewhere.
+def _with_last(partition: PartitionStore, log: StoredLog) -> StoredLog:
+    """``log`` with its last batch, read if no manifest states it: an earlier version wrote it, or it ends elsewhere.
 
-    Returns True if this leader's lineage leaves the log within a batch.
+    The log is split if this leader's lineage leaves it within a batch.
     """
-    live = (segment for segment in state.segments.values() if segment.readable_end > segment.base_offset)
+    live = (segment for segment in log.segments.values() if segment.readable_end > segment.base_offset)
     newest = max(live, key=lambda segment: segment.readable_end, default=None)
     if newest is None or newest.last is not None or newest.state != "whole":
-        return False
+        return log
     stored = read_manifest(partition, newest.name)
     if stored is None or (stored.manifest.batch_count == 0):
-        return False
+        return log
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
         segment = segment_of(stored.manifest, partition.keys.manifest(newest.name), partition.store.url)
         last, split = histories.last_batches(partition.store, segment, newest.readable_end)
-        state.segments[newest.name] = replace(newest, last=last)
-        return split is not None
-    return False
+        segments = {**log.segments, newest.name: replace(newest, last=last)}
+        return replace(log, segments=segments, is_split=split is not None)
+    return log
 
 
 def last_base_below(partition: PartitionStore, offset: int) -> int:

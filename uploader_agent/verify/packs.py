@@ -53,7 +53,7 @@ def compare_packs(
     done = 0
     for wanted in places.values():
         cluster = next(iter(wanted.values())).uploader.where.cluster
-        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.uploader.local.replicas)}
+        brokers = {broker, *(replica for partition in wanted.values() for replica in partition.local.log.replicas)}
         gathered: list[PackedRange] = []
         listed = _listed(cluster, brokers)
         while packs := list(islice(listed, _AT_A_TIME)):
@@ -108,7 +108,7 @@ def _compare(
 
 
 def _lacking(partition: LedPartition, ranges: list[PackedRange]) -> list[VerifyFinding]:
-    written = partition.remote.watermark
+    written = partition.remote.log.watermark
     seals = SealsAround(partition.uploader.where, written.history if written else Lineage())
     seals.look(*bounds(packed.range for packed in ranges))
     damaged: list[VerifyFinding] = []

@@ -329,7 +329,7 @@ class _Verification:
             for part in self._covered.missing(segment.base_offset, end):
                 detail = "on the broker's disk, rotated and committed, and not sealed yet"
                 self.say(VerifyFinding(Severity.LAGGING, part.start, part.end, None, detail))
-        next_offset = stored.watermark.next_offset if stored else partition.remote.start
+        next_offset = stored.watermark.next_offset if stored else partition.remote.log.start
         reached = self._covered.contiguous_from(next_offset)
         if reached > next_offset:
             self.say(

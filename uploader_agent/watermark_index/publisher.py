@@ -41,6 +41,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.tuning import AgentTuning
 from uploader_agent.worker import UNTIL_WOKEN, Worker
 
@@ -379,9 +380,8 @@ class IndexPublisher:
 
     def _made(self, partition: LedPartition, observation: Observation | None) -> _KnownEntry | None:
         """The entry of ``partition`` by its ``observation``; None while its state in the store is unknown, too."""
-        changes, remote = partition.changes, partition.remote
-        incarnation = remote.incarnation
-        if incarnation is None or observation is None:
+        stored, changes = partition.remote.log, partition.packed.changes  # before all that the entry states of them
+        if stored.incarnation is None or observation is None:
             return None
         known, active = self._known.get(partition.tp), observation.active
         if known is not None and known.holds(partition, observation):
@@ -393,47 +393,50 @@ class IndexPublisher:
             topic=partition.tp.topic,
             partition=partition.tp.partition,
             topic_id=partition.led.topic_id,
-            incarnation=incarnation,
-            restored=remote.restored,
+            incarnation=stored.incarnation,
+            restored=stored.restored,
             leader_epoch=partition.led.leader_epoch,
-            next_offset=remote.next_offset,
-            uploaded_end=remote.end,
+            next_offset=stored.next_offset,
+            uploaded_end=stored.end,
             bytes_per_offset=partition.bytes_per_offset,
             log_end_offset=high_watermark if observation.log_end is None else observation.log_end,
             high_watermark=high_watermark,
             active_base_offset=active.base_offset if active else None,
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
-            tail_end=packed if packed > remote.next_offset else None,
+            tail_end=packed if packed > stored.next_offset else None,
             packs_known=packs_known,
             freshness=partition.freshness,
             oldest_unstored=age if age is None else round(age, 3),
             retention_left=partition.retention_left,
             observed_at=NEVER,
-            gaps=remote.gaps,
-            remote_tier=remote.remote_tier,
+            gaps=stored.gaps,
+            remote_tier=stored.remote_tier,
             last_batch=last_batch_of(partition.last_batch),
             other_history=other_history_of(partition),
         )
         statement = IndexRow.of(entry)
         if known is not None and known.statement.values == statement.values:
             statement = known.statement
-        return _KnownEntry(partition, changes, observation, statement)
+        return _KnownEntry(partition, stored, changes, observation, statement)
 
 
 class _KnownEntry(NamedTuple):
     """An entry, and the state from which it was made."""
 
     partition: LedPartition
+    stored: StoredLog
     changes: int
     observation: Observation
     statement: IndexRow
 
     def holds(self, partition: LedPartition, observation: Observation) -> bool:
         """True if the entry is right at the time of ``observation`` as well, which is of ``partition``."""
-        says, same = self.statement, self.partition is partition and self.changes == partition.changes
+        says = self.statement
         return (
-            same
+            self.partition is partition
+            and self.stored is partition.remote.log
+            and self.changes == partition.packed.changes
             and self.observation.says_the_same(observation)
             and not says["oldest_unstored"]
             and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)

@@ -200,7 +200,7 @@ def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, 
         replica.catch_up(every_topic)
         assert partition.look()
         partition.uploader.learn()
-        assert partition.remote.start == cluster.log.start > 0
+        assert partition.remote.log.start == cluster.log.start > 0
 
 
 def test_new_spools_ask_the_store_side_by_side(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_what_a_leader_said_before_its_claim_is_not_trusted_after_a_restart(worl
         agent.refresh()
         again = agent.leadership.partitions[T]
         again.trust_index(entry)
-        assert not again.remote.known
+        assert not again.remote.log.known
 
 
 def test_nothing_is_surveyed_before_the_log_has_begun_the_epoch(world: World, second: World) -> None:

@@ -224,7 +224,7 @@ def test_freshness_is_reloaded(world: World) -> None:
 
 
 def _is_packed(partition: LedPartition) -> tuple[float | None, bool]:
-    return partition.freshness, partition.uploader.local.lists_tail
+    return partition.freshness, partition.local.log.lists_tail
 
 
 def _with_freshness(world: World, freshness: dict[str, str]) -> AgentSettings:

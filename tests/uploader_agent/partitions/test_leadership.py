@@ -66,7 +66,7 @@ def test_a_partition_is_led_once_the_clean_up_of_its_topic_is_known(world: World
             (T, "the broker has not said who leads it")
         ]
         agent.refresh()
-        assert agent.leadership.partitions[T].uploader.local.cleanup.policy == "compact"
+        assert agent.leadership.partitions[T].local.log.cleanup.policy == "compact"
 
 
 def test_another_incarnation_starts_at_a_lower_epoch(world: World) -> None:

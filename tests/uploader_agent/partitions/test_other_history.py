@@ -279,7 +279,7 @@ def test_a_check_of_an_unchanged_log_asks_the_store_for_nothing(world: World) ->
 
         def states() -> list[tuple[bool, bool, bool]]:
             led = agent.leadership.partitions.values()
-            return [(one.remote.known, one.remote.surveyed, one.uploader.unchecked) for one in led]
+            return [(one.remote.log.known, one.remote.log.surveyed, one.uploader.unchecked) for one in led]
 
         wait_until(lambda: states() == [(True, False, False)], what="a log that was checked, and not surveyed")
     assert asked == []

@@ -101,7 +101,7 @@ def test_damage_at_the_very_start_is_a_gap(world: World) -> None:
     name = SegmentName(0, world.damaged(0))
     assert world.names() == [name.file("corrupt"), name.file("manifest.json"), "offset.wm"]
     assert world.watermark()[1].next_offset == 0
-    [gap] = agent.leadership.partitions[T].remote.gaps
+    [gap] = agent.leadership.partitions[T].remote.log.gaps
     assert (gap.start, gap.end, gap.reason) == (0, 100, "corrupt")
     key = world.control.index(1)
     [entry] = WatermarkIndex.from_bytes(world.store.get(key).body, key).entries

@@ -85,7 +85,7 @@ def _what_the_timers_lost_is_not_looked_for() -> Patches:
 
     def planned(self: LedPartition, quiet_before: float | None) -> list[Job]:
         jobs = plan(self, quiet_before)
-        self._is_busy = bool(jobs or self.remote.gaps)
+        self._is_busy = bool(jobs or self.remote.log.gaps)
         return jobs
 
     yield patch.object(LedPartition, "plan", planned)

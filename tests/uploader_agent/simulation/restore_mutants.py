@@ -12,7 +12,7 @@ from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.stored import histories
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.validation import PartsOfRun
 
 
@@ -44,7 +44,7 @@ def _an_index_is_trusted_without_a_check() -> Patches:
 
     trusts = LedPartition.trust_index
     yield patch.object(LedPartition, "trust_index", trust)
-    yield patch.object(RemoteState, "stated_last", lambda *_: None)
+    yield patch.object(StoredLog, "stated_last_below", lambda *_: None)
 
 
 def _every_batch_is_another_one() -> Patches:

@@ -106,7 +106,7 @@ def test_a_store_that_fails_once_does_not_cost_a_survey_of_all_partitions(world:
     world.store.before = before
     with running(world, DirectoryWatcher()) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
-        wait_until(lambda: agent.leadership.partitions[T].remote.known, what="is known")
+        wait_until(lambda: agent.leadership.partitions[T].remote.log.known, what="is known")
     assert not any(world.keys().folder in request for request in made)
 
 

@@ -68,7 +68,7 @@ def test_a_partition_known_by_its_index_goes_on_when_something_is_to_be_done(wor
     world.once()
     with running(world, DirectoryWatcher(), **QUIET) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
-        remote = agent.leadership.partitions[T].remote
+        remote = agent.leadership.partitions[T].remote.log
         assert remote.known
         assert not remote.surveyed
         assert remote.bytes_per_offset, "as the former index says"
