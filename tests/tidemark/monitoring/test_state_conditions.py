@@ -10,7 +10,7 @@ import pytest
 
 from tests.plugins.world import CLUSTER, World
 from tests.support.requests import Requests
-from tests.tidemark.monitoring.test_observe_cluster import MINUTE, seen
+from tests.tidemark.monitoring.test_observation import MINUTE, seen
 from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.incident_store import watch

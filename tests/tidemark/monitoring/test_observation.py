@@ -30,7 +30,7 @@ from tidemark.kafka_log import scan_batches
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.observe_cluster import ClusterLook, look
+from tidemark.monitoring.observation import ClusterLook, look
 from tidemark.monitoring.overview import TopicSummary, read_overview
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
