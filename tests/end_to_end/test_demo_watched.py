@@ -35,7 +35,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import IncidentKind
-from tidemark.monitoring.observe_cluster import look
+from tidemark.monitoring.observation import look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.store import open_store
 from tidemark.table.delta_table import open_topic_table

@@ -18,7 +18,7 @@ from tidemark.errors import NotFound
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunResult
-from tidemark.monitoring.observe_topic import samples_of
+from tidemark.monitoring.observation import samples_of
 from tidemark.planning import plan_compaction
 from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import RUN_OVER

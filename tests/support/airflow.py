@@ -54,7 +54,7 @@ _IMPORTED = (
     "deltalake",
     "pyarrow.parquet",
     "tidemark.backfill.report_tables",
-    "tidemark.monitoring.observe_cluster",
+    "tidemark.monitoring.observation",
     "tidemark.planning",
     "tidemark_airflow.dag_factories.backfill",
     "tidemark_airflow.dag_factories.ingest",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
-from tidemark.cli.read_models import opened
+from tidemark.cli.read_models import evidence_of, opened
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.state_status import doubts
 from tidemark.intervals import Intervals
@@ -188,10 +188,11 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     ``sound`` is false if the topic's state needs a person. ``state_table`` is the status of its state table.
 
     Raises:
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload the topic.
         StoreError: a store did not answer.
         FormatError: an object does not parse.
     """
-    standing = EffectiveEvidence.of(table)
+    standing = evidence_of(table)
     accounts = accounts_of(standing, dates)
     now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
     known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}

@@ -43,7 +43,7 @@ from tidemark.formats.raw.erasure import (
     SearchedTopic,
 )
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.table.delta_table import open_topic_table
+from tidemark.table.delta_table import committed_ledger, open_topic_table
 from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
@@ -128,7 +128,7 @@ def request(
     integers = [has_integers(each, column, confluent=confluent) for each in chosen]
     tables = [open_topic_table(deployment, each) for each in chosen]
     for table in tables:
-        check_begun(table)
+        check_begun(table, committed_ledger(table).n)
     given = read_values(*_read_text(file), hexadecimal=hexadecimal, integers=any(integers))
     told = reason.encode()
     if any(len(value) >= _TELLING and value in told for value in given):

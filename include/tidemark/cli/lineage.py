@@ -12,6 +12,7 @@ import typer
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
 from tidemark.cli.read_models import opened
+from tidemark.inspection.agent_sightings import check_begun
 from tidemark.inspection.data_flow import SAMPLE_BYTES, DataFlow, Listing, Named, data_flow
 from tidemark.terminal import Output
 
@@ -40,6 +41,7 @@ def lineage(
     server = None if airflow is None else Airflow(airflow, read_token(token_file))
     table = opened(topics, topic, cluster)
     flow = data_flow(table, producers=producers)
+    check_begun(table, flow.table.ledger)
     readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
     answer = {**flow.model_dump(mode="json"), "readers": readers}
     lines = [*_lines(flow), *_readers(readers)]

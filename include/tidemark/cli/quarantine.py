@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics
-from tidemark.cli.read_models import opened
+from tidemark.cli.read_models import evidence_of, opened
 from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, quarantine_of
-from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.terminal import Output
 from tidemark.words import plural, utc_time
 
@@ -45,7 +44,7 @@ def quarantine(
         return (since is None or dt >= since) and (until is None or "" < dt <= until)
 
     table = opened(topics, topic, cluster)
-    found = quarantine_of(table, EffectiveEvidence.of(table), wanted, most_files=0 if files else None)
+    found = quarantine_of(table, evidence_of(table), wanted, most_files=0 if files else None)
     lines = found.files if files else _lines(found)
     typer.echo(found.model_dump_json() if output is Output.json else "\n".join(lines))
     raise typer.Exit(int(bool(found.lost)))

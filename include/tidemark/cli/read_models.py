@@ -29,7 +29,15 @@ from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import OutsideTables, outside_tables, topic_now
 from tidemark.monitoring.judgement import sentence, state_of_partition
 from tidemark.store import open_store
-from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
+from tidemark.table.delta_table import (
+    TopicTable,
+    committed_ledger,
+    configured_table,
+    ledger_of,
+    live_files,
+    open_delta,
+    open_topic_table,
+)
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
@@ -42,21 +50,30 @@ _SCANS_EVERY: Final = timedelta(minutes=5)
 
 
 def opened(topics: Path, topic: str, cluster: str | None) -> TopicTable:
-    """The table of ``topic``.
+    """The table of ``topic``. Raises ConfigError if the file is wrong, or does not have the topic."""
+    deployment = load_topics(topics)
+    return open_topic_table(deployment, deployment.topic(topic, cluster))
+
+
+def evidence_of(table: TopicTable) -> EffectiveEvidence:
+    """The effective evidence of the committed ledger.
 
     Raises:
-        ConfigError: the file is wrong, or does not have the topic.
         NeverSeen: nothing has landed, and no agent was ever seen that could upload the topic.
     """
-    deployment = load_topics(topics)
-    table = open_topic_table(deployment, deployment.topic(topic, cluster))
-    check_begun(table)
-    return table
+    standing = EffectiveEvidence.of(table)
+    check_begun(table, standing.ledger.n)
+    return standing
 
 
 def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str, Any]]:
-    """The live files, limited to ``dates`` if there are any: URL, date, values of the folder, rows, size in bytes."""
+    """The live files, limited to ``dates`` if there are any: URL, date, values of the folder, rows, size in bytes.
+
+    Raises:
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload the topic.
+    """
     delta = open_delta(table)
+    check_begun(table, ledger_of(table, delta).n)
     live = live_files(delta) if delta is not None else []
     return [
         {
@@ -72,8 +89,12 @@ def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str,
 
 
 def status_of(table: TopicTable) -> dict[str, Any]:
-    """The progress of the topic in the committed ledger, its judgement, and the number of quarantined records."""
-    standing = EffectiveEvidence.of(table)
+    """The progress of the topic in the committed ledger, its judgement, and the number of quarantined records.
+
+    Raises:
+        NeverSeen: nothing has landed, and no agent was ever seen that could upload the topic.
+    """
+    standing = evidence_of(table)
     quarantined = sum(standing.rows_by_date("quarantined").values())
     around = outside_tables(table.deployment, table.topic.cluster)
     return _status(table, standing.ledger, around, quarantined) | {"quarantined": quarantined}
@@ -116,7 +137,7 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     """The progress of all topics, limited to ``cluster`` if given, without partitions and dates."""
     deployment = load_topics(topics)
     around = {name: outside_tables(deployment, name) for name in chosen_clusters(topics, deployment, cluster)}
-    tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
+    tables = [configured_table(deployment, topic) for topic in deployment.topics_of(cluster)]
     statuses = in_parallel(lambda table: _status(table, committed_ledger(table), around[table.topic.cluster]), tables)
     return [
         {**{name: status[name] for name in _OF_ALL}, "topic": f"{status['cluster']}/{status['topic']}"}
@@ -281,7 +302,7 @@ def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVers
         yield StatedVersion(cluster, "triggerer", cluster, status.version or None, status.at)
     except NotFound:
         yield StatedVersion(cluster, "triggerer", cluster)
-    tables = [open_topic_table(deployment, topic) for topic in deployment.topics_of(cluster)]
+    tables = [configured_table(deployment, topic) for topic in deployment.topics_of(cluster)]
     for table, ledger in zip(tables, in_parallel(committed_ledger, tables), strict=True):
         at = ledger.committed_at if ledger.n else None
         yield StatedVersion(cluster, "jobs", table.topic.topic, ledger.version or None, at)

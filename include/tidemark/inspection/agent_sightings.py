@@ -14,16 +14,19 @@ from tidemark.config import hint
 from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.table.object_cache import read_indexes
 from tidemark.storage import ClusterStore, Storage
-from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark.table.delta_table import TopicTable
 from tidemark.topics import Deployment, TopicSettings
 
 _LISTED: Final = 10_000
 """Names that are searched for one like the topic's."""
 
 
-def check_begun(table: TopicTable) -> None:
-    """Raise :class:`NeverSeen` if nothing has landed in the table and no agent was ever seen for its topic."""
-    if committed_ledger(table).n == 0:
+def check_begun(table: TopicTable, ledger_n: int) -> None:
+    """Raise :class:`NeverSeen` if nothing has landed in the table and no agent was ever seen for its topic.
+
+    ``ledger_n`` is the number of the table's committed ledger: it is 0 until something has landed.
+    """
+    if ledger_n == 0:
         check_seen(table.deployment, table.topic)
 
 

@@ -1,6 +1,6 @@
 """Observes a deployment: its present faults, since when they last, and the notifiers that have reported them.
 
-* :mod:`tidemark.monitoring.observe_cluster` reads the objects of the store that have changed
+* :mod:`tidemark.monitoring.observation` reads the objects of the store that have changed
 * :mod:`tidemark.monitoring.topic_conditions` derives the conditions of a topic, and is pure
 * :mod:`tidemark.monitoring.deployment_conditions` does the same for agents, scan and DAG files
 * :mod:`tidemark.monitoring.observer_state` is the state that one observation leaves for the next

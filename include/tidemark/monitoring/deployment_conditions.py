@@ -11,7 +11,7 @@ from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.kafka_log.same_batch import described
-from tidemark.monitoring.incidents import Condition, agent_log, in_utc
+from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import OpenErasure
 from tidemark.store import clock
 from tidemark.words import plural
@@ -57,9 +57,7 @@ def agents_gone(
         topics = sorted({topic for topic, _ in mine})
         more = f" and {len(topics) - 5} more" if len(topics) > 5 else ""
         yield Condition(
-            kind="agent_gone",
-            key=agent_gone_key(cluster, str(index.broker)),
-            cluster=cluster,
+            **about("agent_gone", cluster, None, index.broker),
             since=index.written_at,
             title=f"{cluster}: the agent of {of_broker(index.broker)} is silent",
             text=f"it has not written its watermark index since {in_utc(index.written_at)}; it was the last to lead "
@@ -84,9 +82,7 @@ def own_clock_off(cluster: str, skew: timedelta, now: datetime) -> Condition:
 
 def _clock(cluster: str, owner: str, name: str, skew: timedelta, now: datetime) -> Condition:
     return Condition(
-        kind="clock",
-        key=f"clock/{cluster}/{name}",
-        cluster=cluster,
+        **about("clock", cluster, None, name),
         since=now,
         title=f"{cluster}: the clock of {owner} is wrong",
         text=f"it is {clock.described(skew)}; ages and dates follow the store's clock, so nothing closes early",
@@ -94,11 +90,6 @@ def _clock(cluster: str, owner: str, name: str, skew: timedelta, now: datetime) 
         mend=f"on the host of {owner}: timedatectl; chronyc tracking",
         patience=PATIENCE,
     )
-
-
-def agent_gone_key(cluster: str, broker: str) -> str:
-    """The key of the incident that the agent of ``broker`` is silent."""
-    return f"agent_gone/{cluster}/{broker}"
 
 
 def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime) -> Iterator[Condition]:
@@ -109,9 +100,7 @@ def heads_damaged(cluster: str, indexes: Iterable[WatermarkIndex], now: datetime
             continue
         waits = any(head.made_at is None for head in heads)
         yield Condition(
-            kind="head",
-            key=head_key(cluster, str(index.broker)),
-            cluster=cluster,
+            **about("head", cluster, None, index.broker),
             since=min(head.found_at for head in heads),
             title=f"{cluster}: a head of {of_broker(index.broker)} was damaged",
             text="; ".join(map(_damage, heads)),
@@ -131,11 +120,6 @@ def _damage(head: DamagedHead) -> str:
     return f"{head.key}: {head.rule}{kept}; {then}"
 
 
-def head_key(cluster: str, broker: str) -> str:
-    """The key of the incident that heads of ``broker`` were damaged."""
-    return f"head/{cluster}/{broker}"
-
-
 def disks_failing(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[Condition]:
     """Conditions of brokers with disks or logs that their agents cannot read: one a broker."""
     for index in indexes:
@@ -146,9 +130,7 @@ def disks_failing(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[C
         logs = [f"{fault.topic}-{fault.partition}: {fault.rule}" for fault in faults if fault.path is None]
         more = [f"{len(logs) - _NAMED} more partitions"] if len(logs) > _NAMED else []
         yield Condition(
-            kind="disk",
-            key=disk_key(cluster, str(index.broker)),
-            cluster=cluster,
+            **about("disk", cluster, None, index.broker),
             since=min(fault.found_at for fault in faults),
             title=f"{cluster}: {of_broker(index.broker)} has logs that its agent cannot read",
             text="; ".join([*disks, *logs[:_NAMED], *more]) + "; nothing of them is stored until they can be read",
@@ -157,11 +139,6 @@ def disks_failing(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[C
             mend=f"on {of_broker(index.broker)}: tidemark-agent status; see {agent_log('unreadable')}",
             fact=", ".join(fault.path for fault in faults if fault.path is not None),
         )
-
-
-def disk_key(cluster: str, broker: str) -> str:
-    """The key of the incident that disks or logs of ``broker`` cannot be read."""
-    return f"disk/{cluster}/{broker}"
 
 
 def other_histories(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator[Condition]:
@@ -187,10 +164,7 @@ def other_histories(cluster: str, indexes: Iterable[WatermarkIndex]) -> Iterator
         more += f" and {len(found) - 6} more" if len(found) > 6 else ""
         place = f"on {of_broker(first.broker)}"
         yield Condition(
-            kind="history",
-            key=f"history/{cluster}/{topic}",
-            cluster=cluster,
-            topic=topic,
+            **about("history", cluster, topic),
             partition=first.entry.partition if only else None,
             start=history.at if only else None,
             end=history.stored_end if only else None,
@@ -221,10 +195,7 @@ def _parting(history: OtherHistory) -> str:
 def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
     """The condition of a topic that cannot be observed, as a whole or in part."""
     return Condition(
-        kind="unreadable",
-        key=f"unreadable/{cluster}/{topic}",
-        cluster=cluster,
-        topic=topic,
+        **about("unreadable", cluster, topic),
         since=now,
         title=f"{cluster}/{topic}: cannot be looked at",
         text=reason,
@@ -237,10 +208,7 @@ def unreadable(cluster: str, topic: str, reason: str, now: datetime) -> Conditio
 def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
     """The condition of a topic that no agent ever reported: its empty table means nothing."""
     return Condition(
-        kind="unseen",
-        key=f"unseen/{cluster}/{topic}",
-        cluster=cluster,
-        topic=topic,
+        **about("unseen", cluster, topic),
         since=now,
         title=f"{cluster}/{topic}: no agent was ever seen",
         text=reason,
@@ -253,9 +221,7 @@ def unseen(cluster: str, topic: str, reason: str, now: datetime) -> Condition:
 def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Condition:
     """The condition of a watermark index that cannot be read: its broker's partitions are unknown."""
     return Condition(
-        kind="unreadable",
-        key=f"unreadable/{cluster}/{key}",
-        cluster=cluster,
+        **about("unreadable", cluster, None, key),
         since=now,
         title=f"{cluster}: a watermark index cannot be read",
         text=f"nothing is known of what its broker leads: {reason}",
@@ -270,9 +236,7 @@ def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Cond
 def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:
     """The condition of a triggerer that cannot read the watermark indexes."""
     return Condition(
-        kind="scan",
-        key=f"scan/{cluster}",
-        cluster=cluster,
+        **about("scan", cluster),
         since=since,
         title=f"{cluster}: the watermark indexes cannot be read",
         text=f"no topic of {cluster} is woken: {reason}",
@@ -287,10 +251,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
     for table in status.tables:
         if table.failing_since is not None:
             yield Condition(
-                kind="mirror",
-                key=f"mirror/{status.cluster}/{table.topic}/{table.catalog}" + ("/state" if table.state else ""),
-                cluster=status.cluster,
-                topic=table.topic,
+                **about("mirror", status.cluster, table.topic, table.catalog, *(["state"] if table.state else [])),
                 since=table.failing_since,
                 title=f"{status.cluster}/{table.topic}: catalog {table.catalog} lags behind",
                 text=f"{table.identifier} lists ledger {table.ledger_n}, since "
@@ -302,9 +263,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
             )
     if now - status.at > MIRROR_SILENCE:
         yield Condition(
-            kind="mirror",
-            key=f"mirror/{status.cluster}",
-            cluster=status.cluster,
+            **about("mirror", status.cluster),
             since=status.at,
             title=f"{status.cluster}: catalogs are not brought up to date",
             text=f"the mirror job of {status.cluster} last ended at {in_utc(status.at)}",
@@ -316,9 +275,7 @@ def mirrors_failing(status: MirrorStatus, now: datetime) -> Iterator[Condition]:
 def topics_file_wrong(cluster: str, file: str, problem: str, since: datetime) -> Condition:
     """The condition of a wrong topics file; ``cluster`` is the deployment's first."""
     return Condition(
-        kind="topics_file",
-        key=f"topics_file/{cluster}",
-        cluster=cluster,
+        **about("topics_file", cluster),
         since=since,
         title=f"{file} is wrong",
         text=f"its DAGs do not run, or run as they were before: {problem}",
@@ -337,11 +294,10 @@ def erasures_due(cluster: str, requests: Iterable[OpenErasure], now: datetime) -
         left = f"is due in {plural(days, 'day')}" if days >= 0 else f"is overdue by {plural(-days, 'day')}"
         topics = [topic.topic for topic in request.topics]
         likely, mend = _erasure_cause(request)
+        subject = about("erasure", cluster, None, request.id)
+        subject["topic"] = topics[0] if len(topics) == 1 else None
         yield Condition(
-            kind="erasure",
-            key=f"erasure/{cluster}/{request.id}",
-            cluster=cluster,
-            topic=topics[0] if len(topics) == 1 else None,
+            **subject,
             since=datetime.combine(request.near_from, time(), UTC),
             title=f"{cluster}: erasure request {request.id} {left}",
             text="; ".join(f"{topic.topic}: {', '.join(filter(None, topic[1:]))}" for topic in request.topics),
@@ -354,9 +310,7 @@ def erasures_due(cluster: str, requests: Iterable[OpenErasure], now: datetime) -
 def unreadable_requests(cluster: str, reason: str, now: datetime) -> Condition:
     """The condition of requests for erasure, or of reports on them, that cannot be read."""
     return Condition(
-        kind="unreadable",
-        key=f"unreadable/{cluster}/erasure",
-        cluster=cluster,
+        **about("unreadable", cluster, None, "erasure"),
         since=now,
         title=f"{cluster}: requests for erasure cannot be read",
         text=f"nobody is warned of those that are near their date: {reason}",

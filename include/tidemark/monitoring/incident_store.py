@@ -20,7 +20,7 @@ from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incidents import Incident, Incidents, merge
 from tidemark.monitoring.judgement import TopicState, state_of
-from tidemark.monitoring.observe_cluster import ClusterLook, look
+from tidemark.monitoring.observation import ClusterLook, look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview
 from tidemark.store import Store, clock, open_store, put_over

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple, TypedDict
 
 from pydantic import AwareDatetime, Field
 
@@ -94,6 +94,21 @@ class Condition(Model):
     mend: str
     fact: str = ""
     patience: timedelta = Field(default=timedelta(), exclude=True)
+
+
+class Subject(TypedDict):
+    """The fields of a :class:`Condition` that identify it."""
+
+    kind: IncidentKind
+    key: str
+    cluster: str
+    topic: str | None
+
+
+def about(kind: IncidentKind, cluster: str, topic: str | None = None, *more: object) -> Subject:
+    """What a condition is about; the key has ``more`` where a cluster or a topic can have several of a kind."""
+    subject = cluster if topic is None else f"{cluster}/{topic}"
+    return {"kind": kind, "key": "/".join(map(str, (kind, subject, *more))), "cluster": cluster, "topic": topic}
 
 
 def in_utc(at: datetime) -> str:

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus
+from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus, StateStop
 from tidemark.formats.table.unread_status import UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
-from tidemark.monitoring.incidents import Condition, agent_log, in_utc
+from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import ParseSample
-from tidemark.topics import TopicSettings
+from tidemark.topics import StateSettings, TopicSettings
 from tidemark.words import duration, plural
 
 MOST_GAPS: Final = 50
@@ -67,10 +67,7 @@ def gaps(health: TopicHealth) -> Iterator[Condition]:
     for partition, gap in open_gaps:
         name, count = _name(health.cluster, health.topic, partition), gap.end - gap.start
         yield Condition(
-            kind="gap",
-            key=f"gap/{health.cluster}/{health.topic}/{partition.incarnation}-{partition.partition}/{gap.start}",
-            cluster=health.cluster,
-            topic=health.topic,
+            **about("gap", health.cluster, health.topic, f"{partition.incarnation}-{partition.partition}", gap.start),
             partition=partition.partition,
             start=gap.start,
             end=gap.end,
@@ -92,10 +89,7 @@ def _many_gaps(health: TopicHealth, gaps: Sequence[Gap]) -> Condition:
     count, reason = sum(gap.end - gap.start for gap in gaps), Counter(gap.reason for gap in gaps).most_common(1)[0][0]
     partitions = sum(bool(partition.lost) for partition in health.partitions)
     return Condition(
-        kind="gap",
-        key=f"gap/{health.cluster}/{health.topic}",
-        cluster=health.cluster,
-        topic=health.topic,
+        **about("gap", health.cluster, health.topic),
         offsets=count,
         since=min(gap.detected_at for gap in gaps),
         title=f"{health.cluster}/{health.topic}: {plural(len(gaps), 'gap')} in {plural(partitions, 'partition')}",
@@ -116,10 +110,7 @@ def remote_tier(health: TopicHealth) -> Iterator[Condition]:
     partitions = len({(part.incarnation, part.partition) for part, _ in waiting})
     part, gap = min(waiting, key=lambda found: found[1].detected_at)
     yield Condition(
-        kind="remote_tier",
-        key=f"remote_tier/{name}",
-        cluster=health.cluster,
-        topic=health.topic,
+        **about("remote_tier", health.cluster, health.topic),
         partition=part.partition,
         start=gap.start,
         end=gap.end,
@@ -147,10 +138,7 @@ def retention_near(topic: TopicSettings, led: Mapping[int, LeaderEntry]) -> Iter
         return
     entry, name = leader.entry, f"{topic.cluster}/{topic.topic}"
     yield Condition(
-        kind="retention_near",
-        key=f"retention_near/{name}",
-        cluster=topic.cluster,
-        topic=topic.topic,
+        **about("retention_near", topic.cluster, topic.topic),
         partition=entry.partition,
         start=entry.least_stored_end,
         end=entry.log_end_offset,
@@ -182,10 +170,7 @@ def stuck(
         entry, name = leader.entry, f"{topic.cluster}/{topic.topic} partition {mark.partition}"
         missing = max(0, (entry.active_base_offset or 0) - entry.next_offset)
         yield Condition(
-            kind="stuck",
-            key=f"stuck/{topic.cluster}/{topic.topic}/{mark.incarnation}-{mark.partition}",
-            cluster=topic.cluster,
-            topic=topic.topic,
+            **about("stuck", topic.cluster, topic.topic, f"{mark.incarnation}-{mark.partition}"),
             partition=mark.partition,
             start=entry.next_offset,
             end=entry.active_base_offset,
@@ -233,10 +218,7 @@ def late(
         return
     count = sum(max(0, (partition.watermark or 0) - (partition.landed or 0)) for partition in waiting)
     yield Condition(
-        kind="late",
-        key=f"late/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
+        **about("late", topic.cluster, topic.topic),
         partition=oldest.partition,
         start=oldest.landed or 0,
         end=oldest.watermark,
@@ -258,10 +240,7 @@ def quarantine(topic: TopicSettings, samples: Iterable[ParseSample], now: dateti
     if not refused or refused <= parsed * topic.quarantine.rate:
         return
     yield Condition(
-        kind="quarantine",
-        key=f"quarantine/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
+        **about("quarantine", topic.cluster, topic.topic),
         offsets=refused,
         since=next(sample.at for sample in recent if sample.refused),
         title=f"{topic.cluster}/{topic.topic}: {refused / parsed:.2%} of the records are refused",
@@ -279,10 +258,7 @@ def audits(verdict: AuditVerdict) -> Iterator[Condition]:
     for dt, failure in sorted(verdict.failed.items()):
         of_date = f" of {dt}" if dt else ""
         yield Condition(
-            kind="audit",
-            key=f"audit/{name}/{dt}",
-            cluster=verdict.cluster,
-            topic=verdict.topic,
+            **about("audit", verdict.cluster, verdict.topic, dt),
             partition=failure.partition,
             start=failure.start,
             end=failure.end,
@@ -329,10 +305,7 @@ def unread(status: UnreadStatus) -> Iterator[Condition]:
         )
     named = ", ".join(objects[:5]) + (" and others" if len(objects) > 5 else "")
     yield Condition(
-        kind="unread",
-        key=f"unread/{name}",
-        cluster=status.cluster,
-        topic=status.topic,
+        **about("unread", status.cluster, status.topic),
         since=status.since,
         title=f"{name}: a part of raw cannot be read",
         text=f"not read: {named}; the first of {plural(status.count, 'finding')}: {status.messages[0]}; what they "
@@ -378,110 +351,99 @@ def state_table(topic: TopicSettings, status: StateStatus, now: datetime) -> Ite
     One that is stopped is not late as well.
     """
     assert topic.state is not None
-    found = _StateConditions(topic, status)
     if status.stopped is not None:
-        yield found.stopped()
+        yield _state_stopped(topic, status, status.stopped)
     elif status.followed_at is not None and now - status.followed_at > STATE_LATE + topic.state.every:
-        yield found.late(status.followed_at)
-    yield from found.audit()
-    yield from found.doubts(now)
-
-
-class _StateConditions:
-    def __init__(self, topic: TopicSettings, status: StateStatus) -> None:
-        self._topic, self._status = topic, status
-        self._name = f"{topic.cluster}/{topic.topic}"
-        self._job = f"spark-submit spark/jobs/state.py --topics FILE --topic {topic.topic}"
-
-    def _condition(self, reason: str, **fields: Any) -> Condition:
-        key = f"state/{self._name}/{reason}"
-        return Condition(kind="state", key=key, cluster=self._topic.cluster, topic=self._topic.topic, **fields)
-
-    def stopped(self) -> Condition:
-        status, stop = self._status, self._status.stopped
-        assert stop is not None
-        at = f" at offset {stop.offset} of partition {stop.partition}" if stop.offset is not None else ""
-        return self._condition(
-            "stopped",
-            partition=stop.partition,
-            start=stop.offset,
-            end=None if stop.offset is None else stop.offset + 1,
-            since=stop.since,
-            title=f"{self._name}: the state table {status.table} is stopped{at}",
-            text=f"{stop.reason}; it keeps its commit {status.n}, and the topic's table lands on",
-            likely="the source table was truncated, or the record lacks a column of state.key or state.order"
-            if at
-            else "the topic's settings have changed, or an object of the table was removed",
-            mend="take a new snapshot into another topic, and give that a state; or change state.key or state.order"
-            if at
-            else "take the change back, or begin another state under another name: state.table",
-            fact=stop.reason,
-        )
-
-    def late(self, followed_at: datetime) -> Condition:
-        status = self._status
-        return self._condition(
-            "late",
-            since=followed_at,
-            title=f"{self._name}: the state table {status.table} is late",
-            text=f"no run has ended well since {in_utc(followed_at)}; it keeps its commit {status.n}",
+        yield Condition(
+            **about("state", topic.cluster, topic.topic, "late"),
+            since=status.followed_at,
+            title=f"{topic.cluster}/{topic.topic}: the state table {status.table} is late",
+            text=f"no run has ended well since {in_utc(status.followed_at)}; it keeps its commit {status.n}",
             likely="the DAG tidemark_state is paused, its runs fail, or Spark does not answer",
-            mend=f"see the log of the last run of tidemark_state; {self._job}",
+            mend=f"see the log of the last run of tidemark_state; {_state_job(topic)}",
         )
+    yield from _state_audit(topic, status)
+    yield from _state_doubts(topic, status, topic.state, status.committed_at or now)
 
-    def audit(self) -> Iterator[Condition]:
-        failed = {number: part for number, part in self._status.audits.items() if part.different}
-        if not failed:
-            return
-        first = min(failed)
-        yield self._condition(
-            "audit",
-            since=min(part.since or part.at for part in failed.values()),
-            title=f"{self._name}: the state table {self._status.table} is not what a replay gives",
-            text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {AUDIT_PARTS} "
-            f"parts of the keys; the first: {failed[first].first}",
-            likely="its files, its ledger or the topic's table were changed by something else",
-            mend=f"{self._job} --rebuild, then {self._job} --audit --part {first}",
-            fact=" ".join(f"{number}:{part.different}" for number, part in sorted(failed.items())),
+
+def _state_job(topic: TopicSettings) -> str:
+    return f"spark-submit spark/jobs/state.py --topics FILE --topic {topic.topic}"
+
+
+def _state_stopped(topic: TopicSettings, status: StateStatus, stop: StateStop) -> Condition:
+    at = f" at offset {stop.offset} of partition {stop.partition}" if stop.offset is not None else ""
+    return Condition(
+        **about("state", topic.cluster, topic.topic, "stopped"),
+        partition=stop.partition,
+        start=stop.offset,
+        end=None if stop.offset is None else stop.offset + 1,
+        since=stop.since,
+        title=f"{topic.cluster}/{topic.topic}: the state table {status.table} is stopped{at}",
+        text=f"{stop.reason}; it keeps its commit {status.n}, and the topic's table lands on",
+        likely="the source table was truncated, or the record lacks a column of state.key or state.order"
+        if at
+        else "the topic's settings have changed, or an object of the table was removed",
+        mend="take a new snapshot into another topic, and give that a state; or change state.key or state.order"
+        if at
+        else "take the change back, or begin another state under another name: state.table",
+        fact=stop.reason,
+    )
+
+
+def _state_audit(topic: TopicSettings, status: StateStatus) -> Iterator[Condition]:
+    failed = {number: part for number, part in status.audits.items() if part.different}
+    if not failed:
+        return
+    first = min(failed)
+    yield Condition(
+        **about("state", topic.cluster, topic.topic, "audit"),
+        since=min(part.since or part.at for part in failed.values()),
+        title=f"{topic.cluster}/{topic.topic}: the state table {status.table} is not what a replay gives",
+        text=f"{plural(sum(part.different for part in failed.values()), 'row')} of {len(failed)} of {AUDIT_PARTS} "
+        f"parts of the keys; the first: {failed[first].first}",
+        likely="its files, its ledger or the topic's table were changed by something else",
+        mend=f"{_state_job(topic)} --rebuild, then {_state_job(topic)} --audit --part {first}",
+        fact=" ".join(f"{number}:{part.different}" for number, part in sorted(failed.items())),
+    )
+
+
+def _state_doubts(
+    topic: TopicSettings, status: StateStatus, settings: StateSettings, since: datetime
+) -> Iterator[Condition]:
+    name = f"{topic.cluster}/{topic.topic}"
+    if status.moved_keys > settings.accept.moved_keys and not settings.order:
+        yield Condition(
+            **about("state", topic.cluster, topic.topic, "moved_keys"),
+            since=since,
+            title=f"{name}: {plural(status.moved_keys, 'key')} of {status.table} moved between partitions",
+            text="Kafka has no order between their last records, so the records' times decide",
+            likely="partitions were added, or producers partition in different ways",
+            mend="name columns of the source as state.order; or compare these keys with the source, then accept "
+            f"them: state.accept.moved_keys: {status.moved_keys}",
         )
-
-    def doubts(self, now: datetime) -> Iterator[Condition]:
-        status, settings = self._status, self._topic.state
-        assert settings is not None
-        since = status.committed_at or now
-        if status.moved_keys > settings.accept.moved_keys and not settings.order:
-            yield self._condition(
-                "moved_keys",
-                since=since,
-                title=f"{self._name}: {plural(status.moved_keys, 'key')} of {status.table} moved between partitions",
-                text="Kafka has no order between their last records, so the records' times decide",
-                likely="partitions were added, or producers partition in different ways",
-                mend="name columns of the source as state.order; or compare these keys with the source, then accept "
-                f"them: state.accept.moved_keys: {status.moved_keys}",
-            )
-        if status.outranked_keys > settings.accept.outranked_keys and settings.order:
-            yield self._condition(
-                "outranked_keys",
-                since=since,
-                title=f"{self._name}: {status.table} shows {plural(status.outranked_keys, 'key')} as they were before",
-                text=f"later records of these keys have a lower {', '.join(settings.order)}, so they do not count",
-                likely="the source was restored, and begins its positions again; or it repeats old changes",
-                mend="begin a state of another state.table with a new snapshot in a topic of its own, or leave out "
-                f"state.order; or accept them: state.accept.outranked_keys: {status.outranked_keys}",
-            )
-        if status.uncertain > settings.accept.uncertain:
-            yield self._condition(
-                "uncertain",
-                offsets=status.uncertain,
-                since=since,
-                title=f"{self._name}: {status.table} may show keys that were deleted",
-                text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored; deletions "
-                "may be among them, since Kafka no longer kept these",
-                likely="the agent was down, or behind, for longer than the topic's delete.retention.ms",
-                mend="compare the keys with the source, and delete those again that it lacks; then accept them: "
-                f"state.accept.uncertain: {status.uncertain}",
-                fact=str(status.uncertain),
-            )
+    if status.outranked_keys > settings.accept.outranked_keys and settings.order:
+        yield Condition(
+            **about("state", topic.cluster, topic.topic, "outranked_keys"),
+            since=since,
+            title=f"{name}: {status.table} shows {plural(status.outranked_keys, 'key')} as they were before",
+            text=f"later records of these keys have a lower {', '.join(settings.order)}, so they do not count",
+            likely="the source was restored, and begins its positions again; or it repeats old changes",
+            mend="begin a state of another state.table with a new snapshot in a topic of its own, or leave out "
+            f"state.order; or accept them: state.accept.outranked_keys: {status.outranked_keys}",
+        )
+    if status.uncertain > settings.accept.uncertain:
+        yield Condition(
+            **about("state", topic.cluster, topic.topic, "uncertain"),
+            offsets=status.uncertain,
+            since=since,
+            title=f"{name}: {status.table} may show keys that were deleted",
+            text=f"compaction removed {plural(status.uncertain, 'offset')} before they were stored; deletions "
+            "may be among them, since Kafka no longer kept these",
+            likely="the agent was down, or behind, for longer than the topic's delete.retention.ms",
+            mend="compare the keys with the source, and delete those again that it lacks; then accept them: "
+            f"state.accept.uncertain: {status.uncertain}",
+            fact=str(status.uncertain),
+        )
 
 
 def followed_schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condition]:
@@ -498,10 +460,7 @@ def followed_schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condit
         if not proposal.can_be_rebuilt:
             mend = "register a version that fits, or give the topic another table"
         yield Condition(
-            kind="schema",
-            key=f"schema/{name}",
-            cluster=topic.cluster,
-            topic=topic.topic,
+            **about("schema", topic.cluster, topic.topic),
             since=proposal.at,
             title=f"{name}: version {proposal.version} of {state.subject} does not fit the table",
             text="; ".join(f"{change.path}: {change.detail}" for change in proposal.changes),
@@ -511,10 +470,7 @@ def followed_schema(topic: TopicSettings, state: SchemaState) -> Iterator[Condit
         )
     if state.unanswered_since is not None:
         yield Condition(
-            kind="schema",
-            key=f"schema/{name}/registry",
-            cluster=topic.cluster,
-            topic=topic.topic,
+            **about("schema", topic.cluster, topic.topic, "registry"),
             since=state.unanswered_since,
             title=f"{name}: the registry does not say which schema is the newest",
             text=f"of {state.subject} since {in_utc(state.unanswered_since)}: {state.reason}",
@@ -560,10 +516,7 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
     brokers = sorted({waiting.leader.broker for waiting in late})
     stored = entry.least_stored_end
     yield Condition(
-        kind="unstored",
-        key=f"unstored/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
+        **about("unstored", topic.cluster, topic.topic),
         partition=oldest.partition,
         start=stored,
         end=entry.high_watermark,
@@ -593,10 +546,7 @@ def unmeasured(
     silent = sorted({leader.broker for leader in mute if leader.broker in gone})
     since = min((leader.entry.observed_at for leader in mute if leader.broker in gone), default=now)
     yield Condition(
-        kind="unmeasured",
-        key=f"unmeasured/{topic.cluster}/{topic.topic}",
-        cluster=topic.cluster,
-        topic=topic.topic,
+        **about("unmeasured", topic.cluster, topic.topic),
         since=since,
         title=f"{topic.cluster}/{topic.topic}: nobody knows whether its freshness is held",
         text=f"the agents of brokers {', '.join(map(str, brokers[:5]))} do not say how long the oldest byte of "

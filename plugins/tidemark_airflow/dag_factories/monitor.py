@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from tidemark.monitoring.incidents import Incidents
-    from tidemark.monitoring.observe_cluster import ClusterLook
+    from tidemark.monitoring.observation import ClusterLook
     from tidemark.monitoring.observer_state import Sightings
 
 WATCH_DAG: Final = "tidemark_watch"
@@ -104,7 +104,7 @@ def observe() -> list[DueMessage]:
     from tidemark.monitoring.deployment_conditions import own_clock_off, topics_file_wrong
     from tidemark.monitoring.incident_store import compared, read_sightings, record
     from tidemark.monitoring.messages import due
-    from tidemark.monitoring.observe_cluster import look
+    from tidemark.monitoring.observation import look
     from tidemark.store.clock import MOST
     from tidemark.timestamps import utc_now
 
@@ -204,7 +204,7 @@ def find_place() -> WatchPlace:
 
 def _blind(before: Sightings, now: datetime) -> ClusterLook:
     """A look without any observation, so that all incidents stay unchanged."""
-    from tidemark.monitoring.observe_cluster import ClusterLook
+    from tidemark.monitoring.observation import ClusterLook
 
     unknown = Unknown(frozenset(KINDS) - found_by("topics file"))
     return ClusterLook((), (unknown,), before.model_copy(update={"at": now}))

@@ -72,8 +72,9 @@ def _dates(options: argparse.Namespace) -> list[str]:
 def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage: Recorder, *, as_json: bool) -> bool:
     started = utc_now()
     try:
-        check_begun(table)
-        report: AuditReport = _with_catalogs(table, audit(table, examine, dates))
+        found = audit(table, examine, dates)
+        check_begun(table, found.ledger_n)
+        report: AuditReport = _with_catalogs(table, found)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         change_verdict(table, lambda known: known.without(dates, reason[:1000], started))

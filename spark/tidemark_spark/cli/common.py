@@ -14,7 +14,7 @@ from typing_extensions import override
 from tidemark.errors import ConfigError, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.table.delta_table import TopicTable, open_topic_table
+from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import Deployment, load_topics
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.cluster.target import ClusterTarget
@@ -101,7 +101,7 @@ def begun_table(options: argparse.Namespace) -> TopicTable:
         NeverSeen: there is no table, and no agent was ever seen that could upload data.
     """
     [table] = tables_of(options)
-    check_begun(table)
+    check_begun(table, committed_ledger(table).n)
     return table
 
 

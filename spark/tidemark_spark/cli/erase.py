@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from tidemark.erasure.secret import secrets
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.store import StoreOptions
+from tidemark.table.delta_table import committed_ledger
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
@@ -36,7 +37,7 @@ def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
 
     code = 0
     for table in tables_of(options):
-        check_begun(table)
+        check_begun(table, committed_ledger(table).n)
         work = Pass(table, options.by, secrets, searching, converting(executor), rewriting)
         report = erase(work, dry_run=options.dry_run)
         show(report.to_bytes().decode() if options.json else report.text())

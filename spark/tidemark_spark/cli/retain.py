@@ -12,7 +12,7 @@ from functools import partial
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.openlineage.upkeep import of_retention
 from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, write_report
-from tidemark.table.delta_table import TopicTable
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.cli.common import add_some_topics, job_parser, run_job, show, tables_of
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.retention.raw import retain_raw
@@ -41,7 +41,7 @@ def retain(table: TopicTable, subject: Subject, now: datetime, by: str, *, dry_r
     Raises:
         NeverSeen: there is no table, and no agent was ever seen that could upload data.
     """
-    check_begun(table)
+    check_begun(table, committed_ledger(table).n)
     dry_run = dry_run or not table.topic.retention.apply
     report = (retain_table if subject == "table" else retain_raw)(table, now, by, dry_run=dry_run)
     write_report(table, report)

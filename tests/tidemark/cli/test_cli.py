@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.world import World
+from tests.support.requests import Requests
 from tests.tidemark.kafka_log.build import simple, transactional
 from tidemark import cli, installation
 from tidemark.store.local import LocalStore
@@ -88,6 +89,18 @@ def test_status_without_a_topic_has_a_line_of_each(landed: World, capsys: pytest
     assert (found["topic"], found["rows"]) == ("west/clicks", 0)
     code, _, errors = call(capsys, "status", "--topics", landed.topics_file, "--cluster", "wst")
     assert (code, "no topic belongs to a cluster wst; did you mean west?" in errors) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["status", "continuity", "files", "quarantine", "lineage"])
+def test_a_command_reads_the_log_and_the_ledger_once(
+    landed: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    keys, ledger = landed.table.keys, landed.ledger
+    requests = Requests(monkeypatch)
+    assert call(capsys, command, "orders", "--topics", landed.topics_file)[0] in {0, 1}
+    assert requests.lists.count(f"{keys.root}/_delta_log/") == 1
+    assert requests.gets.count(f"{keys.root}/_delta_log/{0:020d}.json") == 1
+    assert requests.gets.count(keys.ledger(ledger.n, ledger.attempt)) == 1
 
 
 def test_check_accepts_a_good_file_and_names_what_is_wrong(landed: World, capsys: pytest.CaptureFixture[str]) -> None:

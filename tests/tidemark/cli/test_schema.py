@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tidemark.cli.app import app
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaStep, SchemaVersion
 from tidemark.monitoring import topic_conditions
-from tidemark.monitoring.observe_cluster import look
+from tidemark.monitoring.observation import look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.table.delta_table import TopicTable, configured_table
 from tidemark.topics import load_topics

@@ -17,7 +17,7 @@ from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring import deployment_conditions, topic_conditions
 from tidemark.monitoring.health import TopicHealth, WaitingSince, topic_health
 from tidemark.monitoring.incidents import Condition
-from tidemark.monitoring.observe_cluster import lasting_ones
+from tidemark.monitoring.observation import lasting_ones
 from tidemark.monitoring.observer_state import MOST_SAMPLES, ParseSample, latest
 from tidemark.monitoring.topic_conditions import LastRun
 

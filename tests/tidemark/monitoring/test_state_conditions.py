@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.plugins.world import CLUSTER, World
-from tests.tidemark.monitoring.test_observe_cluster import MINUTE, Requests, seen
+from tests.support.requests import Requests
+from tests.tidemark.monitoring.test_observation import MINUTE, seen
 from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.incident_store import watch

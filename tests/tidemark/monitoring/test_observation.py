@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, entry, gap, state
+from tests.support.requests import Requests
 from tests.tidemark.erasure.asked import approve, asked, tell
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import RawReport, Remaining
@@ -30,9 +30,8 @@ from tidemark.kafka_log import scan_batches
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.observe_cluster import ClusterLook, look
+from tidemark.monitoring.observation import ClusterLook, look
 from tidemark.monitoring.overview import TopicSummary, read_overview
-from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
@@ -82,36 +81,6 @@ def landed(world: World, topic: str = "orders", end: int = 100, **of: Any) -> Le
     ledger = commit(table, state(0, end, **of))
     copy(table, ledger)
     return ledger
-
-
-class Requests:
-    """Counts what a look asks of the store."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.counts: Counter[str] = Counter()
-        self.gets: list[str] = []
-        get, listed, put = LocalStore.get, LocalStore.list, LocalStore.put
-
-        def counted_get(store: LocalStore, key: str, **of: Any) -> Any:
-            self.counts["get"] += 1
-            self.gets.append(key)
-            return get(store, key, **of)
-
-        def counted_list(store: LocalStore, prefix: str, **of: Any) -> Iterator[Any]:
-            self.counts["list"] += 1
-            return listed(store, prefix, **of)
-
-        def counted_put(store: LocalStore, *arguments: Any, **of: Any) -> str:
-            self.counts["put"] += 1
-            return put(store, *arguments, **of)
-
-        monkeypatch.setattr(LocalStore, "get", counted_get)
-        monkeypatch.setattr(LocalStore, "list", counted_list)
-        monkeypatch.setattr(LocalStore, "put", counted_put)
-
-    def clear(self) -> None:
-        self.counts.clear()
-        self.gets.clear()
 
 
 def test_an_idle_deployment_raises_nothing_however_long(world: World) -> None:
