@@ -8,12 +8,12 @@ functions are in :mod:`tidemark.raw`. Nothing is retried or cached here.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from tidemark.concurrency import OnePerKey
 from tidemark.endpoints import EndpointResolver, EndpointSettings, resolver_of
 from tidemark.errors import ConfigError, FormatError, NotFound
 from tidemark.formats.keys import (
@@ -190,9 +190,7 @@ class Storage:
         self.cluster = check_cluster(cluster)
         self.options = options or StoreOptions()
         self._resolver = resolver_of(endpoints) if isinstance(endpoints, EndpointSettings) else endpoints
-        self._stores: dict[str, Store] = {}
-        self._open: OpenStore = opener or (lambda url: open_store(url, self.options))
-        self._lock = threading.Lock()
+        self._stores = OnePerKey[str, Store](opener or (lambda url: open_store(url, self.options)))
 
     @classmethod
     def from_topics(cls, path: str | Path, cluster: str | None = None) -> Self:
@@ -235,10 +233,7 @@ class Storage:
 
     def store(self, url: str) -> Store:
         """The store at ``url``, opened at the first call."""
-        with self._lock:
-            if url not in self._stores:
-                self._stores[url] = self._open(url)
-            return self._stores[url]
+        return self._stores.of(url)
 
     def cluster_store(self, endpoint: Endpoint | None = None) -> ClusterStore:
         """The cluster's objects below ``endpoint``; by default the deployment's own. Raises as the store's opening."""

@@ -56,12 +56,10 @@ class Turned:
         return count
 
 
-def shaken(storage: Storage) -> Shaky:
-    """The store of ``storage`` is a shaky one from now on."""
-    url = storage.default().store
-    found = Shaky(storage.store(url))
-    storage._stores[url] = cast("Store", found)  # the seam through which all requests of a reader go
-    return found
+def shaken(storage: Storage) -> tuple[Storage, Shaky]:
+    """``storage`` with a shaky store, and that store."""
+    shaky = Shaky(storage.cluster_store().store)
+    return storage.through(lambda _: cast("Store", shaky)), shaky
 
 
 def of_segments_from(base: int) -> Where:

@@ -52,8 +52,7 @@ def history(world: World, deleted: int) -> Made:
 
 
 def shaky_consumer(made: Made, mode: Mode, at: int, **settings: Any) -> tuple[TieredConsumer, Shaky]:
-    storage = made.world.storage()
-    shaky = shaken(storage)
+    storage, shaky = shaken(made.world.storage())
     return made.consumer(mode, at, storage=storage, **settings), shaky
 
 

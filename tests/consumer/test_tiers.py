@@ -139,7 +139,6 @@ def test_kafka_preferred_asks_storage_nothing_as_long_as_kafka_has_the_offset(sh
 
 def test_storage_that_fails_is_an_error_or_left_to_kafka(shared: Shared) -> None:
     local_world, tp = shared.world, shared.one
-    storage = local_world.storage()
 
     class Broken:
         url = local_world.place.url
@@ -150,7 +149,7 @@ def test_storage_that_fails_is_an_error_or_left_to_kafka(shared: Shared) -> None
 
             return fail
 
-    storage._stores[local_world.place.url] = Broken()
+    storage = local_world.storage().through(lambda _: Broken())
     with local_world.consumer(Mode.REMOTE_ONLY, storage=storage) as consumer:
         consumer.assign([tp])
         for _ in range(2):

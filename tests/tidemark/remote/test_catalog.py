@@ -14,6 +14,7 @@ from tests.support.s3 import S3Server, allow
 from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, marker, reseal, simple, transactional
 from tests.tidemark.remote.reading import read
 from tests.tidemark.remote.world import Counting, RemoteStore
+from tidemark.endpoints import EndpointSettings
 from tidemark.errors import AccessDenied, ConfigError, FormatError, GapError, NotFound, OutOfRange
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.gaps import Gap
@@ -147,10 +148,8 @@ def test_a_wrong_index_or_none_only_costs_reading(remote_store: RemoteStore, bod
 
 def test_ten_thousand_segments_are_listed_once(tmp_path: Path) -> None:
     many = ManySegments(tmp_path / "raw", 10_000, 1_000)
-    storage = Storage.at(many.url, "east")
     counting = Counting(many)
-    storage._stores[many.url] = counting
-    part = opened(storage)
+    part = opened(Storage("east", EndpointSettings(url=many.url), opener=lambda _: counting))
     assert part.end(committed=False) == 10_000 * OFFSETS
     assert counting.requests["listed"] >= 40_000
     counting.reset()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -209,9 +209,7 @@ class Interfering:
 
 
 def interfered(store: RemoteStore, at: int, before: Callable[[], object]) -> Storage:
-    storage = store.storage()
-    storage._stores[store.url] = Interfering(storage.store(store.url), at, before)  # type: ignore[assignment]
-    return storage
+    return store.storage().through(lambda inner: cast("Store", Interfering(inner, at, before)))
 
 
 def test_what_retention_takes_between_list_and_get_is_out_of_range(remote_store: RemoteStore) -> None:
