@@ -29,6 +29,7 @@ BESIDE = {
     "tidemark.planning",
     "tidemark.lru",
     "tidemark.raw",
+    "tidemark.raw_topic",
     "tidemark.retry",
     "tidemark.schemas",
     "tidemark.storage",
