@@ -87,13 +87,20 @@ def spark_python() -> str:
     Raises:
         ConfigError: no option names it, and none is beside spark-submit.
     """
+    if (python := python_of_spark()) is not None:
+        return python
+    rule = "must name the Python of Spark's environment, since there is none beside spark-submit"
+    raise ConfigError("Airflow's configuration", [(label("spark_python"), rule)])
+
+
+def python_of_spark() -> str | None:
+    """The Python of Spark's environment: the option's, or the one beside spark-submit; None if neither is known."""
     if named := option("spark_python"):
         return named
     submit = shutil.which(spark_submit() or "spark-submit")
     if submit is not None and (python := Path(submit).resolve().with_name("python")).exists():
         return str(python)
-    rule = "must name the Python of Spark's environment, since there is none beside spark-submit"
-    raise ConfigError("Airflow's configuration", [(label("spark_python"), rule)])
+    return None
 
 
 def spark_environment() -> dict[str, str]:

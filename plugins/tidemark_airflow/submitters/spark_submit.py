@@ -1,7 +1,12 @@
-"""Runs spark-submit: starts a driver for each job, as a child of the task."""
+"""Runs spark-submit: starts a driver for each job, as a child of the task.
+
+Jobs that never start Spark run in the Python of Spark's environment instead, without a JVM.
+"""
 
 from __future__ import annotations
 
+import logging
+import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -17,6 +22,11 @@ _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 """The driver's JVM only schedules, and its second compiler would cost more than it saves."""
 
+WITHOUT_SPARK: Final = frozenset({"retain.py", "retain_packs.py", "vacuum.py"})
+"""The jobs that only list and delete objects. Each takes one JVM less, for each topic and day."""
+
+log = logging.getLogger(__name__)
+
 
 class SparkSubmit(Submitter):
     """Spark's settings are the connection's; ``environment`` has further variables of the job."""
@@ -28,6 +38,11 @@ class SparkSubmit(Submitter):
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> None:
+        if job.program in WITHOUT_SPARK and (python := settings.python_of_spark()) is not None:
+            command = [python, str(settings.spark_job(job.program)), *job.arguments]
+            log.info("without Spark: %s", shlex.join(command))
+            subprocesses.run(job.program, command, job_environment(self._environment))
+            return
         self._hook = SparkSubmitHook(
             conn_id=self._conn_id,
             name=job.name,

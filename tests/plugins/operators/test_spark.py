@@ -18,8 +18,9 @@ from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
 from tidemark_airflow.operators import spark_job
-from tidemark_airflow.operators.spark_job import RunPlanOperator
+from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
 from tidemark_airflow.submitters import subprocesses
+from tidemark_airflow.submitters.spark_submit import WITHOUT_SPARK
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -98,6 +99,33 @@ def environment(called: Path) -> dict[str, str]:
 
 def operator(planned: dict[str, Any] | None = None) -> RunPlanOperator:
     return RunPlanOperator(task_id="convert", cluster=CLUSTER, topic="orders", planned=planned or PLANNED)
+
+
+@pytest.mark.parametrize("program", sorted(WITHOUT_SPARK))
+def test_a_job_that_never_starts_spark_needs_no_jvm(
+    called: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    told = tmp_path / "told.json"
+    python = tmp_path / "python"
+    python.write_text(CLIENT.format(python=sys.executable, path=told))
+    python.chmod(0o755)
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", TOKEN)
+    JobOperator(task_id="job", job=program, cluster=CLUSTER, topic="orders").submit(CONTEXT)
+    assert not called.exists(), "spark-submit was not called"
+    given = json.loads(told.read_text())
+    job, *arguments = given["arguments"]
+    assert job.endswith(f"spark/jobs/{program}")
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"]
+    assert arguments == name
+    assert TOKEN not in given["environment"].values()
+    monkeypatch.setenv("SPARK_JOB_CODE", "3")
+    with pytest.raises(AirflowException, match="a line of the job"):
+        JobOperator(task_id="job", job=program, cluster=CLUSTER, topic="orders").submit(CONTEXT)
+
+
+def test_where_the_python_of_spark_is_not_known_every_job_is_submitted(called: Path) -> None:
+    JobOperator(task_id="job", job="vacuum.py", cluster=CLUSTER, topic="orders").submit(CONTEXT)
+    assert "vacuum.py" in called.read_text()
 
 
 def test_it_submits_the_plan(called: Path, world: World) -> None:
