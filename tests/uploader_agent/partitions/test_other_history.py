@@ -333,7 +333,7 @@ def test_a_lower_epoch_counts_once_nothing_else_was_said_for_long(
         world.metadata.leads = {T: Led(3, ID)}
         agent.refresh()
         assert agent.leadership.partitions[T].led.leader_epoch == 5
-        monkeypatch.setattr(leadership, "_STAYS", 0.0)
+        monkeypatch.setattr(leadership, "_LOWER_EPOCH_SECONDS", 0.0)
         agent.refresh()
         assert agent.leadership.partitions[T].led.leader_epoch == 3
 
