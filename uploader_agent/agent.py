@@ -389,7 +389,7 @@ def measure_lag(partitions: Iterable[LedPartition], waits: Collection[Wait], met
     for partition in partitions:
         if partition.observation is not None:
             end = partition.observation.log_end or partition.observation.offsets.high_watermark
-            offsets += max(0, end - max(partition.remote.log.next_offset, partition.packed.end))
+            offsets += max(0, end - max(partition.remote.log.next_offset, partition.packed.tail.end))
         if not partition.is_unsettled:
             continue
         stored = partition.remote.log

@@ -108,6 +108,8 @@ class Components:
         self._storage = storage = Storage(settings.cluster or broker.cluster_id, settings.raw, opener=open_store)
         incarnations = Incarnations(storage, record=not read_only)
         cluster = storage.cluster_store()
+        # Seals of partitions wait for heads, and packers of heads for partitions. So the buckets come first, and empty:
+        # their packers are made once partitions are known, see :meth:`open_buckets`.
         self.packs = PackBuckets(self.health.watch, runtime)
         self.health.packs_stalled = self.packs.stalled
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold

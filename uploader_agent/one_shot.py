@@ -84,7 +84,7 @@ class OneShot:
     def _seal_tails(self) -> None:
         """Have each tail sealed up to the first known high watermark; records appended later are left."""
         for partition in self._leadership.partitions.values():
-            if partition.packed.seal_to is None and partition.offsets is not None:
+            if partition.packed.tail.seal_to is None and partition.offsets is not None:
                 partition.packed.seal_up_to(partition.offsets.high_watermark)
 
     def _planned(self) -> dict[TopicPartition, list[PartitionJob]]:

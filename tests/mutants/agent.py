@@ -125,8 +125,8 @@ AGENT: Final = (
     ),
     Mutant(
         "behind a .log without a manifest nothing is sealed",
-        "uploader_agent/partitions/led_partition.py",
-        "            if self.remote.log.has_bare_log(run.base_offset):\n                return\n",
+        "uploader_agent/partitions/jobs.py",
+        "        if stored.has_bare_log(run.base_offset):\n            return\n",
         "",
         (f"{_SEALING}::test_bytes_that_a_dead_leader_left_without_a_manifest_are_adopted",),
     ),
@@ -347,8 +347,8 @@ AGENT: Final = (
     ),
     Mutant(
         "a leader claims before it seals or packs",
-        "uploader_agent/partitions/led_partition.py",
-        "        if not self.uploader.claimed:\n            return [SURVEY]\n",
+        "uploader_agent/partitions/jobs.py",
+        "    if not standing.is_claimed:\n        return Plan([SURVEY])\n",
         "",
         (f"{_LEADERS}::test_a_leader_that_cannot_claim_knows_that_nothing_is_packed",),
     ),
@@ -362,8 +362,8 @@ AGENT: Final = (
     Mutant(
         "a leader packs only once offset.wm lists it",
         "uploader_agent/partitions/partition_uploader.py",
-        "self._is_claim(written) and written is not None and self._own_pair in written.tails",
-        "self._is_claim(written)",
+        "self.is_claim(written) and written is not None and self._own_pair in written.tails",
+        "self.is_claim(written)",
         (f"{_PACKER}::test_with_as_many_tails_as_there_may_be_it_is_sealed_first",),
     ),
     Mutant(
@@ -412,8 +412,8 @@ AGENT: Final = (
     Mutant(
         "heads of former leaders are read again before a compacted log is sealed",
         "uploader_agent/partitions/partition_uploader.py",
-        "if self._packed.joined is None or cleanup.may_compact else",
-        "if self._packed.joined is None else",
+        "if tail.joined is None or cleanup.may_compact else",
+        "if tail.joined is None else",
         (f"{_LATE}::test_what_a_deposed_leader_packs_after_its_head_was_read_is_sealed",),
     ),
     Mutant(

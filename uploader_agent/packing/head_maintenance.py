@@ -70,7 +70,7 @@ class HeadMaintenance:
         self._packer.resume(
             (partition, head.entries.get(key))
             for partition, key in keys
-            if not partition.packed.agrees(head.entries.tail_end(key))
+            if not partition.packed.tail.agrees(head.entries.tail_end(key))
         )
 
     def look_at_all_next(self) -> None:

@@ -174,7 +174,8 @@ class Packer:
 
     def _last_packed(self, partition: LedPartition, lines: PackLines) -> BatchHeader | None:
         """The last batch that a former process or leader has packed below the end of the tail; None without one."""
-        head, pointer, cut = self.head, partition.packed.last_pointer, partition.packed.cut
+        head, tail = self.head, partition.packed.tail
+        pointer, cut = tail.last_pointer, tail.cut
         if pointer is not None:
             return last_batch(head.cluster.store, lines.read(head.cluster, pointer))
         if cut is None or cut[0] <= partition.remote.log.sealed_end:
@@ -210,7 +211,7 @@ class Packer:
             # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
             joined = [partition for partition in self._joined(members) if partition.uploader.is_trusted]
             ticks = [PartitionTick(one, one.remote.log.sealed_end, one.uploader.doubts) for one in joined]
-            packable = [tick for tick in ticks if tick.has_news and not self._is_large(tick)]
+            packable = [tick for tick in ticks if tick.has_unpacked and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
             self._try_all(unlisted, self._announce_tail)
             self._write_packs([tick for tick in packable if tick.partition.uploader.may_pack])
@@ -246,7 +247,7 @@ class Packer:
     def _joined(self, members: list[LedPartition]) -> list[LedPartition]:
         """Join ``members`` to the tails in the heads, and return the members that are joined."""
         head = self.head
-        new = [partition for partition in members if partition.packed.joined != head.version]
+        new = [partition for partition in members if partition.packed.tail.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
         lines = PackLines()
         failed = {led.tp for led in new if not self._try(led, partial(self._join, led, theirs, lines))}
@@ -287,7 +288,7 @@ class Packer:
         A quiet tail of several ranges would take a pack for each, and the seal sends its bytes again.
         """
         partition = tick.partition
-        fits = partition.packed.unsealed(tick.sealed_end).size + tick.waiting <= MOST_UNSEALED_BYTES
+        fits = partition.packed.tail.unsealed(tick.sealed_end).size + tick.waiting <= MOST_UNSEALED_BYTES
         if fits and (partition.freshness is not None or tick.waiting <= LARGEST_RANGE):
             return False
         self._to_be_sealed(partition, partition.high_watermark or 0, f"about {tick.waiting:.0f} bytes of it are new")
@@ -296,9 +297,10 @@ class Packer:
     def _has_room(self, tick: PartitionTick, batches: PackedBatches) -> bool:
         """True if ``batches`` may be packed as well; otherwise have the partition sealed."""
         partition = tick.partition
-        before = partition.packed.unsealed(tick.sealed_end)
+        tail = partition.packed.tail
+        before = tail.unsealed(tick.sealed_end)
         large = before.size + tick.size + len(batches.data) > MOST_UNSEALED_BYTES
-        long = partition.packed.own_unsealed(tick.sealed_end).ranges + len(tick.packed) >= MOST_CHAIN
+        long = tail.own_unsealed(tick.sealed_end).ranges + len(tick.packed) >= MOST_CHAIN
         if not large and not long:
             return True
         end = batches.first if before.ranges else partition.high_watermark or 0
@@ -333,11 +335,12 @@ class Packer:
 
     def limit(self, partition: LedPartition, next_size: int = 0) -> None:
         """Have the partition sealed if more is packed than may be, or will be with ``next_size`` more bytes."""
-        unsealed = partition.packed.unsealed(partition.remote.log.sealed_end)
+        tail = partition.packed.tail
+        unsealed = tail.unsealed(partition.remote.log.sealed_end)
         old = unsealed.since is not None and self._runtime.utc_now() - unsealed.since >= MOST_UNSEALED_AGE
         large = unsealed.size + next_size > MOST_UNSEALED_BYTES
         if old or large or unsealed.ranges >= MOST_UNSEALED_RANGES:
-            self._to_be_sealed(partition, partition.packed.end, f"much of it is packed and not sealed: {unsealed}")
+            self._to_be_sealed(partition, tail.end, f"much of it is packed and not sealed: {unsealed}")
 
     @staticmethod
     def drop_sealed(entries: HeadEntries, led: Iterable[LedPartition]) -> list[LedPartition]:

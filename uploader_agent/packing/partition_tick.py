@@ -62,7 +62,7 @@ class PartitionTick:
         return self._next_range.start
 
     @property
-    def has_news(self) -> bool:
+    def has_unpacked(self) -> bool:
         """True if there are committed offsets above the end of seals and packs."""
         return self.start < (self.partition.high_watermark or 0)
 
@@ -70,7 +70,7 @@ class PartitionTick:
     def waiting(self) -> float:
         """The committed bytes that neither seals nor packs have, estimated from the bytes per offset so far."""
         partition = self.partition
-        end = max(self.sealed_end, partition.packed.end)
+        end = max(self.sealed_end, partition.packed.tail.end)
         return max(0, (partition.high_watermark or 0) - end) * (partition.bytes_per_offset or 0.0)
 
     @property
@@ -119,7 +119,7 @@ class PartitionTick:
         confirmed = partition.confirmed
         assert confirmed is not None
         assert partition.led.topic_id is not None
-        unsealed = partition.packed.own_unsealed(self.sealed_end)
+        unsealed = partition.packed.tail.own_unsealed(self.sealed_end)
         unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].written.part.shipped_at))
         return HeadEntry(
             topic=partition.tp.topic,
@@ -141,7 +141,7 @@ class PartitionTick:
     @property
     def _next_range(self) -> NextRange:
         if not self.packed:
-            return self.partition.packed.next_range(self.sealed_end)
+            return self.partition.packed.tail.next_range(self.sealed_end)
         last = self.packed[-1]
         return NextRange(last.next, last.written.pointer, last.place, last.opened)
 
@@ -156,7 +156,7 @@ class PartitionTick:
 
     def _before(self, next_range: NextRange) -> BatchHeader | None:
         """The last stored batch below the next range, if it is known."""
-        packed = self.partition.packed.last_batch
+        packed = self.partition.packed.tail.last_batch
         if packed is not None and packed.next_offset == next_range.start:
             return packed
         return self.partition.remote.log.last_batch(next_range.start)

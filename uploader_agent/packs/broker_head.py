@@ -285,27 +285,28 @@ class BrokerHead:
 class KnownRanges:
     """The ranges that this broker has packed of a partition: the last of a chain, each beginning at the former's end.
 
-    Sealed ranges are forgotten.
+    The first begins at the offset ``first``. They never change: with another range, they are other ranges.
     """
 
-    def __init__(self, first: int) -> None:
-        """Begin without ranges; the first range will begin at ``first``."""
+    __slots__ = ("_packed", "first")
+
+    def __init__(self, first: int, packed: bytes = b"") -> None:
         self.first = first
-        self._packed = bytearray()
+        self._packed = packed
 
-    def add(self, part: PackedPart, size: int) -> None:
-        """Add the chain's next range, which has ``size`` bytes."""
+    def followed_by(self, part: PackedPart, size: int) -> KnownRanges:
+        """These and the chain's next range, which has ``size`` bytes."""
         moment = round(part.shipped_at.timestamp() * 1000)
-        self._packed += _RANGE.pack(part.next, size, int(part.crc32c, 16), moment)
+        return KnownRanges(self.first, self._packed + _RANGE.pack(part.next, size, int(part.crc32c, 16), moment))
 
-    def forget(self, below: int) -> None:
-        """Forget the ranges that end at or below the offset ``below``."""
-        sealed = 0
+    def above(self, sealed_end: int) -> KnownRanges:
+        """The ranges that end above the offset ``sealed_end``."""
+        first, sealed = self.first, 0
         for following, *_ in self._entries():
-            if following > below:
+            if following > sealed_end:
                 break
-            self.first, sealed = following, sealed + 1
-        del self._packed[: sealed * _RANGE.size]
+            first, sealed = following, sealed + 1
+        return KnownRanges(first, self._packed[sealed * _RANGE.size :]) if sealed else self
 
     @property
     def unsealed(self) -> Unsealed:
@@ -323,7 +324,7 @@ class KnownRanges:
             first = following
 
     def _entries(self) -> Iterator[tuple[int, int, int, int]]:
-        return _RANGE.iter_unpack(bytes(self._packed))
+        return _RANGE.iter_unpack(self._packed)
 
 
 class Unsealed(NamedTuple):

@@ -1,13 +1,14 @@
 """The packed and not yet sealed tail of one partition under one leadership, and the packed ranges that a seal may hold.
 
 The thread of the partition's bucket owns the tail: that thread packs and keeps the head. The workers that seal read it,
-and the loop and the watermark index report it. Each method is one atomic step.
+and the loop and the watermark index report it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import structlog
@@ -69,100 +70,216 @@ class Packed(NamedTuple):
         return self.written.part.next
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Tail:
-    """The tail. Thread-safe."""
+    """The tail at one moment. It never changes: an update is another value, see :class:`PackedState`.
+
+    So all that one value tells belongs together, and two moments are the same state if they have the same object.
+    """
+
+    known: bool = False
+    """True once the tail is known, from heads or from this broker's former index."""
+    joined: int | None = None
+    """The version of this broker's head that the tail continues from; None before it was read."""
+    packing_from: int | None = None
+    """The offset from which batches are being read for a pack that no head names yet; None while none are."""
+    error: str | None = None
+    """The reason that nothing was packed at the last try; None after a range was packed."""
+    seal_to: int | None = None
+    """The offset up to which the partition is to be sealed, although its segment is active."""
+    stuck_at: int | None = None
+    """The offset from which no range could be read at the last try."""
+    last: _LastRange | None = None
+    """The last range that this process has packed."""
+    ranges: KnownRanges | None = None
+    """The ranges that this process has packed."""
+    former: HeadEntry | None = None
+    """This leadership's entry as a former process wrote it."""
+    inherited: tuple[tuple[int, HeadEntry], ...] = ()
+    """Tails of former leaders, and their ends on this leader's lineage."""
+    former_last: BatchHeader | None = None
+    """The last batch of what a former process or leader has packed, once it was read."""
+    trusted_end: int = 0
+    """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
+
+    # -- where it ends ------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """The end of the packed offsets; 0 if there are none."""
+        return max(self._read_end, self.trusted_end)
+
+    def agrees(self, tail_end: int | None) -> bool:
+        """True if the tail is the one in the stored head, where this leadership's entry ends at ``tail_end``."""
+        return not self.trusted_end and self._own_end == (tail_end or 0)
+
+    @property
+    def last_batch(self) -> BatchHeader | None:
+        """The last packed batch; None if it is not known, or nothing is packed."""
+        return read_header(self.last.header, 0, 0) if self.last is not None else self.former_last
+
+    @property
+    def last_pointer(self) -> RangePointer | None:
+        """The last range of a former process or leader, at which the tail ends; None if it does not end with one."""
+        end = self._read_end
+        if self.last is not None or not end:
+            return None
+        return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
+
+    @property
+    def cut(self) -> tuple[int, HeadEntry] | None:
+        """The tail's end and the entry that has it, if that goes on, on a lineage that leaves this leader's there."""
+        end = self._read_end
+        if self.last is not None or not end:
+            return None
+        return next(((at, entry) for at, entry in self._former_ends() if at == end < entry.tail_end), None)
+
+    def next_range(self, sealed_end: int) -> NextRange:
+        """The start of the next range, if the seals end at ``sealed_end``."""
+        last, former = self.last, self.former
+        if last is not None and last.next >= sealed_end:
+            return NextRange(last.next, last.pointer, last.place, last.opened)
+        if last is None and former is not None and former.tail_end >= sealed_end:
+            return NextRange(former.tail_end, former.last, last=former.last)
+        # The seals are ahead of the chain, or there is none yet: the next range begins one, and points to no former.
+        start = max(sealed_end, self._inherited_end)
+        ends = (entry.last for end, entry in self.inherited if end == entry.tail_end == start)
+        return NextRange(start, last=next(ends, None))
+
+    # -- what a seal needs --------------------------------------------------------------------------------------------
+
+    def packed_below(self, end: int) -> int | None:
+        """The end of the packed offsets, at most ``end``; None while batches below ``end`` are being packed."""
+        if self.packing_from is not None and self.packing_from < end:
+            return None
+        return min(end, self._read_end)
+
+    def unsealed(self, sealed_end: int) -> Unsealed:
+        """The packed ranges above ``sealed_end``, of this leadership and of former ones."""
+        unsealed = self._own_ranges(sealed_end)
+        for end, entry in self._former_ends():
+            if end > sealed_end:
+                unsealed = unsealed.plus(Unsealed(entry.ranges, entry.size, entry.since))
+        return unsealed
+
+    def own_unsealed(self, sealed_end: int) -> Unsealed:
+        """The packed ranges above ``sealed_end`` of this leadership alone."""
+        unsealed, former = self._own_ranges(sealed_end), self.former
+        if former is not None and former.tail_end > sealed_end:
+            unsealed = unsealed.plus(Unsealed(former.ranges, former.size, former.since))
+        return unsealed
+
+    def parts(self) -> tuple[PackedPart, ...]:
+        """The ranges that this process has packed, as manifests list them."""
+        return tuple(self.ranges.parts()) if self.ranges is not None else ()
+
+    def entries(self) -> tuple[HeadEntry, ...]:
+        """The entries of former processes and leaders, with ranges that must be read from the store."""
+        return tuple(entry for _, entry in self._former_ends())
+
+    def _own_ranges(self, sealed_end: int) -> Unsealed:
+        return self.ranges.above(sealed_end).unsealed if self.ranges is not None else Unsealed()
+
+    def _former_ends(self) -> Iterator[tuple[int, HeadEntry]]:
+        if self.former is not None:
+            yield self.former.tail_end, self.former
+        yield from self.inherited
+
+    @property
+    def _read_end(self) -> int:
+        """The end by what was packed, or read from heads, and not by a former index alone."""
+        return max(self._own_end, self._inherited_end)
+
+    @property
+    def _own_end(self) -> int:
+        if self.last is not None:
+            return self.last.next
+        return self.former.tail_end if self.former is not None else 0
+
+    @property
+    def _inherited_end(self) -> int:
+        return max((end for end, _ in self.inherited), default=0)
+
+    # -- what follows it ----------------------------------------------------------------------------------------------
+
+    def continued(self, former: HeadEntry | None, *, known: bool) -> Tail:
+        """The tail that goes on from this leadership's entry in the stored head, or from none."""
+        # What this process had packed goes, too: the head that was read may lack it, and readers believe the head.
+        return replace(self, known=known, former=former, last=None, ranges=None, former_last=None, trusted_end=0)
+
+    def followed_by(self, packed: Iterable[Packed], sealed_end: int) -> Tail:
+        """The tail once the head names ``packed``, the partition's next ranges in order."""
+        last, ranges, former = self.last, self.ranges, self.former
+        for range_ in packed:
+            written, at = range_.written, range_.written.pointer
+            if ranges is None or written.begins_chain:
+                ranges = KnownRanges(written.part.first)
+            if written.begins_chain:  # no range points to the former process's chain any more: all of that is sealed
+                former = None
+            ranges = ranges.followed_by(written.part, written.size)
+            place, header = range_.place, header_bytes(range_.last)
+            last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
+        ranges = ranges.above(sealed_end) if ranges is not None else None
+        return replace(self, last=last, ranges=ranges, former=former, error=None)
+
+
+class PackedState:
+    """The current :class:`Tail`, and the wish for another plan. Thread-safe.
+
+    Each change replaces the tail as a whole, under a lock. Any thread reads it without the lock.
+    """
 
     def __init__(self) -> None:
-        self._joined: int | None = None
-        self._error: str | None = None
-        self._seal_to: int | None = None
-        self._stuck_at: int | None = None
-        self._is_known = False
-        self._changes = 0
-        self._plan_requests = 0
-        self._packing_from: int | None = None
         self._lock = threading.Lock()
-        self._last: _LastRange | None = None
-        self._known: KnownRanges | None = None
-        self._former: HeadEntry | None = None
-        """This leadership's entry as a former process wrote it."""
-        self._inherited: tuple[tuple[int, HeadEntry], ...] = ()
-        """Tails of former leaders, and their ends on this leader's lineage."""
-        self._former_last: BatchHeader | None = None
-        """The last batch of what a former process or leader has packed, once it was read."""
-        self._trusted_end = 0
-        """The end of the tail in a former index, until this broker's head has been read; 0 from then on."""
+        self._tail = Tail()
+        self._plan_wanted = False
+
+    @property
+    def tail(self) -> Tail:
+        """The tail as it is known now. Who needs several values that belong together reads this once."""
+        return self._tail
+
+    # -- another plan -------------------------------------------------------------------------------------------------
+
+    @property
+    def plan_wanted(self) -> bool:
+        """True if the loop is to plan the partition again: with the next scan, if the wake-up is lost."""
+        return self._plan_wanted
+
+    def plan_begins(self) -> None:
+        """Note that the loop is about to plan. Only what changes from now on calls for another plan."""
+        with self._lock:
+            self._plan_wanted = False
 
     # -- the last try to pack ------------------------------------------------------------------------------------------
 
-    @property
-    def error(self) -> str | None:
-        """The reason that nothing was packed at the last try; None after a range was packed."""
-        return self._error
-
-    @property
-    def seal_to(self) -> int | None:
-        """The offset up to which the partition is to be sealed, although its segment is active."""
-        return self._seal_to
-
-    @property
-    def stuck_at(self) -> int | None:
-        """The offset from which no range could be read at the last try."""
-        return self._stuck_at
-
-    @property
-    def plan_requests(self) -> int:
-        """Increases when the loop is to plan the partition again: with the next scan, if the wake-up is lost."""
-        return self._plan_requests
-
     def failed(self, error: str) -> None:
         """Note the reason that nothing was packed."""
-        self._error = error
+        with self._lock:
+            self._tail = replace(self._tail, error=error)
 
     def found_no_range(self, start: int) -> None:
         """Note that no range could be read from ``start`` on."""
         with self._lock:
-            self._stuck_at = start
-            self._plan_requests += 1
+            self._tail = replace(self._tail, stuck_at=start)
+            self._plan_wanted = True
 
     def seal_up_to(self, end: int) -> bool:
         """Have the partition sealed up to ``end``; False if that or more was wanted before."""
         with self._lock:
-            if end <= (self._seal_to or 0):
+            if end <= (self._tail.seal_to or 0):
                 return False
-            self._seal_to = end
-            self._plan_requests += 1
+            self._tail = replace(self._tail, seal_to=end)
+            self._plan_wanted = True
             return True
 
     # -- the start of a new leader or a new process --------------------------------------------------------------------
 
-    @property
-    def known(self) -> bool:
-        """True once the tail is known, from heads or from this broker's former index."""
-        return self._is_known
-
-    @property
-    def joined(self) -> int | None:
-        """The version of this broker's head that the tail continues from; None before it was read."""
-        return self._joined
-
-    @property
-    def changes(self) -> int:
-        """Increases with each change of the packed offsets."""
-        return self._changes
-
     def trust(self, tail_end: int) -> None:
         """Assume the end of the tail in this broker's former index, until its head has been read."""
         with self._lock:
-            if self._joined is None and self._former is None:
-                self._trusted_end = tail_end
-                self._is_known = True
-                self._changes += 1
-
-    def agrees(self, tail_end: int | None) -> bool:
-        """True if the tail is the one in the stored head, where this leadership's entry ends at ``tail_end``."""
-        with self._lock:
-            return not self._trusted_end and self._own_end == (tail_end or 0)
+            if self._tail.joined is None and self._tail.former is None:
+                self._tail = replace(self._tail, trusted_end=tail_end, known=True)
 
     def resume(self, own: HeadEntry | None) -> None:
         """Continue from this leadership's entry in the stored head, or from none, and drop the former state.
@@ -170,170 +287,53 @@ class Tail:
         Without an entry, the tail in a former index was one of former leaders, whose heads are not read yet.
         """
         with self._lock:
-            self._last = self._known = self._former_last = None
-            self._former, self._trusted_end = own, 0
-            self._is_known = own is not None or self._joined is not None
-            self._changes += 1
-            self._plan_requests += 1
+            self._tail = self._tail.continued(own, known=own is not None or self._tail.joined is not None)
+            self._plan_wanted = True
 
     def join(self, version: int, own: HeadEntry | None, inherited: Iterable[HeadEntry], lineage: Lineage) -> None:
-        """Continue from this leadership's entry in the stored head, and from the tails of former leaders."""
+        """Continue from this leadership's entry in the stored head, and from the tails of former leaders.
+
+        A former leader may have packed what an election has cut off. So its tail counts as far as this leader's
+        ``lineage`` goes along with it, and this leader packs from there on: readers cut the entry at the same offset.
+        """
         with self._lock:
-            self._last = self._known = self._former_last = None
-            self._former, self._trusted_end = own, 0
-            self._inherited = tuple((packed_end(entry, lineage), entry) for entry in inherited)
-            self._joined = version
-            self._is_known = True
-            self._changes += 1
+            ends = tuple((packed_end(entry, lineage), entry) for entry in inherited)
+            self._tail = replace(self._tail.continued(own, known=True), joined=version, inherited=ends)
 
     def begin_again(self) -> None:
         """Forget all packs, until they are joined again: they may be of another history than the log."""
         with self._lock:
-            self._last = self._known = self._former = self._joined = self._packing_from = None
-            self._seal_to = self._stuck_at = self._former_last = None
-            self._inherited, self._trusted_end, self._is_known = (), 0, False
-            self._changes += 1
-            self._plan_requests += 1
+            self._tail = Tail(error=self._tail.error)
+            self._plan_wanted = True
 
     # -- packing -------------------------------------------------------------------------------------------------------
 
-    @property
-    def end(self) -> int:
-        """The end of the packed offsets; 0 if there are none."""
-        with self._lock:
-            return max(self._own_end, self._inherited_end, self._trusted_end)
-
-    @property
-    def last_batch(self) -> BatchHeader | None:
-        """The last packed batch; None if it is not known, or nothing is packed."""
-        with self._lock:
-            if self._last is not None:
-                return read_header(self._last.header, 0, 0)
-            return self._former_last
-
-    @property
-    def last_pointer(self) -> RangePointer | None:
-        """The last range of a former process or leader, at which the tail ends; None if it does not end with one."""
-        with self._lock:
-            end = max(self._own_end, self._inherited_end)
-            if self._last is not None or not end:
-                return None
-            return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
-
-    @property
-    def cut(self) -> tuple[int, HeadEntry] | None:
-        """The tail's end and the entry that has it, if that goes on, on a lineage that leaves this leader's there."""
-        with self._lock:
-            end = max(self._own_end, self._inherited_end)
-            if self._last is not None or not end:
-                return None
-            return next(((at, entry) for at, entry in self._former_ends() if at == end < entry.tail_end), None)
-
     def note_last(self, last: BatchHeader) -> None:
-        """Note the last batch of the range at :attr:`last_pointer`, or the last one below the end of :attr:`cut`."""
+        """Note the last batch of :attr:`Tail.last_pointer`, or the last one below the end of :attr:`Tail.cut`."""
         with self._lock:
-            self._former_last = last
-
-    def next_range(self, sealed_end: int) -> NextRange:
-        """The start of the next range, if the seals end at ``sealed_end``."""
-        with self._lock:
-            if self._last is not None and self._last.next >= sealed_end:
-                last = self._last
-                return NextRange(last.next, last.pointer, last.place, last.opened)
-            former = self._former
-            if former is not None and self._last is None and former.tail_end >= sealed_end:
-                return NextRange(former.tail_end, former.last, last=former.last)
-            start = max(sealed_end, self._inherited_end)
-            ends = (entry.last for end, entry in self._inherited if end == entry.tail_end == start)
-            return NextRange(start, last=next(ends, None))
+            self._tail = replace(self._tail, former_last=last)
 
     def begin_packing(self, start: int) -> None:
         """Note that batches from ``start`` on are about to be read for a pack, until :meth:`end_packing`."""
         with self._lock:
-            if self._packing_from is None:
-                self._packing_from = start
+            if self._tail.packing_from is None:
+                self._tail = replace(self._tail, packing_from=start)
 
     def end_packing(self) -> None:
         """Note that the head names the batches read since :meth:`begin_packing`, or that it never will."""
         with self._lock:
-            self._packing_from = None
-
-    def packed_below(self, end: int) -> int | None:
-        """The end of the packed offsets, at most ``end``; None while batches below ``end`` are being packed."""
-        with self._lock:
-            if self._packing_from is not None and self._packing_from < end:
-                return None
-            return min(end, max(self._own_end, self._inherited_end))
+            if self._tail.packing_from is not None:
+                self._tail = replace(self._tail, packing_from=None)
 
     def advance(self, packed: Iterable[Packed], sealed_end: int) -> None:
         """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
         with self._lock:
-            for range_ in packed:
-                written, at = range_.written, range_.written.pointer
-                if self._known is None or written.begins_chain:
-                    self._known = KnownRanges(written.part.first)
-                if written.begins_chain:
-                    self._former = None
-                self._known.add(written.part, written.size)
-                place, header = range_.place, header_bytes(range_.last)
-                self._last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
-            if self._known is not None:
-                self._known.forget(sealed_end)
-            self._error = None
-            self._changes += 1
+            self._tail = self._tail.followed_by(packed, sealed_end)
 
     def drop_own(self) -> None:
         """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
-            self._last = self._known = self._former = self._former_last = None
-            self._changes += 1
-
-    # -- sealing -------------------------------------------------------------------------------------------------------
-
-    def unsealed(self, sealed_end: int) -> Unsealed:
-        """The packed ranges above ``sealed_end``, of this leadership and of former ones."""
-        with self._lock:
-            if self._known is not None:
-                self._known.forget(sealed_end)
-            unsealed = self._known.unsealed if self._known is not None else Unsealed()
-            for end, entry in self._former_ends():
-                if end > sealed_end:
-                    unsealed = unsealed.plus(Unsealed(entry.ranges, entry.size, entry.since))
-            return unsealed
-
-    def own_unsealed(self, sealed_end: int) -> Unsealed:
-        """The packed ranges above ``sealed_end`` of this leadership alone."""
-        with self._lock:
-            unsealed = self._known.unsealed if self._known is not None else Unsealed()
-            former = self._former
-            if former is not None and former.tail_end > sealed_end:
-                unsealed = unsealed.plus(Unsealed(former.ranges, former.size, former.since))
-            return unsealed
-
-    def parts(self) -> tuple[PackedPart, ...]:
-        """The ranges that this process has packed, as manifests list them."""
-        with self._lock:
-            return tuple(self._known.parts()) if self._known is not None else ()
-
-    def entries(self) -> tuple[HeadEntry, ...]:
-        """The entries of former processes and leaders, with ranges that must be read from the store."""
-        with self._lock:
-            return tuple(entry for _, entry in self._former_ends())
-
-    def _former_ends(self) -> Iterator[tuple[int, HeadEntry]]:
-        if self._former is not None:
-            yield self._former.tail_end, self._former
-        yield from self._inherited
-
-    @property
-    def _own_end(self) -> int:
-        if self._last is not None:
-            return self._last.next
-        return self._former.tail_end if self._former is not None else 0
-
-    @property
-    def _inherited_end(self) -> int:
-        return max((end for end, _ in self._inherited), default=0)
+            self._tail = replace(self._tail, last=None, ranges=None, former=None, former_last=None)
 
 
 def shared_tails(entries: Iterable[HeadEntry], lineage: Lineage) -> list[Shared]:

@@ -3,7 +3,8 @@
 The poller asks, and this module judges the answers. While the broker cannot be asked, the last known leadership stays,
 with high watermarks from the broker's checkpoint. Data below them is committed under any leader, and the leader epoch
 in ``offset.wm`` fences partitions that another broker has taken over. Any broker may have answered, and one that lags
-reports a former leadership: an epoch below the highest one seen is ignored, unless it stays for :data:`_STAYS` seconds.
+reports a former leadership: an epoch below the highest one seen is ignored, unless it stays for
+:data:`_LOWER_EPOCH_SECONDS`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ logger = structlog.get_logger(__name__)
 
 _NOT_ITS_OWN = "its directory is another topic's of this name, which was deleted, or cannot be read"
 
-_STAYS = 60.0
+_LOWER_EPOCH_SECONDS = 60.0
 """Seconds without another answer after which a lower epoch counts. A broker applies metadata within milliseconds."""
 
 
@@ -78,7 +79,7 @@ class Leadership:
         """The last answer, while the same answer would change nothing."""
         self._highest: dict[tuple[TopicPartition, str | None], int] = {}
         self._lower: dict[tuple[TopicPartition, str | None], tuple[int, float]] = {}
-        """Epochs below the highest one, and since when nothing else was said."""
+        """Epochs below the highest one, and since when nothing else was answered."""
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
@@ -322,7 +323,7 @@ class Leadership:
             if known is not None and self._is_past(tp, leader.led, known.led):
                 logger.debug("deleted_topic_ignored", partition=str(tp), said=leader.led, known=known.led)
                 believed[tp] = known
-            elif leader.led.leader_epoch >= highest or self._stays(key, leader.led):
+            elif leader.led.leader_epoch >= highest or self._is_lasting(key, leader.led):
                 self._highest[key] = leader.led.leader_epoch
                 self._lower.pop(key, None)
                 believed[tp] = leader
@@ -333,12 +334,12 @@ class Leadership:
                     believed[tp] = known
         return believed
 
-    def _stays(self, key: tuple[TopicPartition, str | None], led: Led) -> bool:
-        """True if nothing but this epoch was said for long: the metadata were restored, and no broker lags."""
+    def _is_lasting(self, key: tuple[TopicPartition, str | None], led: Led) -> bool:
+        """True if nothing but this epoch was answered for long: the metadata were restored, and no broker lags."""
         now = self._context.runtime.monotonic()
-        said, since = self._lower.get(key, (led.leader_epoch, now))
-        self._lower[key] = led.leader_epoch, since if said <= led.leader_epoch else now
-        if now - since < _STAYS or said > led.leader_epoch:
+        lowest, since = self._lower.get(key, (led.leader_epoch, now))
+        self._lower[key] = led.leader_epoch, since if lowest <= led.leader_epoch else now
+        if now - since < _LOWER_EPOCH_SECONDS or lowest > led.leader_epoch:
             return False
         logger.error("leader_epoch_went_back", partition=str(key[0]), said=led.leader_epoch, before=self._highest[key])
         return True

@@ -2,8 +2,8 @@
 
 The loop's thread owns it: it looks at the disk, takes the broker's answers (both in :class:`LocalState`) and plans
 jobs. Workers carry them out (:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The
-thread of the bucket packs, and writes the state of the packs (:class:`Tail`). docs/agent-design.md has a table of all
-threads.
+thread of the bucket packs, and writes the state of the packs (:class:`PackedState`). docs/agent-design.md has a table
+of all threads.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
-from uploader_agent.packs.tail import Tail
+from uploader_agent.packs.tail import PackedState
+from uploader_agent.partitions import jobs
 from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.jobs import CHECK, Job
 from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
-from uploader_agent.partitions.partition_uploader import CHECK, SURVEY, Job, PartitionUploader
+from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.remote_state import RemoteState
 from uploader_agent.upload import eligibility
@@ -81,7 +83,7 @@ class LedPartition:
         self.disk = PartitionFolder(folder, context.runtime)
         self.local = LocalState()
         self.remote = RemoteState(context.broker)
-        self.packed = Tail()
+        self.packed = PackedState()
         self.uploader = PartitionUploader(tp, led, folder, context, self.local, self.remote, self.packed)
         self.freshness: float | None = None
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
@@ -93,7 +95,6 @@ class LedPartition:
         self._error: str | None = None
         self._is_local = False  # True if the last error was one of this host's disk
         self._is_busy = True  # True before the first plan, and if the last one had a job or a wait
-        self._plan_requests = 0  # of the packs, at the last plan
         self.observation: Observation | None = None
         """The broker's last answer; replaced as a whole, since other threads read it."""
         self.question_pause = QUESTION_BACKOFF.first
@@ -106,9 +107,9 @@ class LedPartition:
         self._gone: list[LocalSegment] = []  # held, and below the first one on the disk
         self._holding = False  # True if the last look found segments to hold
         self._short: tuple[LogTail | None, int] | None = None
-        """The tail of the directory and the stored end for which a log that seemed too short was last checked."""
-        self.parting_told = False
-        """True once the broker has said again, after the log had been found to part, that it leads it."""
+        """The tail of the directory and the stored end for which a check of a log that seemed too short was planned."""
+        self.is_parting_confirmed = False
+        """True once the broker has answered again, after the log had been found to part, that it leads it."""
 
     @property
     def is_unsettled(self) -> bool:
@@ -117,7 +118,7 @@ class LedPartition:
         That is so before the first plan, if the last one had a job or a wait, if the packs call for another one, and
         while the log is to be compared with the stored one.
         """
-        return self._is_busy or self.uploader.unchecked or self._plan_requests != self.packed.plan_requests
+        return self._is_busy or self.uploader.unchecked or self.packed.plan_wanted
 
     @property
     def error(self) -> str | None:
@@ -293,7 +294,7 @@ class LedPartition:
         and that, it knows that nothing is packed if ``offset.wm`` lists no broker, or has all committed offsets except
         gaps. Before its claim, it knows so if ``offset.wm`` was never written.
         """
-        if not self.may_pack_tail or self.packed.known:
+        if not self.may_pack_tail or self.packed.tail.known:
             return True
         stored = self.remote.log
         if stored.surveyed and not self.uploader.claimed:
@@ -311,7 +312,8 @@ class LedPartition:
         try, a range could not be read if the tail is behind a gap, is damaged, or has no leader epochs.
         """
         by_checkpoint = self.offsets is not None and self.offsets.source == "checkpoint"
-        stuck = self.packed.stuck_at == max(self.remote.log.sealed_end, self.packed.end)
+        tail = self.packed.tail
+        stuck = tail.stuck_at == max(self.remote.log.sealed_end, tail.end)
         return not self.may_pack_tail or by_checkpoint or stuck
 
     @property
@@ -337,14 +339,14 @@ class LedPartition:
     @property
     def stored_end(self) -> int:
         """The end of the offsets in seals and packs, even above a hole."""
-        return max(self.remote.log.end, self.packed.end)
+        return max(self.remote.log.end, self.packed.tail.end)
 
     @property
     def bytes_per_offset(self) -> float | None:
         """The bytes per offset in packs, or else in the newest segment; None if neither is known."""
-        stored, end = self.remote.log, self.packed.end
-        sealed_end = stored.sealed_end
-        size = self.packed.unsealed(sealed_end).size if stored.surveyed else 0
+        stored, tail = self.remote.log, self.packed.tail
+        sealed_end, end = stored.sealed_end, tail.end
+        size = tail.unsealed(sealed_end).size if stored.surveyed else 0
         return size / (end - sealed_end) if size and end > sealed_end else stored.bytes_per_offset
 
     def unstored_age(self, now: float, stored_end: int | None = None) -> float | None:
@@ -383,28 +385,25 @@ class LedPartition:
         A tail is sealed if its last append was before ``quiet_before``, in seconds since 1970, or if much of it is
         packed; if ``quiet_before`` is None, only if much of it is packed.
         """
-        self._plan_requests = self.packed.plan_requests
-        jobs = self._plan(quiet_before)
-        self._is_local = self._is_local and bool(jobs)  # without a job nothing is tried again
-        self._is_busy = bool(jobs or self.remote.log.gaps or self.has_news or self.pending())
-        return jobs
-
-    def _plan(self, quiet_before: float | None) -> list[Job]:
-        if not self.segments:
-            return []
-        if not self.remote.log.known or self.uploader.parting is not None:
-            return [SURVEY]
-        if self.uploader.unchecked or self._seems_short():
-            return [CHECK]
-        if self.offsets is None:
-            return []
-        jobs: list[Job] = [*self.work(quiet_before)]
-        if not self.remote.log.surveyed:
-            news = self.uploader.holes() or self.uploader.in_doubt or self.offsets.tier
-            return [SURVEY] if jobs or news else []
-        if not self.uploader.claimed:
-            return [SURVEY]
-        return [SURVEY, *jobs] if self.uploader.needs_survey else jobs
+        self.packed.plan_begins()
+        local, stored, tail = self.local.log, self.remote.log, self.packed.tail
+        lacked = jobs.missing(local, stored, self._source)
+        short = (self.disk.tail, self.stored_end) if self.is_short else None
+        standing = jobs.Standing(
+            is_parted=self.uploader.parting is not None,
+            is_unchecked=self.uploader.unchecked or (short is not None and short != self._short),
+            is_claimed=self.uploader.is_claim(stored.watermark),
+            is_in_doubt=self.uploader.in_doubt,
+            needs_survey=self.uploader.needs_survey(jobs.holes(lacked.lost, stored)),
+        )
+        found = jobs.plan(local, stored, tail, lacked, standing, quiet_before)
+        if found.begins_again:
+            self.uploader.begin_again()
+        if short is not None and CHECK in found.jobs:
+            self._short = short
+        self._is_local = self._is_local and bool(found.jobs)  # without a job nothing is tried again
+        self._is_busy = bool(found.jobs or self.remote.log.gaps or self.has_unstored_tail or self.pending())
+        return found.jobs
 
     @property
     def is_short(self) -> bool:
@@ -413,18 +412,11 @@ class LedPartition:
             return False
         return self._log_end < self.stored_end
 
-    def _seems_short(self) -> bool:
-        """True if the log ends below what is stored of it, at a tail that was not checked for that yet."""
-        if not self.is_short:
-            return False
-        before, self._short = self._short, (self.disk.tail, self.stored_end)
-        return before != self._short
-
     @property
     def found_parting(self) -> FoundParting | None:
         """Where the log parts from the stored history, once that is certain."""
         found = self.uploader.found_parting
-        if found is not None and self.parting_told:
+        if found is not None and self.is_parting_confirmed:
             return found
         return self._source.parting(self.tp, self.led.topic_id)
 
@@ -437,40 +429,28 @@ class LedPartition:
     def confirm_parting(self, asked_at: datetime) -> None:
         """Note that the broker, asked at ``asked_at``, leads the log: a log that it has to leave is not told."""
         found = self.uploader.found_parting
-        self.parting_told = found is not None and (self.parting_told or asked_at > found.found_at)
+        self.is_parting_confirmed = found is not None and (self.is_parting_confirmed or asked_at > found.found_at)
 
     @property
     def last_batch(self) -> BatchHeader | None:
         """The last batch below the end of seals and packs; None if it is not known."""
-        packed, stored = self.packed.last_batch, self.remote.log
-        if self.packed.end <= stored.end:
+        tail, stored = self.packed.tail, self.remote.log
+        if tail.end <= stored.end:
             return stored.last_batch()
-        return packed if packed is not None else stored.stated_last_below(self.packed.end)
+        last = tail.last_batch
+        return last if last is not None else stored.stated_last_below(tail.end)
 
     def work(self, quiet_before: float | None) -> Iterator[SealRun]:
-        """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`.
-
-        Runs after a ``.log`` without a manifest are left for later, since the end of that ``.log`` is not known yet.
-        """
-        final, high_watermark = self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
-        runs = eligibility.rotated_runs(self.segments, final, high_watermark)
-        tail: list[SealRun] = []
-        if quiet_before is not None and self.packed.end < high_watermark:
-            tail = [*eligibility.quiet_tail(self.segments, final, high_watermark, quiet_before)]
-        if not tail and (seal_to := self.packed.seal_to) is not None:
-            tail = [*eligibility.tail_up_to(self.segments, final, min(seal_to, high_watermark))]
-        for run in (*runs, *tail):
-            yield run
-            if self.remote.log.has_bare_log(run.base_offset):
-                return
+        """The runs to seal in the known state. ``quiet_before`` is as in :meth:`plan`."""
+        return jobs.runs(self.local.log, self.remote.log, self.packed.tail, quiet_before)
 
     def tail_due(self, tail_after: float) -> float | None:
-        """The time at which the active segment will have been quiet for ``tail_after`` seconds; None without news."""
+        """The time at which an active segment that is not stored will have been quiet for ``tail_after`` seconds."""
         tail = self.disk.tail
-        return tail.modified + tail_after if tail is not None and self.has_news else None
+        return tail.modified + tail_after if tail is not None and self.has_unstored_tail else None
 
     @property
-    def has_news(self) -> bool:
+    def has_unstored_tail(self) -> bool:
         """True if the active segment ends above the stored offsets, or its end is unknown."""
         tail, log_end = self.disk.tail, self._log_end
         if log_end is None or self._has_grown():

@@ -1,9 +1,6 @@
-"""The jobs of a led partition: survey the store, upload segments, and keep ``offset.wm`` up to date.
+"""Carries out the jobs of a led partition: surveys the store, seals runs, and keeps ``offset.wm`` up to date.
 
-A job is a piece of work (a segment), a survey, or a check. A survey learns the state of the store, searches it for data
-that fills holes, and updates ``offset.wm``. A check compares the log with the last stored batch, without a request,
-after something that may have put another log there. Several segments of a partition may be uploaded at a time; their
-ends are written to ``offset.wm`` together.
+Several segments of a partition may be uploaded at a time; their ends are written to ``offset.wm`` together.
 """
 
 from __future__ import annotations
@@ -11,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import structlog
 
@@ -30,8 +26,10 @@ from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
-from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
+from uploader_agent.packs.tail import PackedSources, PackedState, Tail, shared_tails
+from uploader_agent.partitions import jobs
 from uploader_agent.partitions.context import Context
+from uploader_agent.partitions.jobs import CHECK, SURVEY, Job
 from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair import gap_search
 from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
@@ -54,12 +52,6 @@ from uploader_agent.upload.validation import ScannedSegment
 
 logger = structlog.get_logger(__name__)
 
-Survey = Literal["survey"]
-SURVEY: Survey = "survey"
-Check = Literal["check"]
-CHECK: Check = "check"
-Job = SealRun | Survey | Check
-
 _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
 
@@ -75,7 +67,7 @@ class PartitionUploader:
         context: Context,
         local: LocalState,
         remote: RemoteState,
-        packed: Tail,
+        packed: PackedState,
     ) -> None:
         """``local`` has the state of the log on the disk, ``remote`` of the store, ``packed`` of the packs."""
         self._tp = tp
@@ -123,9 +115,10 @@ class PartitionUploader:
     @property
     def claimed(self) -> bool:
         """True if ``offset.wm`` has this leader epoch, its lineage and this origin; nothing is sealed before that."""
-        return self._is_claim(self._remote.log.watermark)
+        return self.is_claim(self._remote.log.watermark)
 
-    def _is_claim(self, written: Watermark | None) -> bool:
+    def is_claim(self, written: Watermark | None) -> bool:
+        """True if ``written``, the ``offset.wm``, has this leader epoch, its lineage and this origin."""
         ours = self._led.leader_epoch, self._context.source.origin
         return written is not None and (written.leader_epoch, written.origin) == ours
 
@@ -134,7 +127,7 @@ class PartitionUploader:
         """True if the partition is claimed, and ``offset.wm`` lists this leadership's tail."""
         log = self._remote.log
         written = log.watermark
-        return log.surveyed and self._is_claim(written) and written is not None and self._own_pair in written.tails
+        return log.surveyed and self.is_claim(written) and written is not None and self._own_pair in written.tails
 
     @property
     def tails(self) -> tuple[tuple[int, int], ...]:
@@ -199,11 +192,9 @@ class PartitionUploader:
         """True if nothing shows that the log is another one than the stored one. For any thread."""
         return not self.suspected and self.parting is None
 
-    @property
-    def needs_survey(self) -> bool:
-        """True if a surveyed partition has a change for ``offset.wm``, or a reason to search the store."""
-        due = self._search.is_due(self.holes())
-        return due or self._unwritten or self.in_doubt
+    def needs_survey(self, holes: Intervals) -> bool:
+        """True if ``offset.wm`` is to be written, or the store to be read, or to be searched for data of ``holes``."""
+        return self._search.is_due(holes) or self._unwritten or self.in_doubt
 
     def acknowledged(self) -> Intervals:
         """The offsets of a surveyed partition that people have acknowledged as lost, read from the store."""
@@ -221,7 +212,7 @@ class PartitionUploader:
     def holes(self) -> Intervals:
         """The offsets that neither the store nor the disk has undamaged, and that no person has acknowledged."""
         log = self._remote.log
-        return (self._lost(log) | (log.damaged - log.present)) - log.acknowledged
+        return jobs.holes(self._lost(log), log)
 
     def reconsider_gaps(self) -> None:
         """Look for the reasons of gaps again, and for what only the remote tier has, since there is new evidence."""
@@ -257,10 +248,10 @@ class PartitionUploader:
         """Compare the log with the stored history as far as that is known, and survey the partition if they differ."""
         self.unchecked, doubts = False, self.doubts
         try:
-            log, packed = self._remote.log, self._packed
+            log, tail = self._remote.log, self._packed.tail
             with self._files() as files:
-                lasts = log.last_batch(), packed.last_batch
-                differs = self.suspected or self._differs(files, max(log.end, packed.end), lasts)
+                lasts = log.last_batch(), tail.last_batch
+                differs = self.suspected or self._differs(files, max(log.end, tail.end), lasts)
             if differs:
                 with self._surveying:
                     self._survey(differs=True)
@@ -289,7 +280,7 @@ class PartitionUploader:
         Objects are read only if it ``differs`` from what was known before, or now.
         """
         with self._files() as files:
-            lasts = log.last_batch(), self._packed.last_batch
+            lasts = log.last_batch(), self._packed.tail.last_batch
             differs = differs or self.parting is not None or log.is_split or self._differs(files, log.end, lasts)
             parting = self._find_parting(partition, log, lineage, files) if differs else None
             if parting is None and log.foreign is not None:
@@ -361,7 +352,7 @@ class PartitionUploader:
                 parting = find_parting(partition, files, lineage, ranges, end=end, shared=shared, since=since)
         if parting is None or (parting.local is None and not whole):
             return None
-        return parting._replace(stored_end=max(parting.stored_end, self._packed.end))
+        return parting._replace(stored_end=max(parting.stored_end, self._packed.tail.end))
 
     def _survey(self, *, differs: bool = False) -> None:
         incarnation, partition = self._context.incarnations.resolve(self._tp, self._led.topic_id)
@@ -430,19 +421,20 @@ class PartitionUploader:
         offsets, cleanup = local.offsets, local.cleanup
         assert offsets is not None
         base = work.base_offset
-        head, packed_end = self._settled_head(cleanup), self._packed.packed_below(work.end)  # before the packed parts
+        # Before the packed parts, and compared after the scan: what was packed in between is not among the parts.
+        head, packed_end = self._settled_head(cleanup), self._packed.tail.packed_below(work.end)
         lineage = Lineage()
 
         def judge(scanned: ScannedSegment, known: Lineage) -> Lineage:
             nonlocal lineage
             lineage = known
-            same = self._settled_head(cleanup) == head and self._packed.packed_below(work.end) == packed_end
+            same = self._settled_head(cleanup) == head and self._packed.tail.packed_below(work.end) == packed_end
             if cleanup.may_compact and (packed_end is None or not same):
                 raise SegmentChanged(f"{self._folder}: batches below {work.end} are being packed: they are sealed then")
             return self._judge_run(scanned, known)
 
         with self.route.files() as files:
-            known, log = files.lineage(), self._remote.log
+            known, log, tail = files.lineage(), self._remote.log, self._packed.tail
             sealer = SegmentSealer(
                 route=self.route,
                 offsets=offsets,
@@ -451,7 +443,7 @@ class PartitionUploader:
                 watermark=log.watermark,
                 open_transactions=log.open_before(base),
                 has_log=log.has_log(base),
-                packed=self._sources.parts(self.route, self._packed, self._unread_brokers(cleanup), known, base),
+                packed=self._sources.parts(self.route, tail, self._unread_brokers(tail, cleanup), known, base),
                 adopted=self.suspect,
             )
             try:
@@ -482,13 +474,13 @@ class PartitionUploader:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version
 
-    def _unread_brokers(self, cleanup: Cleanup) -> frozenset[int]:
-        """The brokers with heads that may name ranges that the tail does not know.
+    def _unread_brokers(self, tail: Tail, cleanup: Cleanup) -> frozenset[int]:
+        """The brokers with heads that may name ranges that ``tail`` does not know.
 
         For a compacted log, all heads are read again: a deposed leader, or a late PUT of this broker's head, may since
         have named batches that compaction has removed here.
         """
-        return self._tail_brokers if self._packed.joined is None or cleanup.may_compact else frozenset()
+        return self._tail_brokers if tail.joined is None or cleanup.may_compact else frozenset()
 
     def _packed_entries(self) -> list[HeadEntry]:
         """The entries in the heads of all brokers that may have packed offsets of this log.
@@ -565,15 +557,16 @@ class PartitionUploader:
         self._seal_lost(entries, lineage)
 
     def _lost(self, log: StoredLog) -> Intervals:
-        """The offsets below the active segment that ``log``, the disk and the hold lack, and that are not to be had."""
-        local, source, start = self._local.log, self._context.source, log.start
-        active = local.segments[-1].base_offset if local.segments else start
-        missing = log.present.missing(start, max(start, active)) - local.rotated
-        lost = missing.clip(start, max(start, source.lost_below(active, local.offsets)))
-        if missing != lost and local.offsets is not None:
-            source.begin_again(self._tp, self._led.topic_id)
-            self.in_doubt = True
-        return lost
+        """The offsets that ``log``, the disk and the hold lack for good. For others, the source begins again."""
+        lacked = jobs.missing(self._local.log, log, self._context.source)
+        if lacked.awaited:
+            self.begin_again()
+        return lacked.lost
+
+    def begin_again(self) -> None:
+        """Have the source fetch what the directory lacks, and the store read again, which may have it by then."""
+        self._context.source.begin_again(self._tp, self._led.topic_id)
+        self.in_doubt = True
 
     def _write_watermark(self) -> None:
         partition = self.where
@@ -594,16 +587,19 @@ class PartitionUploader:
             if self.suspected:  # meanwhile another worker has adopted a segment, which counts already
                 raise SegmentChanged(f"{self._folder}: its log is to be compared with the stored one")
             if before and not watermark.says_more(new, before.watermark):
+                # The source hears of it although nothing is written: it may be that of a new process.
                 self._context.source.stored(self._tp, self._led.topic_id, new.accounted_end)
                 return
             if before and before.watermark.origin != new.origin and self._local.log.cleanup.may_compact:
                 self._context.other_origin.check(self._tp, self._led.topic_id)
+            # Line 1 stays while no segment in memory begins below the next offset, but never above that: the next
+            # leader lists segments from line 1 on, and would miss those that are sealed after a cut below it.
             known = before.base_offset if before else new.start_offset
             lowest = known if known < new.next_offset else new.start_offset
             base = watermark.last_base(log.readable_bases, new.next_offset, lowest)
             try:
                 written = watermark.write(partition, base, new, log.foreign or before)
-            except PreconditionFailed:
+            except PreconditionFailed:  # by a later leader, who fences this one, or by a late write of a former one
                 self._reload(partition, lineage)
                 attempts += 1
                 if attempts == _ATTEMPTS:

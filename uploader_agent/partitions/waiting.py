@@ -91,7 +91,7 @@ class Waits:
         if (parting := partition.parting) is not None:
             seen = self._begun((tp, "other_history", parting.at, 0), now, begun)
             yield Wait(tp, "other_history", now - seen, str(parting))
-        elif partition.is_short and partition.error is not None:  # no news, and yet nothing of it may be stored
+        elif partition.is_short and partition.error is not None:  # nothing is new, and yet nothing of it may be stored
             seen = self._begun((tp, "leadership", 0, 0), now, begun)
             reason = f"its log ends below {partition.stored_end}, where its stored offsets end: {partition.error}"
             yield Wait(tp, "leadership", now - seen, reason)
@@ -112,7 +112,7 @@ class Waits:
                 reason = why_unpacked(partition, freshness, unreachable)
                 yield Wait(tp, "tail", age, reason, max(0.0, age - freshness / PACKS_PER_FRESHNESS))
             return
-        for segment in partition.segments[-1:] if partition.has_news else ():
+        for segment in partition.segments[-1:] if partition.has_unstored_tail else ():
             appended = self._appended(partition, segment)
             seen = self._begun((tp, "tail", segment.base_offset, end), now, begun, appended)
             quiet = now - (seen if appended is None else appended)
@@ -148,8 +148,8 @@ def why_tail(
     quiet, observation = now - segment.modified, partition.observation
     if quiet < tail_after:
         return f"tail_after: the last append was {quiet:.0f} s ago, and the tail is stored {tail_after:.0f} s after it"
-    if partition.packed.error is not None:
-        return _not_packed(partition.packed.error)
+    if partition.packed.tail.error is not None:
+        return _not_packed(partition.packed.tail.error)
     if observation is None or observation.tail != partition.disk.tail:
         return unreachable or "the broker has not been asked, or has not answered, since the last append"
     if observation.log_end is None:
@@ -165,8 +165,8 @@ def why_unpacked(partition: LedPartition, freshness: float, unreachable: str | N
     """The reason for which the newest bytes wait, of a partition with a ``freshness``. ``unreachable`` is as above."""
     if (unknown := _unknown(partition, unreachable)) is not None:
         return unknown
-    if partition.packed.error is not None:
-        return _not_packed(partition.packed.error)
+    if partition.packed.tail.error is not None:
+        return _not_packed(partition.packed.tail.error)
     seen, high_watermark = partition.observation, partition.high_watermark or 0
     if seen is not None and seen.log_end is not None and high_watermark < seen.log_end and partition.outdated:
         return _behind(partition, high_watermark, f"the log end {seen.log_end}", unreachable)

@@ -13,8 +13,8 @@ from tidemark.retry import Backoff
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.partitions.jobs import Job
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.partition_uploader import Job
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.upload_queue import UploadQueue

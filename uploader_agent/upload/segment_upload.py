@@ -133,6 +133,8 @@ class _Seal:
             raise SegmentChanged(f"{self._path}: its leader epochs changed while it was read")
         lineage = self._sealer.judge(scanned, lineage)
         next_offset = scanned.summary.next_offset if self._work.is_tail else self._work.end
+        # Packs may hold records that compaction has removed from this log since. Of a log that is not compacted, a pack
+        # with other batches is of another branch or history, or damaged.
         if self._sealer.compare_packs and not scanned.damage:
             compacted, log = self._cleanup.may_compact, self._run.log
             for part in parts.differing(log, next_offset) if compacted else parts.contradicting(log):
@@ -154,7 +156,7 @@ class _Seal:
             rotated_at=rotated_at,
             parts=parts.equal(self._run.log),
         )
-        self._check_unchanged()
+        self._check_unchanged()  # once more: to be sent, the files were read again
         return self._publish(manifest)
 
     def _publish(self, manifest: SegmentManifest) -> StoredManifest:

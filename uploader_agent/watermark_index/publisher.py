@@ -38,6 +38,7 @@ from uploader_agent.clock import NEVER
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
 from uploader_agent.runtime import MACHINE, Runtime
@@ -59,7 +60,7 @@ _ENTRY_FIELDS: Final = tuple(field.serialization_alias or name for name, field i
 
 _FIELD_PLACES: Final = {name: place for place, name in enumerate(_ENTRY_FIELDS)}
 
-_PATIENT_FIELDS = {
+_DEFERRABLE_FIELDS = {
     "bytes_per_offset",
     "log_end_offset",
     "high_watermark",
@@ -88,24 +89,24 @@ class IndexRow:
         return self.values[_FIELD_PLACES[name]]
 
     @property
-    def said(self) -> Mapping[str, Any]:
+    def fields(self) -> Mapping[str, Any]:
         """The values by field."""
         return dict(zip(_ENTRY_FIELDS, self.values, strict=True))
 
     @property
-    def news(self) -> Mapping[str, Any]:
-        """The values that a watcher should get soon, by field."""
-        return {name: value for name, value in self.said.items() if name not in _PATIENT_FIELDS}
+    def urgent_fields(self) -> Mapping[str, Any]:
+        """The values of which a watcher should learn soon, by field."""
+        return {name: value for name, value in self.fields.items() if name not in _DEFERRABLE_FIELDS}
 
     @classmethod
     def of(cls, entry: IndexEntry) -> IndexRow:
         """The row of ``entry``, which is not kept."""
-        return cls.saying(entry.model_dump(mode="json", by_alias=True))
+        return cls.of_fields(entry.model_dump(mode="json", by_alias=True))
 
     @classmethod
-    def saying(cls, values: Mapping[str, Any]) -> IndexRow:
-        """The row with ``values`` by field."""
-        return cls(tuple(values[name] for name in _ENTRY_FIELDS))
+    def of_fields(cls, fields: Mapping[str, Any]) -> IndexRow:
+        """The row with the values of ``fields``."""
+        return cls(tuple(fields[name] for name in _ENTRY_FIELDS))
 
 
 Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
@@ -113,7 +114,7 @@ Statements = Mapping[TopicPartition, tuple[IndexRow, datetime]]
 
 
 class IndexThread:
-    """Writes the partitions that it is shown, every :attr:`IndexPublisher.interval` seconds if they have changed.
+    """Writes the partitions that it is given, every :attr:`IndexPublisher.interval` seconds if they have changed.
 
     It has a thread of its own: a store that hangs must not keep the loop from the disks.
     """
@@ -134,7 +135,7 @@ class IndexThread:
         self._repeats = repeats
         self._progressed = progressed
         self._failing: tuple[float, str] | None = None  # since when, and the last error
-        self._shown: _Shown | None = None
+        self._led: _Led | None = None
         self._clock_measured_at = -_CLOCK_EVERY
         self._runtime = runtime
         self.worker = Worker("index", self._turn, runtime)
@@ -159,30 +160,30 @@ class IndexThread:
 
     def set_partitions(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
         """Set what the next index is about; ``partitions`` must not change afterwards."""
-        first, self._shown = self._shown is None, _Shown(partitions, confirmed_at)
+        first, self._led = self._led is None, _Led(partitions, confirmed_at)
         if first:
             self.worker.wake()
 
     def stop(self, timeout: float) -> None:
-        """End the thread, and write the last shown state; within ``timeout`` seconds, unless a request hangs longer."""
+        """End the thread, and write the last given state; within ``timeout`` seconds, unless a request hangs longer."""
         self.worker.stop()
         self.worker.join(timeout)
         if not self.worker.is_alive():
             self._write(now=True)
 
     def _turn(self) -> float:
-        """Read the former index, unless the loop has gone on without it; then write what is shown."""
+        """Read the former index, unless the loop has gone on without it; then write what the loop has given."""
         self.measure_clock()
         if not self._former_is_read:
             former = self._read()
-            if former is None and self._shown is None:
+            if former is None and self._led is None:
                 return _FORMER_READ_AGAIN
             if former is not None:
                 self._failing = None
             self._former, self._former_is_read = former or {}, True
             if not self.worker.stopped:
                 self._progressed()
-        if self._shown is None:
+        if self._led is None:
             return UNTIL_WOKEN
         if not self.worker.stopped:
             self._write(now=False)
@@ -222,11 +223,11 @@ class IndexThread:
         return {}
 
     def _write(self, *, now: bool) -> None:
-        if self._shown is None:
+        if self._led is None:
             return
         before = self.has_written
         try:
-            if self._indexes.write_if_due(*self._shown, now=now):
+            if self._indexes.write_if_due(*self._led, now=now):
                 self._metrics.index_written.set_to_current_time()
                 self._repeats.cleared("index", "index_written_again")
                 self._failing = None
@@ -243,7 +244,7 @@ class IndexThread:
         self._failing = since, str(error)
 
 
-class _Shown(NamedTuple):
+class _Led(NamedTuple):
     partitions: Collection[LedPartition]
     confirmed_at: datetime | None
 
@@ -318,9 +319,9 @@ class IndexPublisher:
         """
         writers = *self._writers.values(), self._of_gaps
         idle = any(writer.is_idle() for writer in writers)
-        changed = any(writer.tells_other_faults() for writer in self._writers.values())
+        changed = any(writer.has_other_faults() for writer in self._writers.values())
         if not now and not (
-            idle or (any(writer.due() for writer in writers) and (changed or self._have_changed(partitions)))
+            idle or (any(writer.is_due() for writer in writers) and (changed or self._have_changed(partitions)))
         ):
             return False
         by_store: dict[str, dict[TopicPartition, tuple[IndexRow, datetime]]] = {url: {} for url in self._writers}
@@ -328,7 +329,7 @@ class IndexPublisher:
         for partition in partitions:
             tp = partition.tp
             observation, former = partition.observation, self._former.get(tp)
-            entry = self._made(partition, observation)
+            entry = self._entry_of(partition, observation)
             if former is not None and former.topic_id != partition.led.topic_id:
                 former = None
             if entry is not None and observation is not None:
@@ -373,21 +374,19 @@ class IndexPublisher:
         writers = *self._writers.values(), self._of_gaps
         if len(partitions) != len(self._known) or not all(writer.is_current for writer in writers):
             return True
-        known = ((self._known.get(partition.tp), partition, partition.observation) for partition in partitions)
-        return any(
-            entry is None or seen is None or not entry.holds(partition, seen) for entry, partition, seen in known
-        )
+        known = ((self._known.get(one.tp), one, one.observation) for one in partitions)
+        return any(entry is None or seen is None or not entry.still_applies(one, seen) for entry, one, seen in known)
 
-    def _made(self, partition: LedPartition, observation: Observation | None) -> _KnownEntry | None:
+    def _entry_of(self, partition: LedPartition, observation: Observation | None) -> _KnownEntry | None:
         """The entry of ``partition`` by its ``observation``; None while its state in the store is unknown, too."""
-        stored, changes = partition.remote.log, partition.packed.changes  # before all that the entry states of them
+        stored, tail = partition.remote.log, partition.packed.tail  # before all else that the entry states of them
         if stored.incarnation is None or observation is None:
             return None
         known, active = self._known.get(partition.tp), observation.active
-        if known is not None and known.holds(partition, observation):
+        if known is not None and known.still_applies(partition, observation):
             return known
         high_watermark = observation.offsets.high_watermark
-        packed, packs_known = partition.packed.end, partition.packs_known
+        packs_known = partition.packs_known
         age = partition.unstored_age(self._runtime.monotonic()) if packs_known else None
         entry = IndexEntry(
             topic=partition.tp.topic,
@@ -404,7 +403,7 @@ class IndexPublisher:
             active_base_offset=active.base_offset if active else None,
             active_first_timestamp=active.first_timestamp if active else None,
             active_max_timestamp=active.max_timestamp if active else None,
-            tail_end=packed if packed > stored.next_offset else None,
+            tail_end=tail.end if tail.end > stored.next_offset else None,
             packs_known=packs_known,
             freshness=partition.freshness,
             oldest_unstored=age if age is None else round(age, 3),
@@ -418,7 +417,7 @@ class IndexPublisher:
         statement = IndexRow.of(entry)
         if known is not None and known.statement.values == statement.values:
             statement = known.statement
-        return _KnownEntry(partition, stored, changes, observation, statement)
+        return _KnownEntry(partition, stored, tail, observation, statement)
 
 
 class _KnownEntry(NamedTuple):
@@ -426,21 +425,21 @@ class _KnownEntry(NamedTuple):
 
     partition: LedPartition
     stored: StoredLog
-    changes: int
+    tail: Tail
     observation: Observation
     statement: IndexRow
 
-    def holds(self, partition: LedPartition, observation: Observation) -> bool:
+    def still_applies(self, partition: LedPartition, observation: Observation) -> bool:
         """True if the entry is right at the time of ``observation`` as well, which is of ``partition``."""
-        says = self.statement
+        row = self.statement
         return (
             self.partition is partition
             and self.stored is partition.remote.log
-            and self.changes == partition.packed.changes
+            and self.tail is partition.packed.tail
             and self.observation.says_the_same(observation)
-            and not says["oldest_unstored"]
-            and (says["freshness"], says["retention_left"]) == (partition.freshness, partition.retention_left)
-            and (says["other_history"] is None) == (partition.parting is None)
+            and not row["oldest_unstored"]
+            and (row["freshness"], row["retention_left"]) == (partition.freshness, partition.retention_left)
+            and (row["other_history"] is None) == (partition.parting is None)
         )
 
 
@@ -463,11 +462,11 @@ def _as_observed_before(statement: IndexRow, former: IndexEntry | None) -> tuple
     The checkpoint may be older than that, so the offsets are at least the ones observed then. That was another log if a
     restore has replaced it since.
     """
-    if former is None or former.restored != statement.said["restored"]:
+    if former is None or former.restored != statement["restored"]:
         return statement, NEVER
     least = {"high_watermark": former.high_watermark, "log_end_offset": former.log_end_offset}
-    fields = statement.said
-    return IndexRow.saying({**fields, **{name: max(fields[name], least[name]) for name in least}}), former.observed_at
+    fields = {**statement.fields, **{name: max(statement[name], least[name]) for name in least}}
+    return IndexRow.of_fields(fields), former.observed_at
 
 
 class IndexWriter:
@@ -504,7 +503,7 @@ class IndexWriter:
         self._idle_interval = idle_interval
         self._damaged = damaged
         self._unread = unread
-        self._told: tuple[DiskFault, ...] = ()
+        self._written_faults: tuple[DiskFault, ...] = ()
         self._runtime = runtime
         self._clock = runtime.monotonic
         self._of_gaps = of_gaps
@@ -529,29 +528,29 @@ class IndexWriter:
             return {}
         return {TopicPartition(entry.topic, entry.partition): entry for entry in index.entries}
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """True if a change may be written now."""
         return self._clock() - self._written_at >= self._min_interval()
 
-    def tells_other_faults(self) -> bool:
-        """True if other faults of the disks are to be told than the index tells."""
-        return not self._of_gaps and tuple(self._unread()) != self._told
+    def has_other_faults(self) -> bool:
+        """True if the disks have other faults than the index states."""
+        return not self._of_gaps and tuple(self._unread()) != self._written_faults
 
     def is_idle(self) -> bool:
         """True if the last write is so long ago that the index is due even without a change."""
         return self._clock() - self._written_at >= self._idle_interval and not (self._of_gaps and not self._written)
 
     def write_if_due(self, statements: Statements, *, now: bool = False) -> bool:
-        """Write ``statements`` if they have news and are due, if the index is idle, or ``now``; True if written.
+        """Write ``statements`` if they differ urgently and are due, if the index is idle, or ``now``; True if written.
 
         Only this agent writes this object, so the last PUT is right even if the outcome of the one before is unknown.
         """
         current = {tp: statements[tp][0] for tp in sorted(statements)}
         if self._of_gaps and self._written is None:
             self._recall()
-        news = _have_news(current, self._written) or self.tells_other_faults()
-        self.is_current = not news
-        if not (self.is_idle() or (news and (now or self.due())) or (now and not self._of_gaps)):
+        urgent = _differ_urgently(current, self._written) or self.has_other_faults()
+        self.is_current = not urgent
+        if not (self.is_idle() or (urgent and (now or self.is_due())) or (now and not self._of_gaps)):
             return False
         head = WatermarkIndex(
             cluster=self._cluster,
@@ -564,11 +563,11 @@ class IndexWriter:
             disk_faults=() if self._of_gaps else tuple(self._unread()),
         )
         times = {moment: _TIME.dump_python(moment, mode="json") for moment in {at for _, at in statements.values()}}
-        entries = ({**row.said, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
+        entries = ({**row.fields, "observed_at": times[statements[tp][1]]} for tp, row in current.items())
         body = canonical_list(head.model_dump(mode="json", by_alias=True), "entries", entries)
         self._store.put(self._key, body, crc32c=crc32c(body))
         self._written, self._written_at, self.is_current = current, self._clock(), True
-        self._told = head.disk_faults
+        self._written_faults = head.disk_faults
         return True
 
     def _recall(self) -> None:
@@ -584,7 +583,9 @@ class IndexWriter:
         self._written_at = self._clock()
 
 
-def _have_news(current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None) -> bool:
+def _differ_urgently(
+    current: Mapping[TopicPartition, IndexRow], written: Mapping[TopicPartition, IndexRow] | None
+) -> bool:
     if written is None or current.keys() != written.keys():
         return True
-    return any(row is not written[tp] and row.news != written[tp].news for tp, row in current.items())
+    return any(row is not written[tp] and row.urgent_fields != written[tp].urgent_fields for tp, row in current.items())

@@ -71,7 +71,7 @@ def look_after_heads(agent: TestedAgent) -> None:
 
 
 def error(agent: TestedAgent, tp: TopicPartition = T) -> str | None:
-    return agent.leadership.partitions[tp].packed.error
+    return agent.leadership.partitions[tp].packed.tail.error
 
 
 def packs(world: World) -> list[PackedRange]:

@@ -35,7 +35,7 @@ from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.storage import PartitionStore
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.packs.tail import PackedSources, Tail
+from uploader_agent.packs.tail import PackedSources, PackedState, Tail
 from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.route import UploadRoute
 
@@ -130,11 +130,11 @@ def test_a_failure_of_a_partition_that_is_left_meanwhile_is_none(world: World) -
 
 def test_a_tail_of_former_leaders_is_not_known_before_their_heads_are_read() -> None:
     """A restarted agent trusts its index, which had the end of their tail; its own head has no entry."""
-    tail = Tail()
-    tail.trust(50)
-    assert (tail.known, tail.end, tail.agrees(None)) == (True, 50, False)
-    tail.resume(None)
-    assert (tail.known, tail.end) == (False, 0)
+    packed = PackedState()
+    packed.trust(50)
+    assert (packed.tail.known, packed.tail.end, packed.tail.agrees(None)) == (True, 50, False)
+    packed.resume(None)
+    assert (packed.tail.known, packed.tail.end) == (False, 0)
 
 
 def test_a_new_leader_goes_on_where_the_former_one_has_packed(world: World, second: World) -> None:

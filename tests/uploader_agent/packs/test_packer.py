@@ -124,7 +124,7 @@ def test_a_range_does_not_begin_at_a_hole(world: World) -> None:
         append(partition, 0, records(50, 60))
         world.metadata.default_high = 60
         tick(agent)
-        assert agent.leadership.partitions[T].packed.stuck_at == 40
+        assert agent.leadership.partitions[T].packed.tail.stuck_at == 40
     assert spans(world) == [(0, 40)]
 
 
@@ -375,7 +375,7 @@ def test_a_line_that_would_be_too_long_ends_the_range_earlier(world: World, monk
     [first, *_] = packs(world)
     assert first.range.first == 0
     assert 0 < first.range.next < 20
-    assert agent.leadership.partitions[T].packed.seal_to == 20, "what does not fit at all is sealed"
+    assert agent.leadership.partitions[T].packed.tail.seal_to == 20, "what does not fit at all is sealed"
 
 
 @pytest.mark.parametrize("limit", ["MOST_UNSEALED_RANGES", "MOST_UNSEALED_BYTES", "MOST_UNSEALED_AGE"])

@@ -78,14 +78,14 @@ def test_a_run_whose_end_compaction_has_emptied_differs(tmp_path: Path, left: by
 def test_known_ranges_are_kept_in_few_bytes_until_they_are_sealed() -> None:
     known = KnownRanges(10)
     for number in range(3):
-        known.add(ranged(10 + 10 * number, 20 + 10 * number, number), 10)
+        known = known.followed_by(ranged(10 + 10 * number, 20 + 10 * number, number), 10)
     assert [(one.first, one.next, one.shipped_at) for one in known.parts()] == [
         (10, 20, NOW),
         (20, 30, NOW + timedelta(minutes=1)),
         (30, 40, NOW + timedelta(minutes=2)),
     ]
     assert known.unsealed == Unsealed(3, 30, NOW)
-    known.forget(35)
+    known = known.above(35)
     assert [(one.first, one.next) for one in known.parts()] == [(30, 40)]
     assert known.unsealed.plus(Unsealed(2, 5, NOW)) == Unsealed(3, 15, NOW)
 

@@ -103,7 +103,7 @@ def test_a_quiet_tail_is_packed_once_and_is_not_waited_for(world: World) -> None
         assert agent.waits() == []
         assert not partition_of(agent).is_unsettled
         assert kinds(world.store.puts)["pack"] == puts["pack"] == 1
-        assert partition_of(agent).packed.error is None
+        assert partition_of(agent).packed.tail.error is None
     assert seals(world) == []
     assert content(world) == records(0, 50)
     assert (index(world).stored_end, index(world).next_offset) == (50, 0)
@@ -180,7 +180,7 @@ def test_a_pack_that_failed_is_tried_again(world: World) -> None:
 
 def _error(agent: TestedAgent) -> str | None:
     found = agent.leadership.partitions.get(T)
-    return found.packed.error if found else None
+    return found.packed.tail.error if found else None
 
 
 # -- sealed instead ----------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_restart_asks_for_nothing_of_quiet_tails(world: World) -> None:
     world.store.before = lambda operation, key: asked.append((operation, key))
     with running(world, NoWatcher(), **SCANS | {"fill": {"enabled": False}}) as agent:
         wait_until(lambda: agent.health.ready and T in agent.leadership.partitions, what="ready")
-        wait_until(lambda: partition_of(agent).packed.unsealed(0).ranges == 1, what="the head to be read")
+        wait_until(lambda: partition_of(agent).packed.tail.unsealed(0).ranges == 1, what="the head to be read")
         looked(agent)
         assert partition_of(agent).stored_end == 50
         assert agent.waits() == []
@@ -315,7 +315,7 @@ def test_a_new_leader_takes_over_a_quiet_tail_and_packs_nothing(second: World) -
         wait_until(lambda: _stored_end(agent) == 50, what="the former leader's head to be read")
         looked(agent)
         assert agent.waits() == []
-        assert partition_of(agent).packed.unsealed(0).ranges == 1, "by its entry, the limits are kept"
+        assert partition_of(agent).packed.tail.unsealed(0).ranges == 1, "by its entry, the limits are kept"
     assert spans(second) == [(0, 50)]
     assert second.watermark()[1].tails == ((3, 1),), "it has packed nothing itself"
     assert index(second, 2).stored_end == 50

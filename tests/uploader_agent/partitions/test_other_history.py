@@ -42,7 +42,11 @@ def restored(world: World, *bases: int, at: int, end: int, epoch: int = 3) -> Fa
 def pack(world: World, end: int) -> None:
     """Run an agent until it has packed all up to ``end``."""
     with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
-        wait_until(lambda: [one.packed.end for one in agent.leadership.partitions.values()] == [end], what="the pack")
+
+        def ends() -> list[int]:
+            return [one.packed.tail.end for one in agent.leadership.partitions.values()]
+
+        wait_until(lambda: ends() == [end], what="the pack")
 
 
 def objects(world: World) -> dict[str, bytes]:
@@ -329,7 +333,7 @@ def test_a_lower_epoch_counts_once_nothing_else_was_said_for_long(
         world.metadata.leads = {T: Led(3, ID)}
         agent.refresh()
         assert agent.leadership.partitions[T].led.leader_epoch == 5
-        monkeypatch.setattr(leadership, "_STAYS", 0.0)
+        monkeypatch.setattr(leadership, "_LOWER_EPOCH_SECONDS", 0.0)
         agent.refresh()
         assert agent.leadership.partitions[T].led.leader_epoch == 3
 

@@ -28,10 +28,11 @@ from uploader_agent.packing.thread import Ticks
 from uploader_agent.packs import reading
 from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
 from uploader_agent.packs.recovery import PackedTails
+from uploader_agent.partitions.jobs import Job
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.observation import Observation
-from uploader_agent.partitions.partition_uploader import Job, PartitionUploader
+from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
@@ -116,7 +117,7 @@ def _the_index_is_shown_once() -> Patches:
     set_partitions = IndexThread.set_partitions
 
     def once(self: IndexThread, *shown: Any) -> None:
-        if self._shown is None:
+        if self._led is None:
             set_partitions(self, *shown)
 
     yield patch.object(IndexThread, "set_partitions", once)

@@ -1,0 +1,122 @@
+"""The next jobs of a led partition: pure decisions from the values that disk, store and packs have at one moment.
+
+A job is a run to seal, a survey, or a check. A survey learns the state of the store, searches it for data that fills
+holes, and updates ``offset.wm``. A check compares the log with the last stored batch, without a request, after
+something that may have put another log there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from tidemark.intervals import Intervals
+from uploader_agent.log_source import LogSource
+from uploader_agent.packs.tail import Tail
+from uploader_agent.partitions.local_log import LocalLog
+from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.upload import eligibility
+from uploader_agent.upload.eligibility import SealRun
+
+Survey = Literal["survey"]
+SURVEY: Survey = "survey"
+Check = Literal["check"]
+CHECK: Check = "check"
+Job = SealRun | Survey | Check
+
+
+class Missing(NamedTuple):
+    """The offsets below the active segment that neither the store nor the disk has, nor the hold.
+
+    ``lost`` ones are gone. ``awaited`` ones may be fetched: the store lacks them, and the directory begins above them.
+    """
+
+    lost: Intervals
+    awaited: Intervals
+
+
+def missing(local: LocalLog, stored: StoredLog, source: LogSource) -> Missing:
+    """What the ``stored`` log and the ``local`` one lack, which ``source`` keeps."""
+    start = stored.start
+    active = local.segments[-1].base_offset if local.segments else start
+    lacked = stored.present.missing(start, max(start, active)) - local.rotated
+    lost = lacked.clip(start, max(start, source.lost_below(active, local.offsets)))
+    # Before the leader has told its log's start, nothing tells what may still be fetched.
+    return Missing(lost, lacked - lost if local.offsets is not None else Intervals())
+
+
+def holes(lost: Intervals, stored: StoredLog) -> Intervals:
+    """The ``lost`` offsets and those with damaged bytes, without those that a person has acknowledged."""
+    return (lost | (stored.damaged - stored.present)) - stored.acknowledged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a leadership stands, by what its workers have found and done so far."""
+
+    is_parted: bool
+    """True if the log parts from the stored history: nothing is stored of it then."""
+    is_unchecked: bool
+    """True while it is not known whether the directory still has the log that is stored."""
+    is_claimed: bool
+    """True if ``offset.wm`` has this leader epoch, its lineage and this origin: nothing is sealed before that."""
+    is_in_doubt: bool
+    """True if the directory lacks what is not known to be stored."""
+    needs_survey: bool
+    """True if ``offset.wm`` is to be written, or the store to be read, or to be searched for data of holes."""
+
+
+class Plan(NamedTuple):
+    """The ``jobs`` to do, in order. With ``begins_again``, the source is first to fetch what the directory lacks."""
+
+    jobs: list[Job]
+    begins_again: bool = False
+
+
+def plan(
+    local: LocalLog, stored: StoredLog, tail: Tail, lacked: Missing, standing: Standing, quiet_before: float | None
+) -> Plan:
+    """The next jobs. ``lacked`` is what both logs are :func:`missing`; ``quiet_before`` is as in :func:`runs`."""
+    if not local.segments:
+        return Plan([])
+    # The order matters: what the store has is known before the log is compared with it, and that it is the same log
+    # before offsets of the one are subtracted from the other.
+    if not stored.known or standing.is_parted:
+        return Plan([SURVEY])
+    if standing.is_unchecked:
+        return Plan([CHECK])
+    if local.offsets is None:
+        return Plan([])
+    jobs: list[Job] = [*runs(local, stored, tail, quiet_before)]
+    begins_again = bool(lacked.awaited)
+    if not stored.surveyed:
+        # A former index tells all while nothing is new. It costs no request, and so a restart costs none.
+        unsettled = standing.is_in_doubt or begins_again or holes(lacked.lost, stored) or local.offsets.tier
+        return Plan([SURVEY] if jobs or unsettled else [], begins_again)
+    if not standing.is_claimed:
+        return Plan([SURVEY])
+    if standing.needs_survey or begins_again:
+        return Plan([SURVEY, *jobs], begins_again)
+    return Plan(jobs)
+
+
+def runs(local: LocalLog, stored: StoredLog, tail: Tail, quiet_before: float | None) -> Iterator[SealRun]:
+    """The runs to seal, in order.
+
+    A tail is sealed if its last append was before ``quiet_before``, in seconds since 1970, or if much of it is packed;
+    if ``quiet_before`` is None, only if much of it is packed. Runs after a ``.log`` without a manifest are left for
+    later, since the end of that ``.log`` is not known yet.
+    """
+    segments, final = local.segments, stored.final
+    high_watermark = local.offsets.high_watermark if local.offsets else 0
+    rotated = eligibility.rotated_runs(segments, final, high_watermark)
+    active: list[SealRun] = []
+    if quiet_before is not None and tail.end < high_watermark:
+        active = [*eligibility.quiet_tail(segments, final, high_watermark, quiet_before)]
+    if not active and tail.seal_to is not None:
+        active = [*eligibility.tail_up_to(segments, final, min(tail.seal_to, high_watermark))]
+    for run in (*rotated, *active):
+        yield run
+        if stored.has_bare_log(run.base_offset):
+            return
