@@ -202,13 +202,11 @@ def _loaded(text: str) -> Any:
     """The values in YAML ``text``. Raises yaml.YAMLError; RecursionError if it is nested too deeply.
 
     libyaml's parser takes a fifth of the time, where PyYAML has it. What it refuses is left to the parser in Python,
-    for the words of the error. So are tabs, for which it is more lenient, and what is nested deeply, as it would end
-    the process.
+    for the words of the error. So are tabs, for which it is more lenient, and what is nested deeply.
     """
     if yaml.__with_libyaml__ and "\t" not in text:
-        with suppress(yaml.YAMLError):
-            if _depth(text) <= _DEEPEST:
-                return yaml.load(text, Loader=_libyaml_loader())  # noqa: S506 - derives from SafeConstructor
+        with suppress(yaml.YAMLError, RecursionError):
+            return yaml.load(text, Loader=_libyaml_loader())  # noqa: S506 - derives from SafeConstructor
     return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - likewise
 
 
@@ -216,19 +214,26 @@ _DEEPEST: Final = 100
 """The most levels that are left to libyaml's parser: several times those of any configuration."""
 
 
-def _depth(text: str) -> int:
-    """The levels of collections in ``text``, by events, which no parser recurses for. Raises yaml.YAMLError."""
-    deepest = level = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        deepest = max(deepest, level)
-    return deepest
-
-
 @cache
 def _libyaml_loader() -> type[yaml.CSafeLoader]:
     """The loader with libyaml's parser, which only some builds of PyYAML have."""
-    return type("_LibyamlLoader", (_Strict, yaml.CSafeLoader), {})
+
+    class LibyamlLoader(_Strict, yaml.CSafeLoader):
+        """Raises RecursionError before the text is so deep that its recursion, which is in C, ends the process."""
+
+        level = 0
+
+        def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+            """Enter a node, on the way to its parts."""
+            self.level += 1
+            if self.level > _DEEPEST:
+                raise RecursionError
+
+        def ascend_resolver(self) -> None:
+            """Leave the node."""
+            self.level -= 1
+
+    return LibyamlLoader
 
 
 def load(

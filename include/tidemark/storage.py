@@ -27,6 +27,7 @@ from tidemark.formats.keys import (
 )
 from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
@@ -161,6 +162,20 @@ class PartitionStore:
     def manifests(self, first: int = 0, end: int | None = None) -> Iterator[ListedObject]:
         """The manifests among :meth:`objects`."""
         return (entry for entry in self.objects(first, end) if entry.extension == MANIFEST_EXTENSION)
+
+    def is_intact(self, manifest: SegmentManifest) -> bool:
+        """True if each object that ``manifest`` names is stored in the version that it names. Raises StoreError.
+
+        No bytes are read: the store's ETags prove that nothing was replaced, and not that its disks kept the bytes.
+        """
+        for file, described in manifest.objects.items():
+            try:
+                info = self.store.head(self.keys.file(file))
+            except NotFound:
+                return False
+            if (info.size, info.etag) != (described.size, described.etag):
+                return False
+        return True
 
 
 class Storage:

@@ -388,7 +388,7 @@ class Deployment(Settings):
             ("topic", [f"{topic.cluster}/{topic.topic}" for topic in self.topics]),
             ("table", [name for topic in self.topics for name in topic.tables]),
         ):
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = sorted(name for name, count in Counter(names).items() if count > 1)
             if twice:
                 raise ValueError(f"{kind} {', '.join(twice)} appears twice; each must be unique in a deployment")
         return self

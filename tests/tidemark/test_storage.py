@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.raw_builder import RawBuilder
+from tests.tidemark.kafka_log.build import simple
 from tidemark.endpoints import EndpointSettings
 from tidemark.errors import FormatError
-from tidemark.formats.keys import Endpoint
+from tidemark.formats.keys import Endpoint, SegmentName
 from tidemark.formats.raw.watermark import Watermark, render
+from tidemark.raw.objects import read_manifest
 from tidemark.storage import OtherWatermark, Storage, StoredWatermark
 from tidemark.store import Store
 from tidemark.store.local import LocalStore
@@ -61,6 +64,22 @@ def test_an_endpoint_without_its_bits_is_where_the_cluster_s_objects_are(storage
     assert endpoint.root == Endpoint("s3://apart", "kept")
     assert endpoint.url == "s3://apart/kept"
     assert Endpoint("s3://raw").url == "s3://raw"
+
+
+def test_a_segment_is_intact_if_each_object_is_the_version_that_its_manifest_names(storage: Storage) -> None:
+    partition = storage.partition_store(storage.partition_keys("orders", 0, "orders"))
+    raw = RawBuilder(partition.store, prefix="ts")
+    raw.segment([simple(0)])
+    stored = read_manifest(partition, SegmentName(0))
+    assert stored is not None
+    manifest = stored.manifest
+    assert partition.is_intact(manifest)
+    index = partition.keys.segment(SegmentName(0), "index")
+    for body in (partition.store.get(index).body + b"\0", partition.store.get(index).body):
+        partition.store.put(index, body)
+        assert not partition.is_intact(manifest), "of another size, or of another version"
+    partition.store.delete(index)
+    assert not partition.is_intact(manifest)
 
 
 def test_a_watermark_is_read_as_it_is_whoever_wrote_it(storage: Storage) -> None:

@@ -29,7 +29,7 @@ from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import OffLineage
-from uploader_agent.stored.objects import find, put_derived
+from uploader_agent.stored.objects import put_derived
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
@@ -139,7 +139,7 @@ class Reupload:
         below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
         for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:
             base, stored, outcome = name.base, read_manifest(self._partition, name), _AS_IT_WAS
-            if stored is None or not _is_intact(self._route, stored):
+            if stored is None or not self._partition.is_intact(stored.manifest):
                 outcome, opened = _REBUILT, known.open_before(base) or ()
                 unknown = name.erasure and stored is None  # only its manifest says what was erased
                 rebuilds = name in logs and not unknown and not dry_run
@@ -183,15 +183,6 @@ class Reupload:
 
 _AS_IT_WAS: Outcome = "as it was"
 _REBUILT: Outcome = "rebuilt"
-
-
-def _is_intact(route: UploadRoute, stored: StoredManifest) -> bool:
-    """True if all objects of a manifest are stored as it names them."""
-    for name, total in stored.manifest.objects.items():
-        info = find(route.partition.store, route.partition.keys.file(name))
-        if info is None or (info.size, info.etag) != (total.size, total.etag):
-            return False
-    return True
 
 
 def _high_watermark(log_dirs: tuple[Path, ...], tp: TopicPartition, folder: Path) -> int:

@@ -298,16 +298,7 @@ class _Partition:
     def _is_there(self, manifest: SegmentManifest) -> bool:
         """True if all objects of a seal are stored as its manifest says, and so is the manifest."""
         stored = objects.read_manifest(self.stored, manifest.name)
-        if stored is None or stored.manifest != manifest:
-            return False
-        for file, described in manifest.objects.items():
-            try:
-                info = self.stored.store.head(self.stored.keys.file(file))
-            except NotFound:
-                return False
-            if (info.size, info.etag) != (described.size, described.etag):
-                return False
-        return True
+        return stored is not None and stored.manifest == manifest and self.stored.is_intact(manifest)
 
     def _leftovers(self, records: Sequence[Buried], bare: Sequence[SegmentObjects]) -> Iterator[BuriedSegment]:
         """The objects without a manifest that go and that no list has yet. The logs that stay are named.
