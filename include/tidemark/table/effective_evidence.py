@@ -3,14 +3,17 @@
 Three rules decide. A row of class ``landed`` is effective while its file is live. A row of class ``quarantined`` or
 ``filtered`` is effective until a row of class ``superseded`` names its file. If a partition has left a branch of its
 log, its attempt has a row of class ``superseded`` without a file: no row that landed before and lies at or above the
-``first`` of that row is effective, even if a program makes its file live again. Memory grows with the superseded files,
-with one attempt's evidence and with the requested rows, but never with all evidence; the reader's cache is bounded
-(:mod:`tidemark.table.evidence_reader`).
+``first`` of that row is effective, even if a program makes its file live again.
+
+Rows are chosen in Arrow, and only those that are asked for become Python objects: a table may have millions. Memory
+grows with the superseded files, with one attempt's evidence and with the requested rows, but never with all evidence;
+the reader's cache is bounded (:mod:`tidemark.table.evidence_reader`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidemark.errors import ContinuityError
@@ -22,7 +25,7 @@ from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
 from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
+    import pyarrow as pa
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
@@ -48,26 +51,28 @@ class Told(NamedTuple):
 
 
 class _Only(NamedTuple):
-    """A choice of rows by class, partition and offsets; applied before rows become Python objects."""
+    """A choice of rows by class, partition and offsets, and by (date, file) if ``wanted`` is given.
+
+    Dates are ISO, and empty for rows without a date; rows without a file are not wanted then.
+    """
 
     classes: tuple[str, ...] = ()
     partition: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
+    wanted: Callable[[str, str], bool] | None = None
 
-    def expression(self) -> pc.Expression:
-        """The choice as an expression of Arrow."""
-        import pyarrow.compute as pc
-
-        choice = pc.scalar(True)
-        if self.classes:
-            choice &= pc.field("class").isin(self.classes)
+    def of(self, evidence: pa.Table) -> pa.Table:
+        """The chosen rows, in their order."""
+        pc = _compute()
+        masks = [_is_in(evidence["class"], self.classes)] if self.classes else []
         if self.partition is not None:
-            incarnation, partition = self.partition
-            choice &= (pc.field("incarnation") == incarnation) & (pc.field("partition") == partition)
+            for column, number in zip(("incarnation", "partition"), self.partition, strict=True):
+                masks.append(pc.equal(evidence[column], number))
         if self.offsets is not None:
             start, end = self.offsets
-            choice &= (pc.field("first") < end) & (pc.field("next") > start)
-        return choice
+            masks += [pc.less(evidence["first"], end), pc.greater(evidence["next"], start)]
+        chosen = evidence.filter(reduce(pc.and_, masks)) if masks else evidence
+        return chosen.filter(_is_wanted(chosen, self.wanted)) if self.wanted is not None else chosen
 
 
 class EffectiveEvidence:
@@ -85,7 +90,8 @@ class EffectiveEvidence:
         self.truncated: dict[tuple[int, int], int] = {}
         self.missing: list[int] = []
         self._order: dict[int, int] = {}
-        for row in self._rows(_Only(classes=("superseded", "truncated"))):
+        ending = self._evidence(_Only(classes=("superseded", "truncated")))
+        for row in (row for rows in ending for row in rows_of(rows.select(_COLUMNS))):
             key = row["incarnation"], row["partition"]
             if row["class"] == "truncated":
                 self.truncated[key] = self.truncated.get(key, 0) + row["rows"]
@@ -110,12 +116,16 @@ class EffectiveEvidence:
 
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
         """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
-        for rows in self._evidence():
-            yield [EvidenceRow.of(row) for row in rows if self.holds(row)]
+        for rows in self._evidence(_Only()):
+            yield [EvidenceRow.of(row) for row in rows_of(self._held(rows).select(_COLUMNS))]
 
     def evidence(self) -> Iterator[EvidenceRow]:
         """The effective rows with all columns."""
-        return self._effective(None, columns=None)
+        return self._effective(_Only(), columns=None)
+
+    def landed_in(self, files: Collection[str]) -> Iterator[EvidenceRow]:
+        """The effective rows of ``files`` of the table; without segments and hashes."""
+        return self._effective(_Only(classes=("landed",), wanted=lambda _, file: file in files))
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
@@ -141,13 +151,11 @@ class EffectiveEvidence:
         files: set[str] = set()
         aside: list[EvidenceRow] = []
         sums: dict[tuple[int, int], tuple[int, int]] = {}
-        for row in self.evidence():
-            if row.offset_class not in PARSED or row.file is None or not wanted(row.day, row.file):
-                continue
+        for row in self._effective(_Only(classes=PARSED, wanted=wanted), columns=None):
             if row.offset_class != "landed":
                 aside.append(row)
             spans.setdefault(row.key, []).append((row.first, row.next))
-            files.add(row.file)
+            files.add(row.file or "")
             rows, total = sums.get(row.key, (0, 0))
             sums[row.key] = rows + row.rows, combine(total, row.hash128 or 0)
         offsets = {key: Intervals(parts) for key, parts in spans.items()}
@@ -211,16 +219,36 @@ class EffectiveEvidence:
         number = self._order[row["attempt"]]
         return not any(later > number and row["first"] >= first for later, first in left)
 
-    def _effective(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[EvidenceRow]:
-        return (EvidenceRow.of(row) for row in self._rows(only, columns) if self.holds(row))
+    def _held(self, evidence: pa.Table) -> pa.Table:
+        """The effective rows of ``evidence``: those that :meth:`holds`, found without a Python object for each."""
+        pc = _compute()
+        kind, file = evidence["class"], evidence["file"]
+        aside = _is_in(kind, ("quarantined", "filtered"))
+        ended = _is_in(kind, ("superseded", "truncated"))
+        gone = pc.and_(pc.equal(kind, "landed"), pc.invert(_is_named(file, self.live.__contains__)))
+        rests = pc.invert(pc.or_(gone, self._is_left(evidence)))
+        stands = pc.invert(_is_named(file, self._superseded.__contains__))
+        return evidence.filter(pc.and_(pc.invert(ended), pc.if_else(aside, stands, rests)))
 
-    def _rows(self, only: _Only | None, columns: list[str] | None = _COLUMNS) -> Iterator[dict[str, Any]]:
-        return (row for rows in self._evidence(only, columns) for row in rows)
+    def _is_left(self, evidence: pa.Table) -> Any:
+        """A mask of the rows of branches that their partition has left since."""
+        pc = _compute()
+        left = _is_in(evidence["attempt"], ())
+        attempts = [int(one or 0) for one in evidence["attempt"].unique().to_pylist()] if self._left else []
+        for (incarnation, partition), parts in self._left.items():
+            its = pc.and_(pc.equal(evidence["incarnation"], incarnation), pc.equal(evidence["partition"], partition))
+            for later, first in parts:
+                before = _is_in(evidence["attempt"], [one for one in attempts if self._order[one] < later])
+                left = pc.or_(left, pc.and_(pc.and_(its, before), pc.greater_equal(evidence["first"], first)))
+        return left
 
-    def _evidence(
-        self, only: _Only | None = None, columns: list[str] | None = _COLUMNS
-    ) -> Iterator[Iterator[dict[str, Any]]]:
-        """The rows of each attempt in order, as far as its evidence is there."""
+    def _effective(self, only: _Only, columns: list[str] | None = _COLUMNS) -> Iterator[EvidenceRow]:
+        for rows in self._evidence(only):
+            held = self._held(rows)
+            yield from (EvidenceRow.of(row) for row in rows_of(held.select(columns) if columns else held))
+
+    def _evidence(self, only: _Only) -> Iterator[pa.Table]:
+        """The chosen rows of each attempt in order, as far as its evidence is there."""
         for attempt, table in self._reader.read(self.table, self.ledger.landed):
             if table is None:
                 if attempt not in self.missing:
@@ -228,8 +256,35 @@ class EffectiveEvidence:
                 continue
             for landed_by in table["attempt"].unique().to_pylist():
                 self._order.setdefault(int(landed_by or 0), len(self._order))
-            chosen = table if only is None else table.filter(only.expression())
-            yield rows_of(chosen.select(columns) if columns else chosen)
+            yield only.of(table)
+
+
+def _compute() -> Any:
+    """Arrow's functions. Masks by them keep the order of rows, and pyarrow's types know no arrays of truths."""
+    import pyarrow.compute as pc
+
+    return pc
+
+
+def _is_in(column: Any, values: Collection[Any]) -> Any:
+    """A mask of the rows with one of ``values``."""
+    import pyarrow as pa
+
+    return _compute().is_in(column, pa.array(values, column.type))
+
+
+def _is_named(names: Any, chosen: Callable[[str], bool]) -> Any:
+    """A mask of the ``names`` that are ``chosen``, which is asked once for each; false without a name."""
+    return _is_in(names, [name for name in names.unique().to_pylist() if name is not None and chosen(name)])
+
+
+def _is_wanted(evidence: pa.Table, wanted: Callable[[str, str], bool]) -> Any:
+    """A mask of the rows with a ``wanted`` (date, file), which is asked once for each pair; false without a file."""
+    import pyarrow as pa
+
+    days = evidence["dt"].cast(pa.string()).fill_null(pa.scalar(""))
+    pairs = _compute().binary_join_element_wise(days, evidence["file"], "/")  # null without a file
+    return _is_named(pairs, lambda pair: wanted(*pair.split("/", 1)))
 
 
 def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:

@@ -51,10 +51,9 @@ def check_untampered(table: TopicTable, ledger: Ledger, live: Collection[LiveFil
 def unknown_files(standing: EffectiveEvidence) -> list[str]:
     """The paths of live files with a number of rows that no effective evidence confirms."""
     confirmed = dict.fromkeys(standing.live, 0)
-    for rows in standing.by_attempt():
-        for row in rows:
-            if row.offset_class == "landed" and row.file in confirmed:
-                confirmed[row.file] += row.rows
+    for row in standing.landed_in(confirmed):
+        assert row.file is not None
+        confirmed[row.file] += row.rows
     return sorted(path for path, rows in confirmed.items() if rows != standing.live[path].rows)
 
 

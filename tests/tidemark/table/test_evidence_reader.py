@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +21,7 @@ from tidemark.store import Fetched, ObjectInfo, Store
 from tidemark.table import evidence_reader
 from tidemark.table.delta_table import LiveFile, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import EvidenceRow, evidence_key, parse_evidence, to_parquet
+from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, parse_evidence, to_parquet
 from tidemark.table.evidence_reader import EvidenceReader, evidence_that_counts, folded
 
 ATTEMPTS = tuple(range(1000, 1000 + 4 * THREADS))
@@ -80,6 +82,50 @@ def test_what_holds_is_found_by_one_request_for_each_object(table: TopicTable) -
     assert sum(one.rows for rows in holds.by_attempt() for one in rows) == 10 * len(ATTEMPTS)
     assert [one.file for one in holds.touching((0, 0), 15, 25)] == files[1:3]
     assert set(store.gets.values()) == {1}, "what was read to learn what is superseded is kept"
+
+
+def random_rows(rng: random.Random, attempt: int) -> list[EvidenceRow]:
+    """Rows of few files and partitions, of all classes, so that each rule meets some."""
+    kinds = ("landed", "quarantined", "filtered", "superseded", "truncated", "compacted", "expired", "erased")
+    rows = []
+    for _ in range(rng.randint(1, 12)):
+        first = rng.randrange(100)
+        file = rng.choice([*(f"dt=2026-02-0{day}/{number}" for day in (1, 2) for number in range(4)), None])
+        dt = rng.choice([date(2026, 2, 1), date(2026, 2, 2), None])
+        kind = rng.choice(kinds)
+        place = rng.randrange(2), rng.randrange(2), first, first + rng.randint(1, 9)
+        rows.append(EvidenceRow(*place, kind, 1, dt, hash128=rng.getrandbits(99), file=file, attempt=attempt))  # type: ignore[arg-type]
+    return rows
+
+
+def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_path: Path, rng: random.Random) -> None:
+    table = World(tmp_path).table
+    rows: list[EvidenceRow] = []
+    for attempt in ATTEMPTS:
+        made = random_rows(rng, attempt)
+        table.store.put(evidence_key(table, attempt), to_parquet(made, configuration="", code="", attempt=attempt))
+        rows += made
+    ledger = Ledger.genesis("prod", "orders", "orders").model_copy(update={"landed": ATTEMPTS})
+    live = [LiveFile(f"dt=2026-02-0{day}/{number}", 1, 1, f"2026-02-0{day}") for day in (1, 2) for number in (0, 1)]
+    standing = EffectiveEvidence.at(table, ledger, live)
+    held = [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
+    assert list(standing.evidence()) == held
+    assert [row.first for part in standing.by_attempt() for row in part] == [row.first for row in held]
+    assert [*standing.of_class("compacted")] == [row for row in held if row.offset_class == "compacted"]
+    touched = [row for row in held if row.key == (1, 0) and row.first < 60 and row.next > 20]
+    assert [*standing.touching((1, 0), 20, 60)] == touched
+    files = {file.path for file in live[:2]}
+    in_files = [row.first for row in held if row.offset_class == "landed" and row.file in files]
+    assert [row.first for row in standing.landed_in(files)] == in_files
+
+    def wanted(dt: str, file: str) -> bool:
+        return dt == "2026-02-01" or (not dt and file.endswith("3"))
+
+    told = standing.told(wanted)
+    chosen = [row for row in held if row.offset_class in PARSED and row.file and wanted(row.day, row.file)]
+    assert told.files == {row.file for row in chosen}
+    assert Counter(told.aside) == Counter(row for row in chosen if row.offset_class != "landed")
+    assert sum(rows for rows, _ in told.sums.values()) == len(chosen)
 
 
 def test_what_is_missing_is_told_in_its_place(table: TopicTable) -> None:

@@ -165,9 +165,8 @@ def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, Liv
     """The offsets of ``files``, from the evidence."""
     placed: dict[str, PlacedFile] = {}
     rows: Counter[str] = Counter()
-    for row in (row for attempt in standing.by_attempt() for row in attempt):
-        if row.offset_class != "landed" or row.file not in files:
-            continue
+    for row in standing.landed_in(files):
+        assert row.file is not None
         file = files[row.file]
         before = placed.get(row.file)
         first = min(row.first, before.first) if before else row.first
