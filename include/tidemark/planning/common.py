@@ -77,9 +77,8 @@ def spared_offsets(raw: RawTopic, standing: EffectiveEvidence) -> dict[Key, Inte
     if not masks:
         return {}
     erased: dict[Key, list[tuple[int, int]]] = {}
-    for row in standing.evidence():
-        if row.offset_class == "erased":
-            erased.setdefault(row.key, []).append((row.first, row.next))
+    for row in standing.of_class("erased"):
+        erased.setdefault(row.key, []).append((row.first, row.next))
     return {
         key: Intervals((offset, offset + 1) for offset in masked_offsets(standing.table, stored))
         - Intervals(erased.get(key, ()))

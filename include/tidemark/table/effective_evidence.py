@@ -127,6 +127,10 @@ class EffectiveEvidence:
         """The effective rows of ``files`` of the table; without segments and hashes."""
         return self._effective(_Only(classes=("landed",), wanted=lambda _, file: file in files))
 
+    def of_files(self, files: Collection[str]) -> Iterator[EvidenceRow]:
+        """The effective rows of ``files`` of the table and of what was set aside, with all columns."""
+        return self._effective(_Only(classes=PARSED, wanted=lambda _, file: file in files), columns=None)
+
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
         return self._effective(_Only(partition=key, offsets=(start, end)), columns=None)

@@ -44,10 +44,8 @@ def evidence_of_erasure(
     """
     standing = EffectiveEvidence.of(table)
     files: dict[str, list[EvidenceRow]] = {}
-    replaced = frozenset(plan.replaced)
-    for row in standing.evidence():
-        if row.file in replaced:
-            files.setdefault(row.file or "", []).append(row)
+    for row in standing.of_files(frozenset(plan.replaced)):
+        files.setdefault(row.file or "", []).append(row)
     divided = [division for outcome in outcomes for division in _divided(files.pop(_path(table, outcome)), outcome)]
     # What is left are filtered rows, whose names are of no file; and of other files the hash cannot be divided.
     filtered = [rows for rows in files.values() if rows[0].offset_class == "filtered"]

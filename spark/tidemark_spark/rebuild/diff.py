@@ -74,9 +74,8 @@ def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tup
     hulls: dict[str, tuple[int, int]] = {}
     tasks: dict[str, FileTask] = {}
     filtered: dict[DiffPlace, tuple[int, int]] = {}
-    for row in EffectiveEvidence.of(table).evidence():
-        if row.file is None or row.file not in replaced:
-            continue
+    for row in EffectiveEvidence.of(table).of_files(replaced):
+        assert row.file is not None
         place = DiffPlace(*row.key, cast("Kept", row.offset_class), row.day)  # no other class has a file
         if place.kind == "filtered":
             rows, total = filtered.get(place, (0, 0))

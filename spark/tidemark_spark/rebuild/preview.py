@@ -96,9 +96,7 @@ def _dates(
 ) -> list[DatePreview]:
     replaced = frozenset(plan.replaced)
     counted = _Counted(Counter(), Counter(), Counter(), Counter())
-    for row in standing.evidence():
-        if row.file not in replaced:
-            continue
+    for row in standing.of_files(replaced):
         by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
         by_class[row.offset_class][row.day] += row.rows
         counted.others[row.day] += row.rows if row.configuration != plan.configuration else 0

@@ -119,9 +119,8 @@ def _expired(table: TopicTable, plan: RunPlan) -> list[EvidenceRow]:
     standing, replaced = EffectiveEvidence.of(table), frozenset(plan.replaced)
     counted = dict.fromkeys(plan.removes, 0)
     evidence: list[EvidenceRow] = []
-    for row in standing.evidence():
-        if row.offset_class not in PARSED or row.file not in replaced:
-            continue
+    for row in standing.of_files(replaced):
+        assert row.file is not None
         removed = row._replace(offset_class="expired", file=None)
         evidence.append(removed)
         if row.offset_class == "landed":

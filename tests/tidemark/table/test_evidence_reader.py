@@ -117,6 +117,7 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
     files = {file.path for file in live[:2]}
     in_files = [row.first for row in held if row.offset_class == "landed" and row.file in files]
     assert [row.first for row in standing.landed_in(files)] == in_files
+    assert [*standing.of_files(files)] == [row for row in held if row.offset_class in PARSED and row.file in files]
 
     def wanted(dt: str, file: str) -> bool:
         return dt == "2026-02-01" or (not dt and file.endswith("3"))
