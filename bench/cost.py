@@ -16,7 +16,7 @@ from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
 from tidemark.onboarding.expectations import DAYS_OF_MONTH, CostLine, PerLanding, PerSegment, Prices
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
-from uploader_agent.packing.thread import GATHERING
+from uploader_agent.packing.thread import GATHERING_SECONDS
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,14 @@ def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Cost
 def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[CostLine]:
     """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
-    A pack and a head take all tails that become quiet within GATHERING. A partition that pauses is sealed within
-    a day, once for all its pauses.
+    A pack and a head take all tails that become quiet within GATHERING_SECONDS. A partition that pauses is sealed
+    within a day, once for all its pauses.
     """
     month = 86_400 * DAYS_OF_MONTH
     pauses = fleet.pausing_partitions * fleet.pauses * DAYS_OF_MONTH
-    packed = 2 * min(pauses, fleet.brokers * month / GATHERING)
+    packed = 2 * min(pauses, fleet.brokers * month / GATHERING_SECONDS)
     sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS_OF_MONTH * each.put
-    yield CostLine(f"packs and heads of quiet tails, within {GATHERING:.0f} s", packed, packed * prices.put)
+    yield CostLine(f"packs and heads of quiet tails, within {GATHERING_SECONDS:.0f} s", packed, packed * prices.put)
     yield CostLine("seals of partitions that paused, after a day", sealed, sealed * prices.put)
 
 

@@ -199,7 +199,8 @@ class Agent:
         everything = self._runtime.monotonic() >= self._next_overview
         if everything:
             self._next_overview = self._runtime.monotonic() + _OVERVIEW_INTERVAL
-        self._parts.poller.ask_leaders(self._leadership.replicas.keys() | self._parts.packs.left, everything=everything)
+        wanted = self._leadership.replicas.keys() | self._parts.packs.of_other_leaderships
+        self._parts.poller.ask_leaders(wanted, everything=everything)
         # Nothing else shows that a log which is followed has grown.
         followed = [tp for tp, partition in self._leadership.partitions.items() if partition.follows]
         if followed:
@@ -370,7 +371,7 @@ class Monitor:
 
     def _waits_for(self) -> str | None:
         """The condition that is missing until the agent is ready."""
-        if not self._parts.leadership.seen:
+        if not self._parts.leadership.has_answer:
             return "the broker has not said yet which partitions it leads"
         failing = self._parts.index.failing()
         error = f": {failing.error}" if failing else ""

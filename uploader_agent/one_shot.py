@@ -56,7 +56,7 @@ class OneShot:
             except (TidemarkError, OSError) as error:
                 partition.failed(f"{type(error).__name__}: {error}", local=is_local(error))
         surveyed = [partition for partition in self._leadership.partitions.values() if partition.remote.log.surveyed]
-        self._parts.packs.look(partition for partition in surveyed if partition.uploader.tails)
+        self._parts.packs.read_tails(partition for partition in surveyed if partition.uploader.tails)
 
     def refresh(self) -> None:
         """Look at all disks, and ask the broker about all partitions in this thread."""

@@ -127,7 +127,7 @@ app.command("take-name", epilog="Example: tidemark-agent take-name MkU3OEVBNTcwN
 def _report(components: Components, output: Output) -> None:
     """Print the state of each partition, and its waits. Exit with 1 if the state is unknown, or a partition failed."""
     leadership, waits = components.leadership, components.waits()
-    broker_reached, lines = leadership.seen, inspect_commands.status_rows(leadership.partitions.values())
+    broker_reached, lines = leadership.has_answer, inspect_commands.status_rows(leadership.partitions.values())
     unread = {str(path): reason for path, reason in leadership.unreadable.items()}
     if output is Output.json:
         answer = {

@@ -39,7 +39,7 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
         for line in (*lines, total):
             answer.add(line)
         answer.close(["PARTITION", "SEGMENTS", "OF THEM TAILS", "BYTES", "PUT", "ERROR"])
-        if total.error or not components.leadership.seen:
+        if total.error or not components.leadership.has_answer:
             raise typer.Exit(1)
 
 
@@ -53,7 +53,7 @@ def leaders(
         for line in leader_lines(components.leadership.partitions.values()):
             answer.add(line)
         answer.close(["PARTITION", "EPOCH", "TOPIC ID", "HIGH WM", "DIRECTORY"])
-        if not components.leadership.seen:
+        if not components.leadership.has_answer:
             raise typer.Exit(1)
 
 
@@ -73,7 +73,7 @@ def verify_command(
     settings = load_settings(config)
     progress, failed, heads = Progress(), False, Heads()
     with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
-        failed = not components.leadership.seen
+        failed = not components.leadership.has_answer
         partitions, lacking = components.leadership.partitions, _Lacking({}, failed=False)
         if deep:
             lacking = _compare(partitions.values(), components.broker.node_id, pool, progress, output)

@@ -38,17 +38,17 @@ class HeadMaintenance:
         led: Callable[[], Mapping[TopicPartition, LedPartition]],
         runtime: Runtime,
     ) -> None:
-        self.left: frozenset[TopicPartition] = frozenset()
+        self.of_other_leaderships: frozenset[TopicPartition] = frozenset()
         """The partitions of entries of other leaderships; for any thread."""
         self._packer = packer
         self._abandoned = abandoned
         self._led = led
         self._clock = runtime.monotonic
-        self._next: dict[EntryKey, tuple[float, float]] = {}
+        self._pauses: dict[EntryKey, tuple[float, float]] = {}
         """The time of the next look at each entry, and the pause after it."""
 
-    def look(self) -> None:
-        """Look once at the head and at all its entries."""
+    def maintain(self) -> None:
+        """Make the head whole, and remove the entries that are sealed, once."""
         head, led = self._packer.head, self._led()
         try:
             head.check()
@@ -56,7 +56,7 @@ class HeadMaintenance:
                 head.settle()
             else:
                 head.make_whole()
-            self.left = frozenset(self._look_at(head, led))
+            self.of_other_leaderships = frozenset(self._remove_sealed(head, led))
         except TidemarkError as error:
             logger.warning("head_not_kept", key=head.key, error=str(error))
         else:
@@ -73,11 +73,11 @@ class HeadMaintenance:
             if not partition.packed.tail.agrees(head.entries.tail_end(key))
         )
 
-    def look_at_all_next(self) -> None:
+    def end_pauses(self) -> None:
         """Cut the pauses of all entries short."""
-        self._next = dict.fromkeys(self._next, (0.0, LOOK_BACKOFF.first))
+        self._pauses = dict.fromkeys(self._pauses, (0.0, LOOK_BACKOFF.first))
 
-    def _look_at(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> set[TopicPartition]:
+    def _remove_sealed(self, head: BrokerHead, led: Mapping[TopicPartition, LedPartition]) -> set[TopicPartition]:
         """Remove the finished entries; return the partitions of other leaderships' entries that stay."""
         entries = head.entries.copy()
         ours = {partition.entry_key: partition for partition in led.values()}
@@ -86,7 +86,7 @@ class HeadMaintenance:
         done = [key for key, entry in others.items() if self._is_done(head, key, entry)]
         for key in done:
             entries.remove(key)
-            self._next.pop(key, None)
+            self._pauses.pop(key, None)
         if len(entries) < len(head.entries):
             head.put(entries)
             for partition in dropped:
@@ -96,10 +96,10 @@ class HeadMaintenance:
     def _is_done(self, head: BrokerHead, key: EntryKey, entry: HeadEntry) -> bool:
         """True if the entry of another leadership may be removed; it is looked at with growing pauses."""
         now = self._clock()
-        due, pause = self._next.setdefault(key, (now + LOOK_BACKOFF.first, LOOK_BACKOFF.first))
+        due, pause = self._pauses.setdefault(key, (now + LOOK_BACKOFF.first, LOOK_BACKOFF.first))
         if now < due:
             return False
-        self._next[key] = now + pause, LOOK_BACKOFF.longer(pause)
+        self._pauses[key] = now + pause, LOOK_BACKOFF.longer(pause)
         try:
             return self._abandoned.is_sealed(head, entry)
         except TidemarkError as error:

@@ -80,7 +80,7 @@ class Packer:
         self.backlog.done(partition for partition in wanted if partition.tp not in self._missed)
         return again
 
-    def look(self, partitions: list[LedPartition]) -> None:
+    def read_tails(self, partitions: list[LedPartition]) -> None:
         """Find out how far surveyed ``partitions`` are packed, and write nothing."""
         try:
             self.head.read()
@@ -210,7 +210,7 @@ class Packer:
             head.make_whole()
             # What is packed of a suspect log would hide the batch that differs from those who compare the newest ones.
             joined = [partition for partition in self._joined(members) if partition.uploader.is_trusted]
-            ticks = [PartitionTick(one, one.remote.log.sealed_end, one.uploader.doubts) for one in joined]
+            ticks = [PartitionTick(one, one.remote.log.sealed_end, one.uploader.last_doubt) for one in joined]
             packable = [tick for tick in ticks if tick.has_unpacked and not self._is_large(tick)]
             unlisted = (tick.partition for tick in packable if not tick.partition.uploader.may_pack)
             self._try_all(unlisted, self._announce_tail)
@@ -323,7 +323,7 @@ class Packer:
         partition = tick.partition
         if not tick.packed:
             return
-        if partition.uploader.doubts != tick.doubts:
+        if partition.uploader.last_doubt is not tick.doubt:
             partition.uploader.suspect()
             self._revisit(partition)
         partition.packed.advance(tick.packed, tick.sealed_end)

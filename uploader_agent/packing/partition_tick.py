@@ -21,6 +21,7 @@ from uploader_agent.packs.packed_run import open_at_end
 from uploader_agent.packs.reading import LogPosition, PackedBatches, WantedRange, read
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.partition_uploader import Doubt
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored.histories import HistoryDiffers
 from uploader_agent.upload.validation import cleanup_of
@@ -46,12 +47,12 @@ class RangeAdded:
 class PartitionTick:
     """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes.
 
-    ``doubts`` are those before it: what it reads may be of a log that has been replaced since.
+    ``doubt`` is the last one before it: what it reads may be of a log that has been replaced since.
     """
 
     partition: LedPartition
     sealed_end: int
-    doubts: int
+    doubt: Doubt
     packed: list[Packed] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)
     size: int = 0

@@ -34,7 +34,7 @@ TICK_BACKOFF: Final = Backoff(1.0, 10.0)
 _ANSWER_PATIENCE = 1.0
 """Seconds for which a tick waits for the broker's answers. A partition with a later answer is packed after it."""
 
-GATHERING = 60.0
+GATHERING_SECONDS = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
@@ -92,10 +92,10 @@ class PackBuckets:
         for bucket, members in _by_bucket(partitions):
             self.of(bucket).thread.pack(members)
 
-    def look(self, partitions: Iterable[LedPartition]) -> None:
+    def read_tails(self, partitions: Iterable[LedPartition]) -> None:
         """Find out how far surveyed ``partitions`` are packed, and write nothing."""
         for bucket, members in _by_bucket(partitions):
-            self.of(bucket).packer.look(members)
+            self.of(bucket).packer.read_tails(members)
 
     def settled_head(self, bucket: Endpoint) -> int | None:
         """The version of the settled head of ``bucket``; None if it is not settled, and it is then settled soon.
@@ -116,7 +116,7 @@ class PackBuckets:
         """Settle the heads that seals wait for, while no thread packs."""
         for bucket in self.all:
             if bucket.packer.head.awaited:
-                bucket.head_maintenance.look()
+                bucket.head_maintenance.maintain()
 
     def forget(self, tps: Collection[TopicPartition]) -> None:
         """Drop partitions that this broker no longer leads, or leads under another epoch."""
@@ -134,9 +134,9 @@ class PackBuckets:
             bucket.thread.worker.join(max(0.0, until - self._runtime.monotonic()))
 
     @property
-    def left(self) -> frozenset[TopicPartition]:
+    def of_other_leaderships(self) -> frozenset[TopicPartition]:
         """The partitions of entries of other leaderships, in all heads."""
-        return frozenset[TopicPartition]().union(*(bucket.head_maintenance.left for bucket in self.all))
+        return frozenset[TopicPartition]().union(*(bucket.head_maintenance.of_other_leaderships for bucket in self.all))
 
     def stalled(self) -> Stalled | None:
         """The longest stall of a bucket; None if no partition waits."""
@@ -228,7 +228,7 @@ class PackThread:
                 failed = self._packer.pack(wanted) if wanted else []
             if self._clock() >= self._maintain_at:
                 self._maintain_at = self._clock() + self._interval()
-                self._head_maintenance.look()
+                self._head_maintenance.maintain()
         except Exception:
             logger.exception("packing_failed")  # the thread must go on: other partitions wait
             failed = wanted
@@ -263,40 +263,42 @@ class Ticks:
         self._clock = runtime.monotonic
         self._fresh: list[LedPartition] = []
         self._quiet: dict[TopicPartition, LedPartition] = {}
-        self._every = float("inf")
-        self._next = float("inf")
+        self._interval = float("inf")
+        self._next_tick = float("inf")
         self._due: dict[TopicPartition, LedPartition] = {}
         self._unanswered: set[TopicPartition] = set()
         self._late: dict[TopicPartition, LedPartition] = {}
         """The partitions of the last tick without an answer in time: for thousands, the broker takes seconds."""
-        self._waits_until = float("inf")
+        self._answers_due = float("inf")
 
     @property
     def next_time(self) -> float:
         """The time at which :meth:`turn` is due; infinity while no partition is to be packed."""
-        return min(self._next, self._waits_until)
+        return min(self._next_tick, self._answers_due)
 
     def reconsider(self) -> None:
         """Compute the ticks again, after a change of the leadership or the settings."""
         led = self._leadership.partitions
         self._fresh = [partition for partition in led.values() if partition.freshness is not None]
         ticks = (partition.freshness / PACKS_PER_FRESHNESS for partition in self._fresh if partition.freshness)
-        self._every = min(ticks, default=float("inf"))
+        self._interval = min(ticks, default=float("inf"))
         self._quiet = {tp: partition for tp, partition in self._quiet.items() if led.get(tp) is partition}
-        self._next = min(self._next, self._clock() + self._every) if self._fresh or self._quiet else float("inf")
+        self._next_tick = (
+            min(self._next_tick, self._clock() + self._interval) if self._fresh or self._quiet else float("inf")
+        )
         self._late = {}
 
     def add_quiet(self, partition: LedPartition, tail_after: float) -> None:
         """Pack the tail of ``partition`` soon, since nothing was appended for ``tail_after`` seconds."""
         self._quiet[partition.tp] = partition
-        self._next = min(self._next, self._clock() + min(GATHERING, tail_after / 10))
+        self._next_tick = min(self._next_tick, self._clock() + min(GATHERING_SECONDS, tail_after / 10))
 
     def turn(self) -> set[TopicPartition]:
         """Begin and end the ticks that are due; return the partitions that have changed on the disk."""
         now = self._clock()
-        if now >= self._waits_until:
+        if now >= self._answers_due:
             self._pack_due()
-        return self._begin(now) if now >= self._next else set()
+        return self._begin(now) if now >= self._next_tick else set()
 
     def answered(self, answer: OffsetsAnswer) -> None:
         """Note an answer or a failure of the broker."""
@@ -309,7 +311,7 @@ class Ticks:
                 self._pack_due()
 
     def _begin(self, now: float) -> set[TopicPartition]:
-        self._next = max(self._next + self._every, now + self._every / 2)
+        self._next_tick = max(self._next_tick + self._interval, now + self._interval / 2)
         changed = {partition.tp for partition in self._fresh if partition.look()}
         due = self._quiet | {partition.tp: partition for partition in self._fresh if self._is_due(partition)}
         self._quiet = {}
@@ -317,7 +319,7 @@ class Ticks:
         self._due |= due
         if ask:
             self._unanswered |= ask
-            self._waits_until = now + min(_ANSWER_PATIENCE, self._every / 2)
+            self._answers_due = now + min(_ANSWER_PATIENCE, self._interval / 2)
             self._poller.ask_offsets(self._leadership.ask(ask))
         elif due:
             self._pack_due()
@@ -327,12 +329,12 @@ class Ticks:
         age = partition.unstored_age(self._clock())
         if not age:
             return age is None
-        return partition.freshness is not None and age + self._every >= partition.freshness / PACKS_PER_FRESHNESS
+        return partition.freshness is not None and age + self._interval >= partition.freshness / PACKS_PER_FRESHNESS
 
     def _pack_due(self) -> None:
         """Pack all due partitions for which the broker has answered."""
         self._late = {tp: self._due[tp] for tp in self._unanswered}
-        due, self._due, self._unanswered, self._waits_until = self._due, {}, set(), float("inf")
+        due, self._due, self._unanswered, self._answers_due = self._due, {}, set(), float("inf")
         self._pack_ready(due.values())
 
     def _pack_ready(self, due: Iterable[LedPartition]) -> None:

@@ -40,7 +40,7 @@ class NextRange(NamedTuple):
     last: RangePointer | None = None
 
 
-class _LastRange(NamedTuple):
+class LastRange(NamedTuple):
     """The end of the last range, without models, since there are as many as partitions."""
 
     next: int
@@ -53,6 +53,7 @@ class _LastRange(NamedTuple):
 
     @property
     def pointer(self) -> RangePointer:
+        """The place of its line in the pack."""
         return RangePointer(pack=self.pack, position=self.position, length=self.length)
 
 
@@ -72,7 +73,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Tail:
-    """The tail at one moment. It never changes: an update is another value, see :class:`PackedState`.
+    """What is packed of a partition and not sealed yet, at one moment. It never changes: an update is another value.
 
     So all that one value tells belongs together, and two moments are the same state if they have the same object.
     """
@@ -89,7 +90,7 @@ class Tail:
     """The offset up to which the partition is to be sealed, although its segment is active."""
     stuck_at: int | None = None
     """The offset from which no range could be read at the last try."""
-    last: _LastRange | None = None
+    last: LastRange | None = None
     """The last range that this process has packed."""
     ranges: KnownRanges | None = None
     """The ranges that this process has packed."""
@@ -218,7 +219,7 @@ class Tail:
                 former = None
             ranges = ranges.followed_by(written.part, written.size)
             place, header = range_.place, header_bytes(range_.last)
-            last = _LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
+            last = LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
         ranges = ranges.above(sealed_end) if ranges is not None else None
         return replace(self, last=last, ranges=ranges, former=former, error=None)
 

@@ -52,7 +52,8 @@ class Leadership:
         self.partitions: dict[TopicPartition, LedPartition] = {}
         self.replicas: dict[TopicPartition, Path] = {}
         """The directories of all partitions on this broker's disks that the settings choose, led or not."""
-        self.seen = False
+        self.has_answer = False
+        """True once the broker has answered a question about leaders."""
         self.confirmed_at: datetime | None = None
         """The time of the last question about leaders that the broker answered."""
         self.unreachable: str | None = None
@@ -102,7 +103,7 @@ class Leadership:
 
     def trust_index(self, former: Mapping[TopicPartition, IndexEntry]) -> None:
         """Trust this broker's former watermark index where it is still valid."""
-        self._former = {} if self.seen else former
+        self._former = {} if self.has_answer else former
         for tp, partition in self.partitions.items():
             if tp in former:
                 partition.trust_index(former[tp])
@@ -113,7 +114,7 @@ class Leadership:
         if answer.error is not None:
             self._unreachable(answer.error)
         else:
-            self.seen, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
+            self.has_answer, self.confirmed_at, self._asked = True, answer.asked_at, answer.wanted
             self.unreachable = None
             self._over("broker", was="broker_unavailable")
             self._metrics.broker_reachable.set(1)
@@ -140,7 +141,7 @@ class Leadership:
                     self._judged = None
         self.partitions = now
         self.absent = {tp: why for tp, why in self.absent.items() if tp not in self.replicas}  # whoever leads it now
-        if self.seen:
+        if self.has_answer:
             self._former = {}
         self._metrics.led.set(len(self.partitions))
         return {tp for tp in before.keys() | now.keys() if before.get(tp) is not now.get(tp)}

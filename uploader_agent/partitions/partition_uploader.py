@@ -56,6 +56,16 @@ _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
 
 
+class Doubt:
+    """That the directory may have another log than the stored one. Each doubt is an object of its own.
+
+    What was read before one, and is stored after it, may be of another log. So whoever reads and stores compares the
+    last doubt before with that after.
+    """
+
+    __slots__ = ()
+
+
 class PartitionUploader:
     """Uploads one partition under one leader epoch of one topic id. Thread-safe: any worker may carry out a job."""
 
@@ -87,8 +97,8 @@ class PartitionUploader:
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
-        self.doubts = 0
-        """How often that was so. What was read before a doubt, and is stored after it, may be of another log."""
+        self.last_doubt = Doubt()
+        """The last doubt; before the first one, a doubt that nobody had."""
         self.suspected = False
         """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
         not compared as a whole yet."""
@@ -168,7 +178,7 @@ class PartitionUploader:
 
     def doubt(self) -> None:
         """Have the log compared with the stored history, before more of it is sealed. For any thread."""
-        self.doubts += 1
+        self.last_doubt = Doubt()
         self.unchecked = True
 
     def lacks(self, stored: BatchHeader) -> bool:
@@ -246,7 +256,7 @@ class PartitionUploader:
 
     def _check(self) -> None:
         """Compare the log with the stored history as far as that is known, and survey the partition if they differ."""
-        self.unchecked, doubts = False, self.doubts
+        self.unchecked, doubt = False, self.last_doubt
         try:
             log, tail = self._remote.log, self._packed.tail
             with self._files() as files:
@@ -255,7 +265,7 @@ class PartitionUploader:
             if differs:
                 with self._surveying:
                     self._survey(differs=True)
-            self.suspected = self.suspected and self.doubts != doubts
+            self.suspected = self.suspected and self.last_doubt is not doubt
         except BaseException:
             self.unchecked = True
             raise
@@ -417,7 +427,7 @@ class PartitionUploader:
         return self._context.foreign_epochs.judge(self._tp, self._led, stored)
 
     def _upload(self, work: SealRun) -> StoredManifest | None:
-        local, doubts = self._local.log, self.doubts
+        local, doubt = self._local.log, self.last_doubt
         offsets, cleanup = local.offsets, local.cleanup
         assert offsets is not None
         base = work.base_offset
@@ -456,7 +466,7 @@ class PartitionUploader:
                 else:  # what differs is of another branch, or damaged
                     stored = replace(sealer, compare_packs=False).seal(files, work)
         if stored is not None:
-            if self.doubts != doubts:
+            if self.last_doubt is not doubt:
                 self.suspect()
             self._remote.add(stored, lineage)
         return stored

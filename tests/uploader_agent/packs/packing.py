@@ -55,19 +55,21 @@ def pack_and_create_again(world: World) -> None:
 def care(agent: TestedAgent, rounds: int = 1) -> None:
     """Look after the heads' entries, each time as if their pauses were over."""
     for _ in range(rounds):
-        agent.components.poller.ask_leaders(agent.leadership.replicas.keys() | agent.components.packs.left)
+        agent.components.poller.ask_leaders(
+            agent.leadership.replicas.keys() | agent.components.packs.of_other_leaderships
+        )
         for answer in agent.components.poller.answer_all():
             agent.leadership.learn(answer)  # type: ignore[arg-type]
         look_after_heads(agent)
         for one in agent.components.packs.all:
-            one.head_maintenance.look_at_all_next()
+            one.head_maintenance.end_pauses()
 
 
 def look_after_heads(agent: TestedAgent) -> None:
     """What the packers' threads do now and then."""
     agent.components.open_buckets()
     for one in agent.components.packs.all:
-        one.head_maintenance.look()
+        one.head_maintenance.maintain()
 
 
 def error(agent: TestedAgent, tp: TopicPartition = T) -> str | None:

@@ -306,7 +306,7 @@ def test_tails_of_other_leaderships_are_named_again(world: World) -> None:
     with world.agent(freshness=FRESHNESS) as agent:
         agent.refresh()
         care(agent)
-        assert agent.components.packs.left == {T}
+        assert agent.components.packs.of_other_leaderships == {T}
     assert {(one.topic_id, one.epoch): same(one) for one in entries(world)} == before
     assert len(before) == 2
 

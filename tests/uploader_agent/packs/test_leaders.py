@@ -285,7 +285,7 @@ def test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed(world: 
         agent.refresh()
         care(agent, 3)
         assert len(entries(world)) == 1
-        assert agent.components.packs.left == {T}
+        assert agent.components.packs.of_other_leaderships == {T}
         second.disk.partition().lineage([(3, 0), (4, 50)])
         pack_once(second, 50)
         care(agent)

@@ -346,9 +346,9 @@ def test_the_quiet_tail_of_a_deleted_topic_is_sealed_from_its_pack(world: World)
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
         world.metadata.leads = {}
-        wait_until(lambda: agent.components.packs.left == {T}, what="the entry to be another's")
+        wait_until(lambda: agent.components.packs.of_other_leaderships == {T}, what="the entry to be another's")
         [bucket] = agent.components.packs.all
-        bucket.head_maintenance.look_at_all_next()
+        bucket.head_maintenance.end_pauses()
         world.store.await_put(lambda: watermark_is(world, 50))
     assert world.stored(0) == records(0, 50)
 
