@@ -185,10 +185,8 @@ def _keys(table: TopicTable) -> list[str]:
 
 def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: datetime) -> tuple[list[str], list[str]]:
     """(old ledgers that nothing names, newer ledgers that ``dead`` attempts wrote and did not commit)."""
-    try:
-        published = Published.load(table.store, table.keys.published).n
-    except NotFound:
-        published = 0
+    pointer = Published.load_or_none(table.store, table.keys.published)
+    published = pointer.n if pointer else 0
     state = StateTable.open(table).committed() if table.topic.state else None
     named = NamedLedgers(ledger.n, oldest_ledger_in_log(table), published, state.of.n if state else None)
     listed = list(table.store.list(table.keys.ledgers))
@@ -209,11 +207,9 @@ def _results(table: TopicTable, past: Collection[int], plans: Mapping[int, RunPl
 def _reports(table: TopicTable, ledger: Ledger, now: datetime) -> list[list[ObjectInfo]]:
     """Objects about runs that are no longer needed, in the steps of their deletion."""
     store, keys = table.store, table.keys
-    try:
-        failed = AuditVerdict.load(store, keys.deployment.verdict(table.topic.topic)).failed
-    except NotFound:
-        failed = {}
-    named = {audit.report.removeprefix(f"{table.deployment.lake_store}/") for audit in failed.values()}
+    verdict = AuditVerdict.load_or_none(store, keys.deployment.verdict(table.topic.topic))
+    failed = verdict.failed.values() if verdict else ()
+    named = {audit.report.removeprefix(f"{table.deployment.lake_store}/") for audit in failed}
     dates = {dt for dt, state in ledger.dates.items() if state.rows}
     left = left_by_runs([*store.list(keys.deployment.hand_overs), *store.list(keys.all_progress)], now)
     requests, parts = old_backfill_reports(store.list(keys.reports), now)

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from pydantic import AwareDatetime
 
 from tidemark.backfill.preview import Preview
-from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.plan import RunResult
@@ -66,10 +65,8 @@ def outcome_of(table: TopicTable, preview: Preview) -> BackfillOutcome:
     The numbers count the rows that the run itself replaced, and none that ingestion landed meanwhile. A commit is
     refused if those rows are no longer the ones of the dry run.
     """
-    key = table.keys.result(preview.attempt)
-    try:
-        result = RunResult.load(table.store, key)
-    except NotFound:
+    result = RunResult.load_or_none(table.store, table.keys.result(preview.attempt))
+    if result is None:
         return BackfillOutcome(status="failed", attempt=preview.attempt)
     landed = result.status == "landed"
     return BackfillOutcome(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
-from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.ledger import Ledger
@@ -153,10 +152,8 @@ def conversion_rate(table: TopicTable, ledger: Ledger) -> int:
     """
     rates = []
     for attempt in ledger.landed[-_MOST_RUNS:]:
-        key = table.keys.result(attempt)
-        try:
-            result = RunResult.load(table.store, key)
-        except NotFound:
+        result = RunResult.load_or_none(table.store, table.keys.result(attempt))
+        if result is None:
             continue  # the result was deleted with age, or the attempt is a fold
         seconds = result.seconds.get("convert", 0.0)
         if result.bytes_read >= _LARGE_RUN and seconds > 0:

@@ -14,7 +14,6 @@ from pydantic import Field
 from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.request import BackfillRequest
-from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.plan import RunProgress
@@ -83,30 +82,23 @@ def read_report(table: TopicTable, name: str) -> BackfillReport:
     """The report ``name`` on the topic of ``table``. Raises NotFound."""
     key = table.keys.report(name, "request")
     request = BackfillRequest.load(table.store, key)
-    preview = _part(table, table.keys.report(name, "preview"), Preview)
+    preview = Preview.load_or_none(table.store, table.keys.report(name, "preview"))
     if preview is None or not preview.plan:
         return BackfillReport(request, preview, None, None, None, None)
     attempt = preview.attempt
     return BackfillReport(
         request=request,
         preview=preview,
-        comparison=_part(table, table.keys.report(name, "comparison", attempt), Comparison),
-        approval=_part(table, table.keys.report(name, "approval", attempt), Approval),
-        progress=_part(table, table.keys.progress(attempt), RunProgress),
-        outcome=_part(table, table.keys.report(name, "outcome", attempt), BackfillOutcome),
+        comparison=Comparison.load_or_none(table.store, table.keys.report(name, "comparison", attempt)),
+        approval=Approval.load_or_none(table.store, table.keys.report(name, "approval", attempt)),
+        progress=RunProgress.load_or_none(table.store, table.keys.progress(attempt)),
+        outcome=BackfillOutcome.load_or_none(table.store, table.keys.report(name, "outcome", attempt)),
     )
 
 
 def write_part(table: TopicTable, name: str, part: str, value: StoredObject, attempt: int | None = None) -> None:
     """Write a part of a report. A repeated task overwrites its part; another attempt has an object of its own."""
     put_over(table.store, table.keys.report(name, part, attempt), value.to_bytes())
-
-
-def _part(table: TopicTable, key: str, kind: type[Object]) -> Object | None:
-    try:
-        return kind.load(table.store, key)
-    except NotFound:
-        return None
 
 
 class Differing(Model):

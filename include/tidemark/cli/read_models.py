@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tidemark.cli.options import chosen_clusters
 from tidemark.concurrency import in_parallel
 from tidemark.endpoints import resolver_of
-from tidemark.errors import NeverSeen, NotFound
+from tidemark.errors import NeverSeen
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntry, leaders
 from tidemark.formats.table.ledger import Ledger
@@ -244,12 +244,9 @@ def _landing_problems(
 ) -> Iterator[str]:
     """The problems of landing: the triggerer does not scan, or the live DAG has landed none of the uploads."""
     store, keys = open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
-    try:
-        scanned = ScanStatus.load(store, keys.scan).at
-    except NotFound:
-        scanned = None
-    if scanned is None or now - scanned > _SCANS_EVERY:
-        last = "was never" if scanned is None else f"was last at {scanned:%Y-%m-%d %H:%M:%S} UTC"
+    scan = ScanStatus.load_or_none(store, keys.scan)
+    if scan is None or now - scan.at > _SCANS_EVERY:
+        last = "was never" if scan is None else f"was last at {scan.at:%Y-%m-%d %H:%M:%S} UTC"
         yield f"{cluster}: the scan of the watermark indexes {last}: does Airflow's triggerer run?"
     names = {topic.topic for topic in topics}
     uploaded = any(at.topic in names and leader.entry.least_stored_end > 0 for at, leader in led.items())
@@ -296,12 +293,10 @@ def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVers
     for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
         stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
         yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated
-    scan = deployment.deployment_keys(cluster).scan
-    try:
-        status = ScanStatus.load(open_store(deployment.lake_store, deployment.store), scan)
-        yield StatedVersion(cluster, "triggerer", cluster, status.version or None, status.at)
-    except NotFound:
-        yield StatedVersion(cluster, "triggerer", cluster)
+    store = open_store(deployment.lake_store, deployment.store)
+    scan = ScanStatus.load_or_none(store, deployment.deployment_keys(cluster).scan)
+    version, at = (scan.version or None, scan.at) if scan else (None, None)
+    yield StatedVersion(cluster, "triggerer", cluster, version, at)
     tables = [configured_table(deployment, topic) for topic in deployment.topics_of(cluster)]
     for table, ledger in zip(tables, in_parallel(committed_ledger, tables), strict=True):
         at = ledger.committed_at if ledger.n else None

@@ -241,10 +241,7 @@ def read_request(cluster: ClusterStore, name: str) -> StoredRequest:
 
 def withdrawal_of(cluster: ClusterStore, name: str) -> ErasureWithdrawal | None:
     """The withdrawal of the request with the id ``name``; raises FormatError and StoreError."""
-    try:
-        return ErasureWithdrawal.load(cluster.store, cluster.keys.erasure(name, "withdrawal"))
-    except NotFound:
-        return None
+    return ErasureWithdrawal.load_or_none(cluster.store, cluster.keys.erasure(name, "withdrawal"))
 
 
 def approved(cluster: ClusterStore, name: str) -> Approved | NotApproved:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedT
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetPydanticSchema, ValidationError
 from pydantic_core import CoreSchema, from_json
 
-from tidemark.errors import FormatError, LaterFormat
+from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats import object_sizes
 from tidemark.installation import VERSION
 
@@ -128,6 +128,20 @@ class StoredObject(Versioned):
         """The object under ``key`` with its ETag; raises the errors of :meth:`load`."""
         body, etag = store.get(key, if_match=if_match, limit=cls.most_bytes)
         return Version(cls.from_bytes(body, key), etag)
+
+    @classmethod
+    def load_or_none(cls, store: Store, key: str) -> Self | None:
+        """The object under ``key``, None if there is none; raises the other errors of :meth:`load`."""
+        version = cls.load_version_or_none(store, key)
+        return version.value if version is not None else None
+
+    @classmethod
+    def load_version_or_none(cls, store: Store, key: str) -> Version[Self] | None:
+        """The object under ``key`` with its ETag, None if there is none; raises the other errors of :meth:`load`."""
+        try:
+            return cls.load_version(store, key)
+        except NotFound:
+            return None
 
 
 class Version(NamedTuple, Generic[Object]):

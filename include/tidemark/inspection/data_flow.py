@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.raw.lineage import Dataset
 from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
@@ -236,10 +235,7 @@ def _listings(table: TopicTable, ledger_n: int) -> Iterator[Listing]:
     catalogs = table.deployment.catalogs_of(topic)
     if not catalogs:
         return
-    try:
-        known = MirrorStatus.load(table.store, table.deployment.deployment_keys(topic.cluster).mirrors).by_key
-    except NotFound:
-        known = {}
+    status = MirrorStatus.load_or_none(table.store, table.deployment.deployment_keys(topic.cluster).mirrors)
     for catalog in catalogs:
-        state = known.get(MirrorKey(topic.topic, catalog.name))
+        state = status.by_key.get(MirrorKey(topic.topic, catalog.name)) if status else None
         yield Listing(catalog=catalog.name, state=state, behind=max(0, ledger_n - (state.ledger_n if state else 0)))

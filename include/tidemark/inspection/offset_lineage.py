@@ -150,9 +150,8 @@ def _segment(cluster: ClusterStore, key: str) -> SegmentInfo:
     gone = SegmentInfo(store=cluster.store.url, key=key, present=False)
     if parsed is None:
         return gone
-    try:
-        manifest = SegmentManifest.load(cluster.store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
-    except NotFound:
+    manifest = SegmentManifest.load_or_none(cluster.store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
+    if manifest is None:
         return gone
     log = manifest.objects.get(file)
     return SegmentInfo(

@@ -48,11 +48,8 @@ def lake_store(deployment: Deployment) -> Store:
 
 def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
     """The stored incidents. Raises FormatError if the object does not parse."""
-    key = deployment.deployment_keys(cluster).incidents
-    try:
-        return KnownIncidents(*Incidents.load_version(lake_store(deployment), key))
-    except NotFound:
-        return KnownIncidents(Incidents(cluster=cluster, at=_NEVER), None)
+    known = Incidents.load_version_or_none(lake_store(deployment), deployment.deployment_keys(cluster).incidents)
+    return KnownIncidents(*known) if known else KnownIncidents(Incidents(cluster=cluster, at=_NEVER), None)
 
 
 def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:

@@ -194,13 +194,11 @@ class _ClusterObservation:
         if not any(map(self.deployment.catalogs_of, self.topics)):
             return
         try:
-            status = MirrorStatus.load(self.store, self.keys.mirrors)
-        except NotFound:
-            return
+            status = MirrorStatus.load_or_none(self.store, self.keys.mirrors)
         except (StoreError, FormatError):
             self.unknown.append(Unknown(found_by("mirrors")))
         else:
-            self.conditions += deployment_conditions.mirrors_failing(status, self.now)
+            self.conditions += deployment_conditions.mirrors_failing(status, self.now) if status else ()
 
     def _erasures(self) -> ErasureSighting:
         """Add the conditions of the requests for erasure, which are read from time to time, and return their state."""
@@ -471,11 +469,7 @@ def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:
     """The previous ledger; None if there is none, or if a vacuum has removed it since the watch last looked."""
     if ledger.parent is None:
         return None
-    key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-    try:
-        return Ledger.load(table.store, key)
-    except NotFound:
-        return None
+    return Ledger.load_or_none(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
 
 
 def _sample(table: TopicTable, ledger: Ledger) -> ParseSample | None:

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import DeploymentKeys
@@ -147,9 +147,7 @@ def record(store: Store, keys: DeploymentKeys, overview: Overview, sampled_at: d
         return sampled_at
     key = keys.samples(overview.at)
     try:
-        samples, etag = Samples.load_version(store, key)
-    except NotFound:
-        samples, etag = Samples(cluster=overview.cluster), None
+        samples, etag = Samples.load_version_or_none(store, key) or (Samples(cluster=overview.cluster), None)
     except FormatError:
         log.exception("no sample is taken; those of the next hour are in another object")
         return overview.at
@@ -170,24 +168,7 @@ def _forget(store: Store, keys: DeploymentKeys, before: datetime) -> None:
             store.delete(info.key)
 
 
-def read_overview(store: Store, keys: DeploymentKeys) -> Overview | None:
-    """The newest overview; None while nobody has observed the cluster."""
-    try:
-        return Overview.load(store, keys.overview)
-    except NotFound:
-        return None
-
-
 def hours(now: datetime, count: int) -> list[datetime]:
     """The starts of the last ``count`` hours, the oldest first; the last is the hour of ``now``."""
     this = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     return [this - timedelta(hours=back) for back in reversed(range(count))]
-
-
-def read_samples(store: Store, keys: DeploymentKeys, hour: datetime) -> Samples | None:
-    """The samples of an hour; None if there are none."""
-    key = keys.samples(hour)
-    try:
-        return Samples.load(store, key)
-    except NotFound:
-        return None

@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tidemark.errors import NotFound
 from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.openlineage import naming
 from tidemark.openlineage.facets import LineagePart, joined
@@ -58,10 +57,7 @@ def read(deployment: Deployment, cluster: str, place: str) -> JobLineage | None:
         StoreError, FormatError: the object cannot be read.
     """
     store = open_store(deployment.lake_store, deployment.store)
-    try:
-        return JobLineage.load(store, deployment.deployment_keys(cluster).hand_over(place))
-    except NotFound:
-        return None
+    return JobLineage.load_or_none(store, deployment.deployment_keys(cluster).hand_over(place))
 
 
 def remove(deployment: Deployment, cluster: str, place: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.errors import ConfigError, NotFound
+from tidemark.errors import ConfigError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.schema_state import Definition, SchemaState
@@ -13,10 +13,7 @@ from tidemark.topics import TopicSettings
 
 def read_state(store: Store, keys: TableKeys) -> Version[SchemaState] | None:
     """The schema adopted for a topic; None if there is none. Raises StoreError and FormatError."""
-    try:
-        return SchemaState.load_version(store, keys.schema)
-    except NotFound:
-        return None
+    return SchemaState.load_version_or_none(store, keys.schema)
 
 
 def with_adopted(topic: TopicSettings, store: Store, keys: TableKeys) -> TopicSettings:

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from tidemark.errors import FormatError, NotFound, TableTampered
+from tidemark.errors import FormatError, TableTampered
 from tidemark.formats.table.ledger import DateState, Ledger, Published
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
@@ -55,11 +55,8 @@ class UnpublishedCommits(NamedTuple):
 
 def read_published(table: TopicTable) -> Pointer:
     """The outbox pointer; without one, nothing is published."""
-    key = table.keys.published
-    try:
-        return Pointer(*Published.load_version(table.store, key))
-    except NotFound:
-        return Pointer(Published(at=utc_now()), None)
+    found = Published.load_version_or_none(table.store, table.keys.published)
+    return Pointer(*found) if found else Pointer(Published(at=utc_now()), None)
 
 
 def update_published(table: TopicTable, change: Callable[[Published], Published]) -> Published:

@@ -26,7 +26,7 @@ from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incident
-from tidemark.monitoring.overview import Overview, TopicSample
+from tidemark.monitoring.overview import Overview, Samples, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
 from tidemark.storage import Storage
@@ -246,14 +246,16 @@ class Reader:
         return open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster)
 
     def _read_overview(self, cluster: str) -> Overview | None:
-        return overview.read_overview(*self._shared(cluster))
+        store, keys = self._shared(cluster)
+        return Overview.load_or_none(store, keys.overview)
 
     def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
         return read_incidents(self.deployment(), cluster).incidents.incidents
 
     def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key
-        samples = overview.read_samples(*self._shared(cluster), hour)
+        store, keys = self._shared(cluster)
+        samples = Samples.load_or_none(store, keys.samples(hour))
         return tuple(samples.of(topic)) if samples else ()
 
     def _read_topic(self, key: tuple[str, str]) -> TopicNow:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemark.errors import NotFound
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
@@ -20,9 +19,7 @@ def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerd
     key = table.keys.deployment.verdict(table.topic.topic)
 
     def read() -> tuple[AuditVerdict, str | None]:
-        try:
-            return AuditVerdict.load_version(table.store, key)
-        except NotFound:
-            return AuditVerdict(cluster=table.topic.cluster, topic=table.topic.topic, audited_at=utc_now()), None
+        new = AuditVerdict(cluster=table.topic.cluster, topic=table.topic.topic, audited_at=utc_now())
+        return AuditVerdict.load_version_or_none(table.store, key) or (new, None)
 
     return update(table.store, key, read, change, then="audit again")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 
 from tidemark.concurrency import in_parallel
-from tidemark.errors import NotFound, TidemarkError
+from tidemark.errors import TidemarkError
 from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.store import open_store, put_over
 from tidemark.table.delta_table import open_topic_table
@@ -27,10 +27,8 @@ def mirror_cluster(deployment: Deployment, cluster: str, topics: Collection[str]
     """
     store = open_store(deployment.lake_store, deployment.store)
     key = deployment.deployment_keys(cluster).mirrors
-    try:
-        known = MirrorStatus.load(store, key).by_key
-    except NotFound:
-        known = {}
+    before = MirrorStatus.load_or_none(store, key)
+    known = before.by_key if before else {}
     tables = [
         (topic, MirrorKey(topic.topic, catalog.name, state))
         for topic in deployment.topics

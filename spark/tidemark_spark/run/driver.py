@@ -162,13 +162,10 @@ def _landed_before(table: TopicTable, plan: RunPlan, ledger: Ledger) -> RunResul
     """The result of this attempt if it has landed according to ``ledger``."""
     if not has_landed(table, ledger, plan):
         return None
-    key = table.keys.result(plan.attempt)
-    try:
-        result = RunResult.load(table.store, key)
-        if result.status == "landed":
-            return result
-    except NotFound:
-        pass  # the run was killed between commit and result: its evidence holds the result, except for unknown fields
+    result = RunResult.load_or_none(table.store, table.keys.result(plan.attempt))
+    if result is not None and result.status == "landed":
+        return result
+    # The run was killed between commit and result: its evidence holds the result, except for unknown fields.
     rows = [
         EvidenceRow(
             row["incarnation"], row["partition"], row["first"], row["next"], row["class"], row["rows"], file=row["file"]
@@ -325,13 +322,9 @@ def _write_evidence(table: TopicTable, plan: RunPlan, change: TableChange) -> No
 
 def _landed_as(table: TopicTable, newest: Ledger, attempt: int) -> Ledger | None:
     """The ledger that ``attempt`` committed, at or before ``newest``; None if a vacuum has removed it."""
-    ledger = newest
-    while ledger.attempt != attempt and ledger.parent:
-        key = table.keys.ledger(ledger.parent.n, ledger.parent.attempt)
-        try:
-            ledger = Ledger.load(table.store, key)
-        except NotFound:
-            return None
+    ledger: Ledger | None = newest
+    while ledger is not None and ledger.attempt != attempt and ledger.parent:
+        ledger = Ledger.load_or_none(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
     return ledger
 
 

@@ -445,11 +445,9 @@ class StateRun:
         table = self._table
         if not table.of.deployment.catalogs_of(self._topic):
             return sys.maxsize
-        try:
-            status = MirrorStatus.load(table.store, table.of.keys.deployment.mirrors)
-        except NotFound:
-            return sys.maxsize
-        ours = (mirror for mirror in status.tables if mirror.topic == self._topic.topic and mirror.state)
+        status = MirrorStatus.load_or_none(table.store, table.of.keys.deployment.mirrors)
+        mirrors = status.tables if status else ()
+        ours = (mirror for mirror in mirrors if mirror.topic == self._topic.topic and mirror.state)
         return min((mirror.oldest_ledger for mirror in ours if mirror.oldest_ledger is not None), default=sys.maxsize)
 
     def _result(

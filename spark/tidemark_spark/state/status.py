@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidemark.errors import NotFound, StateStopped
+from tidemark.errors import StateStopped
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.formats.table.state_status import AuditedPart, StateAudit, StateStatus, StateStop
 from tidemark.store.update import update
@@ -61,10 +61,8 @@ def _change(table: StateTable, change: Callable[[StateStatus], StateStatus]) -> 
     now = table.store.now()
 
     def read() -> tuple[StateStatus, str | None]:
-        try:
-            status, etag = StateStatus.load_version(table.store, key)
-        except NotFound:
-            status, etag = StateStatus(cluster=topic.cluster, topic=topic.topic, table=topic.state_table, at=now), None
+        new = StateStatus(cluster=topic.cluster, topic=topic.topic, table=topic.state_table, at=now)
+        status, etag = StateStatus.load_version_or_none(table.store, key) or (new, None)
         former = dict.fromkeys((*status.former, status.table))
         former.pop(topic.state_table, None)
         return status.model_copy(update={"table": topic.state_table, "former": tuple(former), "at": now}), etag

@@ -18,7 +18,7 @@ from tidemark.formats.raw.watermark import Watermark, parse, render
 from tidemark.formats.table.ledger import DateState, PartitionState
 from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.incident_store import watch
-from tidemark.monitoring.overview import Overview, Samples, hours, read_overview
+from tidemark.monitoring.overview import Overview, Samples, hours
 from tidemark.table.evidence import EvidenceRow
 from tidemark.timestamps import utc_now
 
@@ -109,7 +109,7 @@ class PageWorld(World):
         deployment = self.deployment
         watch(deployment, CLUSTER, self.now - timedelta(minutes=27))
         keys, store = deployment.deployment_keys(CLUSTER), self.table().store
-        newest = read_overview(store, keys)
+        newest = Overview.load_or_none(store, keys.overview)
         assert newest is not None
         for hour in hours(self.now, 24):
             store.put(keys.samples(hour), self._samples(newest, hour).to_bytes())

@@ -31,7 +31,7 @@ from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.observation import ClusterLook, look
-from tidemark.monitoring.overview import TopicSummary, read_overview
+from tidemark.monitoring.overview import Overview, TopicSummary
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow, evidence_key, to_parquet
 from tidemark.timestamps import utc_now
@@ -415,7 +415,7 @@ def test_a_look_leaves_an_overview_that_follows_the_log_without_the_ledger(
 
 def topics(world: World) -> tuple[TopicSummary, ...]:
     """The overview's topics, by name: clicks, orders."""
-    found = read_overview(world.table().store, world.deployment.deployment_keys(CLUSTER))
+    found = Overview.load_or_none(world.table().store, world.deployment.deployment_keys(CLUSTER).overview)
     assert found is not None
     return found.topics
 

@@ -18,8 +18,6 @@ from tidemark.monitoring.overview import (
     Samples,
     TopicSummary,
     hours,
-    read_overview,
-    read_samples,
     record,
 )
 from tidemark.store import Store, open_store
@@ -83,10 +81,10 @@ def test_a_summary_counts() -> None:
 
 
 def test_the_overview_is_the_newest(store: Store) -> None:
-    assert read_overview(store, KEYS) is None
+    assert Overview.load_or_none(store, KEYS.overview) is None
     record(store, KEYS, overview(NOW, summary(3)), None)
     record(store, KEYS, overview(NOW + timedelta(minutes=1), summary(4)), NOW)
-    found = read_overview(store, KEYS)
+    found = Overview.load_or_none(store, KEYS.overview)
     assert found is not None
     assert [one.lag for one in found.topics] == [4]
 
@@ -96,7 +94,7 @@ def test_a_sample_is_taken_every_five_minutes(store: Store) -> None:
     for minute in range(12):
         at = NOW + timedelta(minutes=minute)
         sampled_at = record(store, KEYS, overview(at, summary(minute, behind_since=NOW)), sampled_at)
-    found = read_samples(store, KEYS, NOW)
+    found = Samples.load_or_none(store, KEYS.samples(NOW))
     assert found is not None
     assert [(one.at, one.lag, one.waits, one.rows) for one in found.of("orders")] == [
         (NOW, 0, 0, 9),
