@@ -32,8 +32,7 @@ from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, Tail, shared_tails
 from uploader_agent.partitions.context import Context, LocalLog
-from uploader_agent.repair import gap_search
-from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
+from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import (
     HistoriesPart,
@@ -80,7 +79,7 @@ class PartitionUploader:
         self._sources = PackedSources()
         self._surveying = context.runtime.lock()  # held by the thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
-        self._search = Search(context.cluster, context.search_interval, context.runtime)
+        self._search = GapSearch(context.cluster, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
         self.in_doubt = False
@@ -635,7 +634,7 @@ class PartitionUploader:
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
         evidence = self._evidence(before, previous)
-        all_gaps = gap_search.find_gaps(missing, damaged - present, evidence, known, now)
+        all_gaps = find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         remote.set_gaps(holding)
         foreign = remote.foreign
