@@ -74,10 +74,10 @@ def verify_command(
     progress, failed, heads = Progress(), False, Heads()
     with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
         failed = not components.leadership.has_answer
-        partitions, lacking = components.leadership.partitions, _Lacking({}, failed=False)
+        partitions, lacking = components.leadership.partitions, dict[TopicPartition, list[VerifyFinding]]()
         if deep:
-            lacking = _compare(partitions.values(), components.broker.node_id, pool, progress, output)
-            failed |= lacking.failed
+            lacking, wrong = _compare(partitions.values(), components.broker.node_id, pool, progress, output)
+            failed |= wrong
         for tp, partition in sorted(partitions.items()):
             if not partition.remote.log.surveyed:
                 failed |= partition.error is not None
@@ -86,7 +86,7 @@ def verify_command(
                 continue
             try:
                 report, done = partial(_report, str(tp), output), partial(_show_progress, progress, f"{tp}: segments")
-                verdict = verify(partition, pool, report, done, heads, lacking.findings.get(tp, ()), deep=deep)
+                verdict = verify(partition, pool, report, done, heads, lacking.get(tp, ()), deep=deep)
             except (TidemarkError, OSError) as error:  # of this partition's objects or files alone
                 failed = True
                 _report_failure(str(tp), f"{type(error).__name__}: {error}", output)
@@ -98,20 +98,6 @@ def verify_command(
                 typer.echo(f"{verdict.word:9}  {tp}: {verdict.in_words()}")
     if failed:
         raise typer.Exit(1)
-
-
-class GapLine(NamedTuple):
-    """The missing offsets ``[start, end)``, the reason, and the time at which the gap was detected."""
-
-    start: int
-    end: int
-    reason: str
-    detected_at: str
-
-    @classmethod
-    def of(cls, gap: Gap) -> GapLine:
-        """``gap`` in plain values."""
-        return cls(gap.start, gap.end, gap.reason, gap.detected_at.isoformat())
 
 
 class StatusRow(NamedTuple):
@@ -129,13 +115,17 @@ class StatusRow(NamedTuple):
     high_watermark: int | None
     pending: int
     pending_bytes: int
-    gaps: tuple[GapLine, ...]
+    gaps: tuple[Gap, ...]
     error: str | None
     remote_tier: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """The row as plain values, for ``json.dumps``."""
-        return {**self._asdict(), "gaps": [gap._asdict() for gap in self.gaps]}
+        gaps = [
+            {"start": gap.start, "end": gap.end, "reason": gap.reason, "detected_at": gap.detected_at.isoformat()}
+            for gap in self.gaps
+        ]
+        return {**self._asdict(), "gaps": gaps}
 
 
 def status_rows(partitions: Iterable[LedPartition]) -> list[StatusRow]:
@@ -154,7 +144,10 @@ def status_table(lines: Iterable[StatusRow]) -> str:
             f"{line.partition}: {start} to {end}: {REMOTE_TIER}, below its first offset in the store"
             for start, end in line.remote_tier
         ]
-        shown += [f"{line.partition}: gap {gap.start} to {gap.end}: {_gap_in_words(gap)}" for gap in line.gaps]
+        shown += [
+            f"{line.partition}: gap {gap.start} to {gap.end}: {gap.reason}, since {gap.detected_at.isoformat()}"
+            for gap in line.gaps
+        ]
     return "\n".join(shown)
 
 
@@ -168,14 +161,10 @@ def _status_row(partition: LedPartition) -> StatusRow:
         high_watermark=partition.offsets.high_watermark if partition.offsets else None,
         pending=len(pending),
         pending_bytes=sum(segment.size for segment in pending),
-        gaps=tuple(map(GapLine.of, stored.gaps)),
+        gaps=stored.gaps,
         remote_tier=stored.remote_tier,
         error=partition.error,
     )
-
-
-def _gap_in_words(gap: GapLine) -> str:
-    return f"{gap.reason}, since {gap.detected_at}"
 
 
 class LedLine(NamedTuple):
@@ -262,16 +251,10 @@ def _most_bytes(files: PartitionFiles, work: SealRun) -> int:
     return log.size if log else 0
 
 
-class _Lacking(NamedTuple):
-    """The records of packs that segments lack, by partition; ``failed`` if a pack is damaged or the store failed."""
-
-    findings: dict[TopicPartition, list[VerifyFinding]]
-    failed: bool
-
-
 def _compare(
     partitions: Iterable[LedPartition], broker: int, pool: ThreadPoolExecutor, progress: Progress, output: Output
-) -> _Lacking:
+) -> tuple[dict[TopicPartition, list[VerifyFinding]], bool]:
+    """(records of packs that segments lack, by partition; whether a pack is damaged or the store failed)."""
     damaged: list[VerifyFinding] = []
     known = [partition for partition in partitions if partition.remote.log.surveyed]
     try:
@@ -279,10 +262,10 @@ def _compare(
         findings = compare_packs(known, broker, pool, damaged.append, done)
     except TidemarkError as error:
         _report_failure("packs", f"{type(error).__name__}: {error}", output)
-        return _Lacking({}, failed=True)
+        return {}, True
     for finding in damaged:
         _report("packs", output, finding)
-    return _Lacking(findings, failed=bool(damaged))
+    return findings, bool(damaged)
 
 
 def _show_progress(progress: Progress, subject: str, done: int) -> None:

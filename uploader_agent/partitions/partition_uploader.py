@@ -31,8 +31,7 @@ from uploader_agent.partitions import jobs
 from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job
 from uploader_agent.partitions.local_log import LocalState
-from uploader_agent.repair import gap_search
-from uploader_agent.repair.gap_search import Evidence, Search, SearchInput
+from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import (
     HistoriesPart,
@@ -90,7 +89,7 @@ class PartitionUploader:
         self._sources = PackedSources()
         self._surveying = context.runtime.lock()  # held by the thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
-        self._search = Search(context.cluster, context.search_interval, context.runtime)
+        self._search = GapSearch(context.cluster, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
         self.in_doubt = False
@@ -655,7 +654,7 @@ class PartitionUploader:
             self._unwritten = True  # the claim comes first
         now = self._context.runtime.utc_now()
         evidence = self._evidence(log.watermark, previous)
-        all_gaps = gap_search.find_gaps(missing, damaged - present, evidence, known, now)
+        all_gaps = find_gaps(missing, damaged - present, evidence, known, now)
         holding, passed = split_acknowledged(all_gaps, Intervals.of(passed) | self._search.acknowledged)
         self._remote.set_gaps(holding)
         below = evidence.below(log.start)

@@ -57,14 +57,6 @@ class NotMadeWhole(TidemarkError):
     """A segment stays as it is; the message states the reason."""
 
 
-class _Whole(NamedTuple):
-    """The new objects of a segment; ``manifest`` describes the former objects."""
-
-    manifest: SegmentManifest
-    log: Summed
-    indexes: list[Bytes]
-
-
 class FromPacks:
     """One partition of a topic's newest incarnation."""
 
@@ -157,35 +149,41 @@ class FromPacks:
                     for extension, data in scanned.indexes.files()
                     if transactional or extension != "txnindex"
                 ]
-                whole = _Whole(
-                    _described(manifest, scanned, parts.equal(file), transactional=transactional),
-                    Summed(file, scanned.crc32c),
-                    indexes,
-                )
+                whole = _described(manifest, scanned, parts.equal(file), transactional=transactional)
                 if not dry_run:
-                    self._put(stored, whole, log if changes else None, log.etag)
+                    ours = Summed(file, scanned.crc32c)
+                    self._put(stored, whole, ours, indexes, log if changes else None, log.etag)
                 size = file.size - manifest.objects[manifest.log_name].size
             return self._row(manifest, size, "would bring" if dry_run else "brought")
         except (FormatError, NotMadeWhole, OtherBatches, Undecided) as error:
             return self._row(manifest, 0, "left", str(error))
 
-    def _put(self, stored: StoredManifest, whole: _Whole, replaced: ObjectInfo | None, etag: str) -> None:
+    def _put(
+        self,
+        stored: StoredManifest,
+        whole: SegmentManifest,
+        ours: Summed,
+        indexes: list[Bytes],
+        replaced: ObjectInfo | None,
+        etag: str,
+    ) -> None:
         """Put the segment, the manifest last. Later segments get its transactions first.
 
-        Without ``replaced`` the store has the ``.log`` already, under ``etag``: an earlier run put it.
+        ``whole`` describes the new bytes, ``ours``, and still names the former objects. Without ``replaced`` the store
+        has the ``.log`` already, under ``etag``: an earlier run put it.
         """
         store, keys, before = self._partition.store, self._partition.keys, stored.manifest
-        opened = whole.manifest.open_transactions
+        opened = whole.open_transactions
         new = {*opened} - {*before.open_transactions}
         if new:
             tell_following(self._partition, before, opened, new, self._lineage)
-        log = ObjectSum(size=whole.log.content.size, crc32c=f"{whole.log.crc32c:08x}", etag=etag)
+        log = ObjectSum(size=ours.content.size, crc32c=f"{ours.crc32c:08x}", etag=etag)
         if replaced is not None:
-            log = replace(store, replaced.key, whole.log, replaced)
+            log = replace(store, replaced.key, ours, replaced)
         sums = {before.log_name: log}
-        for content in whole.indexes:
+        for content in indexes:
             sums[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
-        final = whole.manifest.model_copy(update={"objects": before.objects | sums})
+        final = whole.model_copy(update={"objects": before.objects | sums})
         manifests.write_over(self._partition, final, stored)
 
     def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> ReuploadRow:

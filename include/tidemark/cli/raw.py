@@ -132,11 +132,6 @@ class _CopiedSegment(NamedTuple):
     findings: tuple[str, ...]
 
 
-class _CopiedPartition(NamedTuple):
-    segments: tuple[_CopiedSegment, ...]
-    findings: tuple[str, ...]
-
-
 def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
     """What raw has of the topic of ``table``; with ``renew``, proved manifests get the ETags of their objects.
 
@@ -156,19 +151,19 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         for partition in range(width)
     ]
     copied = in_parallel(lambda part: _check_partition(raw, part, ledger, renew=renew), parts)
-    segments = [segment for partition in copied for segment in partition.segments]
+    segments = [segment for found, _ in copied for segment in found]
     topic = table.topic
     nothing = () if parts else (f"{topic.cluster}/{topic.topic}: no partition is known: no index or table names one",)
     return CopiedTopic(
         cluster=topic.cluster,
         topic=topic.topic,
-        partitions=sum(bool(partition.segments) for partition in copied),
+        partitions=sum(bool(found) for found, _ in copied),
         segments=len(segments),
         bytes=sum(segment.size for segment in segments),
         renewed=sum(segment.renewed for segment in segments),
         findings=(
             *nothing,
-            *(finding for partition in copied for finding in partition.findings),
+            *(finding for _, findings in copied for finding in findings),
             *(finding for segment in segments for finding in segment.findings),
             *_missing_masks(raw, table, ledger),
             *raw.unread.messages,
@@ -176,15 +171,18 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
     )
 
 
-def _check_partition(raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool) -> _CopiedPartition:
+def _check_partition(
+    raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
+) -> tuple[list[_CopiedSegment], list[str]]:
+    """(segments, findings about the partition as a whole)."""
     partition = raw.partition_store(part)
     names = [entry.name for entry in partition.manifests()]
-    segments = tuple(_check_segment(partition, name, renew=renew) for name in names)
+    segments = [_check_segment(partition, name, renew=renew) for name in names]
     view, entry, state = raw.view(part), raw.entries.get(part.key), ledger.by_partition.get(part.key)
     if view is not None:
-        return _CopiedPartition(segments, tuple(_holes(raw, part, view)))
+        return segments, [*_holes(raw, part, view)]
     missing = segments or (entry and entry.next_offset) or (state and state.next_offset)
-    return _CopiedPartition(segments, (f"{part.keys.watermark}: is missing",) if missing else ())
+    return segments, [f"{part.keys.watermark}: is missing"] if missing else []
 
 
 def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> _CopiedSegment:

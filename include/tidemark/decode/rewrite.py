@@ -61,10 +61,10 @@ class BatchRewriter:
         records = self._records(header, batch)
         kept: list[bytes] = []
         latest = -1
-        for record in _split(records, header.record_count):
-            if header.base_offset + record.offset_delta not in offsets:
-                kept.append(records[record.start : record.end])
-                latest = max(latest, header.base_timestamp + record.timestamp_delta)
+        for start, end, timestamp_delta, offset_delta in _split(records, header.record_count):
+            if header.base_offset + offset_delta not in offsets:
+                kept.append(records[start:end])
+                latest = max(latest, header.base_timestamp + timestamp_delta)
         gone = header.record_count - len(kept)
         if not gone:
             return RewrittenBatch(batch, 0)
@@ -84,14 +84,8 @@ class BatchRewriter:
         return self._arena.data[:size].tobytes()
 
 
-class _Record(NamedTuple):
-    start: int
-    end: int
-    timestamp_delta: int
-    offset_delta: int
-
-
-def _split(records: bytes, count: int) -> Iterator[_Record]:
+def _split(records: bytes, count: int) -> Iterator[tuple[int, int, int, int]]:
+    """(start, end, timestamp delta, offset delta) of each record."""
     at = 0
     for number in range(count):
         length, body = _varint(records, at)
@@ -100,7 +94,7 @@ def _split(records: bytes, count: int) -> Iterator[_Record]:
         offset_delta, after = _varint(records, after)
         if not body < after <= end <= len(records):
             raise CorruptRecords(f"record {number} of the batch ends outside of it")
-        yield _Record(at, end, timestamp_delta, offset_delta)
+        yield at, end, timestamp_delta, offset_delta
         at = end
     if at != len(records):
         raise CorruptRecords("bytes follow the last record of the batch")

@@ -48,10 +48,10 @@ def read_rows(
     unknown: dict[str, int] = {}
     batches: list[pa.RecordBatch] = []
     for start, end in _cut(values):
-        piece = _piece(values.slice(start, end - start), start, read, raw, columns)
-        batches += piece.batches
-        refused |= piece.refused
-        unknown = summed((unknown, piece.unknown))
+        parsed, wrong, names = _piece(values.slice(start, end - start), start, read, raw, columns)
+        batches += parsed
+        refused |= wrong
+        unknown = summed((unknown, names))
     table = pa.Table.from_batches(batches, columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
     return RowsRead(batch, refused, unknown)
@@ -70,15 +70,10 @@ def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
     return pieces
 
 
-class _ParsedPiece(NamedTuple):
-    batches: list[pa.RecordBatch]
-    refused: dict[int, str]
-    unknown: Mapping[str, int]
-
-
 def _piece(
     values: pa.Array[Any], first: int, read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
-) -> _ParsedPiece:
+) -> tuple[list[pa.RecordBatch], dict[int, str], Mapping[str, int]]:
+    """(columns, refused rows, unknown fields) of ``values``, whose first row is ``first``; see :class:`RowsRead`."""
     records: list[dict[str, Any] | None] = []
     refused: dict[int, str] = {}
     unknown: dict[int, Collection[str]] = {}
@@ -109,7 +104,7 @@ def _piece(
 
     batches = [_columns(structs, columns) for _, _, structs in bisected(len(records), made, alone)]
     names = (name for row, names in unknown.items() if row not in refused for name in names)
-    return _ParsedPiece(batches, refused, Counter(names))
+    return batches, refused, Counter(names)
 
 
 def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:

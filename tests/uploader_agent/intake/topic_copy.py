@@ -24,9 +24,9 @@ from tidemark.kafka_admin import client_settings
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.locks import lock_directories
 from uploader_agent.intake.brokers import BrokerConnections
-from uploader_agent.intake.fetcher import Fetcher, FirstHighWatermarks
 from uploader_agent.intake.fetching import Cluster, FetchLimits, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import PartitionFollower
+from uploader_agent.intake.replica import Fetcher, FirstHighWatermarks
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT_BYTES: Final = 64 << 20

@@ -17,7 +17,7 @@ from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import BrokerUnavailable, KafkaTier, Led, Offsets
 from uploader_agent.disk.watcher import NoWatcher
-from uploader_agent.repair.gap_search import Evidence, find_gaps
+from uploader_agent.repair.gaps import Evidence, find_gaps
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIER = "remote_tier"

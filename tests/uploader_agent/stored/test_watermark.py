@@ -15,7 +15,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.storage import PartitionStore
 from tidemark.store import LocalStore
-from uploader_agent.repair.gap_search import Evidence, find_gaps
+from uploader_agent.repair.gaps import Evidence, find_gaps
 from uploader_agent.stored import watermark
 from uploader_agent.stored.watermark import Fenced
 
