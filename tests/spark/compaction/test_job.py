@@ -91,7 +91,7 @@ def test_a_file_that_evidence_does_not_tell_of_is_not_planned_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piecemeal(world)
-    monkeypatch.setattr(EffectiveEvidence, "by_attempt", lambda self: iter([[]]))
+    monkeypatch.setattr(EffectiveEvidence, "landed_in", lambda *_: iter(()))
     with pytest.raises(ContinuityError, match="evidence counts 0"):
         plan_compaction(world.table, files=FEW)
 

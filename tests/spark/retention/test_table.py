@@ -283,7 +283,7 @@ def test_a_retention_that_is_killed_is_carried_out_again(
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EffectiveEvidence, "evidence", lambda _self: iter(()))
+    monkeypatch.setattr(EffectiveEvidence, "of_files", lambda *_: iter(()))
     with pytest.raises(ContinuityError, match=r"has \d rows, but evidence counts 0"):
         drop(world)
     assert {row["dt"] for row in world.rows()} == {PAST, ALSO, KEPT}
