@@ -362,8 +362,8 @@ AGENT: Final = (
     Mutant(
         "a leader packs only once offset.wm lists it",
         "uploader_agent/partitions/partition_uploader.py",
-        "self.is_claim(written) and written is not None and self._own_pair in written.tails",
-        "self.is_claim(written)",
+        "self._is_claim(written) and written is not None and self._own_pair in written.tails",
+        "self._is_claim(written)",
         (f"{_PACKER}::test_with_as_many_tails_as_there_may_be_it_is_sealed_first",),
     ),
     Mutant(

@@ -106,7 +106,7 @@ class PackBuckets:
         head = found.packer.head
         if head.settled:
             return head.version
-        head.awaited = True
+        head.await_settling()
         found.thread.maintain()
         if head.not_settled is not None:
             raise head.not_settled

@@ -123,7 +123,7 @@ class BrokerHead:
         self.damage: DamagedHead | None = None
         """The last damage that was found; for any thread."""
         self.awaited = False
-        """True if a seal waits until the head is settled; set by any thread."""
+        """True if a seal waits until the head is settled; for any thread."""
         self.not_settled: TidemarkError | None = None
         """The error of the last :meth:`settle`, if it has failed; for any thread."""
         self.settled = False
@@ -178,6 +178,10 @@ class BrokerHead:
             self._make_again(None, FormatError(self.key, "was removed"))
         else:
             self._begin()
+
+    def await_settling(self) -> None:
+        """Have the head settled by its thread, since a seal waits for that. For any thread."""
+        self.awaited = True
 
     def settle(self) -> None:
         """Make the head whole, and put it again unless it is settled. Raises as :meth:`make_whole` and :meth:`put`."""

@@ -385,17 +385,13 @@ class LedPartition:
         A tail is sealed if its last append was before ``quiet_before``, in seconds since 1970, or if much of it is
         packed; if ``quiet_before`` is None, only if much of it is packed.
         """
-        self.packed.plan_begins()
+        self.packed.plan_begins()  # first: what the packs wish from now on may be missing from the values below
         local, stored, tail = self.local.log, self.remote.log, self.packed.tail
         lacked = jobs.missing(local, stored, self._source)
         short = (self.disk.tail, self.stored_end) if self.is_short else None
-        standing = jobs.Standing(
-            is_parted=self.uploader.parting is not None,
-            is_unchecked=self.uploader.unchecked or (short is not None and short != self._short),
-            is_claimed=self.uploader.is_claim(stored.watermark),
-            is_in_doubt=self.uploader.in_doubt,
-            needs_survey=self.uploader.needs_survey(jobs.holes(lacked.lost, stored)),
-        )
+        standing = self.uploader.standing(stored, jobs.holes(lacked.lost, stored))
+        if short is not None and short != self._short:  # once for each tail: the check tells what is to be done
+            standing = replace(standing, is_unchecked=True)
         found = jobs.plan(local, stored, tail, lacked, standing, quiet_before)
         if found.begins_again:
             self.uploader.begin_again()

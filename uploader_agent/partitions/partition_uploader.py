@@ -29,7 +29,7 @@ from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, PackedState, Tail, shared_tails
 from uploader_agent.partitions import jobs
 from uploader_agent.partitions.context import Context
-from uploader_agent.partitions.jobs import CHECK, SURVEY, Job
+from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Standing
 from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
 from uploader_agent.stored import stored_log, watermark
@@ -92,7 +92,7 @@ class PartitionUploader:
         self._search = GapSearch(context.cluster, context.search_interval, context.runtime)
         self._writing = context.runtime.lock()  # held by the worker that writes offset.wm
         self._unwritten = True
-        self.in_doubt = False
+        self._in_doubt = False
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
@@ -124,10 +124,9 @@ class PartitionUploader:
     @property
     def claimed(self) -> bool:
         """True if ``offset.wm`` has this leader epoch, its lineage and this origin; nothing is sealed before that."""
-        return self.is_claim(self._remote.log.watermark)
+        return self._is_claim(self._remote.log.watermark)
 
-    def is_claim(self, written: Watermark | None) -> bool:
-        """True if ``written``, the ``offset.wm``, has this leader epoch, its lineage and this origin."""
+    def _is_claim(self, written: Watermark | None) -> bool:
         ours = self._led.leader_epoch, self._context.source.origin
         return written is not None and (written.leader_epoch, written.origin) == ours
 
@@ -136,7 +135,7 @@ class PartitionUploader:
         """True if the partition is claimed, and ``offset.wm`` lists this leadership's tail."""
         log = self._remote.log
         written = log.watermark
-        return log.surveyed and self.is_claim(written) and written is not None and self._own_pair in written.tails
+        return log.surveyed and self._is_claim(written) and written is not None and self._own_pair in written.tails
 
     @property
     def tails(self) -> tuple[tuple[int, int], ...]:
@@ -201,9 +200,15 @@ class PartitionUploader:
         """True if nothing shows that the log is another one than the stored one. For any thread."""
         return not self.suspected and self.parting is None
 
-    def needs_survey(self, holes: Intervals) -> bool:
-        """True if ``offset.wm`` is to be written, or the store to be read, or to be searched for data of ``holes``."""
-        return self._search.is_due(holes) or self._unwritten or self.in_doubt
+    def standing(self, log: StoredLog, holes: Intervals) -> Standing:
+        """How the leadership stands, if the store has ``log``, and neither it nor the disk what is in ``holes``."""
+        return Standing(
+            is_parted=self.parting is not None,
+            is_unchecked=self.unchecked,
+            is_claimed=self._is_claim(log.watermark),
+            is_in_doubt=self._in_doubt,
+            needs_survey=self._search.is_due(holes) or self._unwritten or self._in_doubt,
+        )
 
     def acknowledged(self) -> Intervals:
         """The offsets of a surveyed partition that people have acknowledged as lost, read from the store."""
@@ -575,7 +580,7 @@ class PartitionUploader:
     def begin_again(self) -> None:
         """Have the source fetch what the directory lacks, and the store read again, which may have it by then."""
         self._context.source.begin_again(self._tp, self._led.topic_id)
-        self.in_doubt = True
+        self._in_doubt = True
 
     def _write_watermark(self) -> None:
         partition = self.where
@@ -583,8 +588,8 @@ class PartitionUploader:
         # must not be stated under this epoch.
         lineage, attempts = self.lineage(), 0
         self._check_begun(lineage)
-        if self.in_doubt:
-            self.in_doubt = False
+        if self._in_doubt:
+            self._in_doubt = False
             self._reload(partition, lineage)
         self._search_store(lineage)  # a gap stops readers, so what lies in the store or in packs is found before
         while True:
