@@ -25,10 +25,7 @@ from tidemark.formats.raw.erasure import Approved
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.mirror_status import MirrorStatus
-from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.formats.table.state_status import StateStatus
-from tidemark.formats.table.unread_status import UnreadStatus
+from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateStatus, UnreadStatus
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.inspection.led_partitions import indexes_of, leaders_of
 from tidemark.monitoring import deployment_conditions, topic_conditions

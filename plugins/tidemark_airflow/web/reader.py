@@ -18,7 +18,7 @@ from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.statuses import StateStatus
 from tidemark.inspection.data_flow import DataFlow, TableColumn, data_flow
 from tidemark.inspection.gap_acknowledgement import acknowledgements_of
 from tidemark.inspection.quarantine import Quarantine, quarantine_of
@@ -255,7 +255,7 @@ class Reader:
         return Overview.load_or_none(store, keys.overview)
 
     def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
-        return read_incidents(self.deployment(), cluster).incidents.incidents
+        return read_incidents(self.deployment(), cluster).incidents
 
     def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key

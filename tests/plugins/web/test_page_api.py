@@ -24,7 +24,7 @@ from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
-from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.statuses import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring.deployment_conditions import AGENT_GONE
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
