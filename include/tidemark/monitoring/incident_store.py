@@ -151,7 +151,5 @@ def outside_tables(deployment: Deployment, cluster: str) -> OutsideTables:
 def topic_now(table: TopicTable, ledger: Ledger, around: OutsideTables) -> JudgedTopic:
     """The state of the topic of ``table``; ``ledger`` is its committed one."""
     topic = table.topic
-    led = around.led.get(topic.topic, {})
-    brokers = {partition: leader.broker for partition, leader in led.items()}
-    health = topic_health(topic, ledger, [leader.entry for leader in led.values()], utc_now(), brokers=brokers)
+    health = topic_health(topic, ledger, around.led.get(topic.topic, {}).values(), utc_now())
     return JudgedTopic(health, tuple(incident for incident in around.incidents if incident.topic == topic.topic))

@@ -389,14 +389,7 @@ class _TopicObservation:
         table, now = self.table, self.now
         copy = self.keys.committed_ledger(self.topic.topic)
         ledger = committed_ledger(table) if exact else Ledger.load(table.store, copy)
-        health = topic_health(
-            self.topic,
-            ledger,
-            [leader.entry for leader in led.values()],
-            now,
-            marks=self.sighting.marks,
-            brokers={partition: leader.broker for partition, leader in led.items()},
-        )
+        health = topic_health(self.topic, ledger, led.values(), now, marks=self.sighting.marks)
         if not exact and (health.is_late(self.topic, now) or any(partition.gaps for partition in ledger.partitions)):
             return self._read(led, exact=True)
         return ledger, health, exact

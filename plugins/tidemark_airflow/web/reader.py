@@ -267,20 +267,18 @@ class Reader:
         table = self.table(*key)
         ledger = committed_ledger(table)
         indexes = self._look(table.topic.cluster, table.deployment)
-        led = indexes.leaders_of(table.topic.topic)
-        entries = [leader.entry for leader in led.values()]
-        brokers = {partition: leader.broker for partition, leader in led.items()}
+        led = indexes.leaders_of(table.topic.topic).values()
         at = utc_now()
         return TopicNow(
             at,
             table,
             ledger,
-            {(entry.incarnation, entry.partition): entry for entry in entries},
-            topic_health(table.topic, ledger, entries, at, brokers=brokers),
+            {(leader.entry.incarnation, leader.entry.partition): leader.entry for leader in led},
+            topic_health(table.topic, ledger, led, at),
             indexes.failure_of(table.topic.topic),
             _followed(table),
             state_status(table),
-            indexes.agents_of(table.topic.topic, set(brokers.values())),
+            indexes.agents_of(table.topic.topic, {leader.broker for leader in led}),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:
