@@ -207,7 +207,7 @@ def plant(watched: Watched, since: float, what: str, kind: str, promise: str, me
 
 
 def open_ones(watched: Watched) -> list[str]:
-    known = read_incidents(watched.stack.deployment, "demo").incidents.incidents
+    known = read_incidents(watched.stack.deployment, "demo").incidents
     return [one.key for one in known if one.open]
 
 

@@ -30,13 +30,10 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.live_landing import LiveLanding
-from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunProgress, RunResult
-from tidemark.formats.table.scan_status import ScanStatus
 from tidemark.formats.table.schema_state import SchemaState
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import StateAudit, StateStatus
-from tidemark.formats.table.unread_status import UnreadStatus
+from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateAudit, StateStatus, UnreadStatus
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview, Samples

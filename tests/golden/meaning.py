@@ -329,7 +329,7 @@ def of_deployment(deployment: Deployment) -> Plain:
     keys, lake = deployment.deployment_keys(CLUSTER), open_store(deployment.lake_store, deployment.store)
     landing = read_landing(lake, keys.landing).value
     assert landing is not None
-    incidents = read_incidents(deployment, CLUSTER).incidents.incidents
+    incidents = read_incidents(deployment, CLUSTER).incidents
     [catalog] = deployment.catalogs
     listed: dict[str, Any] = {}
     for topic in deployment.topics:

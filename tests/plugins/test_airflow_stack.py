@@ -15,7 +15,7 @@ from tests.plugins.shared_stack import DAILY, STORE_SECRET, SharedStack
 from tests.plugins.world import CLUSTER, DATE, GATE, World, commit, entry, state
 from tests.support.airflow_client import Json
 from tests.support.waiting import wait_until
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.table.delta_table import committed_ledger
 from tidemark.table.state_table import StateTable
 from tidemark.timestamps import utc_now

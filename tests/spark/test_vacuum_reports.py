@@ -23,8 +23,7 @@ from tidemark.planning.maintenance.vacuum import REPORTS_KEPT, RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 from tidemark_spark import vacuum as cleaning
-from tidemark_spark.audit.run import write_report
-from tidemark_spark.audit.verdicts import change_verdict
+from tidemark_spark.audit.run import change_verdict, write_report
 from tidemark_spark.vacuum import vacuum
 
 

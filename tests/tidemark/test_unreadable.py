@@ -170,7 +170,7 @@ def test_the_watch_begins_incidents_again_that_cannot_be_read(world: World, what
     for key in (keys.incidents, keys.sightings, keys.scan, keys.samples(utc_now())):
         spoil(root, key, what)
     assert open_incidents(world, 1) == before
-    assert isinstance(read_incidents(world.deployment, CLUSTER).incidents, Incidents)
+    assert isinstance(read_incidents(world.deployment, CLUSTER), Incidents)
 
 
 def test_the_watch_leaves_incidents_of_a_later_version_alone(world: World) -> None:

@@ -19,7 +19,7 @@ import typer
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
 from tidemark.cli.read_models import evidence_of, opened
 from tidemark.formats.table.ledger import PartitionState
-from tidemark.formats.table.state_status import doubts
+from tidemark.formats.table.statuses import doubts
 from tidemark.intervals import Intervals
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import outside_tables, topic_now

@@ -31,7 +31,7 @@ def incidents(
     """
     deployment = load_topics(topics)
     names = chosen_clusters(topics, deployment, cluster)
-    recorded = [read_incidents(deployment, name).incidents for name in names]
+    recorded = [read_incidents(deployment, name) for name in names]
     stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _STALE]
     shown = [entry.model_copy(update={"incidents": _chosen(entry, closed=closed)}) for entry in recorded]
     if output is Output.json:

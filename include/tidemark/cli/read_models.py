@@ -21,7 +21,7 @@ from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntr
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.formats.table.partitioning import partition_values
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.led_partitions import indexes_of
 from tidemark.monitoring import deployment_conditions

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.formats.base import Model
 from tidemark.formats.raw.lineage import Dataset
-from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
+from tidemark.formats.table.statuses import MirrorKey, MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
 from tidemark.openlineage import naming
 from tidemark.raw.partition import RawPartition, StoredPartition

@@ -9,7 +9,7 @@ from typing import Final
 from tidemark.formats.raw.manifest import batch_of
 from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
-from tidemark.formats.table.mirror_status import MirrorStatus
+from tidemark.formats.table.statuses import MirrorStatus
 from tidemark.kafka_log.same_batch import described
 from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import OpenErasure

@@ -17,7 +17,7 @@ from pydantic import AwareDatetime
 
 from tidemark.formats.base import Model
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import OpenTransaction
@@ -131,24 +131,23 @@ class TopicHealth(Model):
 def topic_health(
     topic: TopicSettings,
     ledger: Ledger,
-    entries: Iterable[IndexEntry],
+    leaders: Iterable[LeaderEntry],
     now: datetime,
     *,
     marks: Iterable[WaitingSince] = (),
-    brokers: Mapping[int, int] | None = None,
 ) -> TopicHealth:
-    """The health of ``topic``, from its committed ledger and its index entries (one a partition, see ``merge``).
+    """The health of ``topic``, from its committed ledger and its leaders' entries (one a partition).
 
     ``marks`` are those of the last observation: they date the waiting. An offset that waits without a mark is dated
-    ``now``. ``brokers`` gives the leader of each partition.
+    ``now``.
     """
-    led = {(entry.incarnation, entry.partition): entry for entry in entries}
+    led = {(leader.entry.incarnation, leader.entry.partition): leader for leader in leaders}
     landed = ledger.by_partition
-    kept = marked(landable(led.values()), {key: state.next_offset for key, state in landed.items()}, marks, now)
+    goals = landable(leader.entry for leader in led.values())
+    kept = marked(goals, {key: state.next_offset for key, state in landed.items()}, marks, now)
     waiting = {mark.key: mark.since for mark in kept}
     partitions = tuple(
-        _partition(key, landed.get(key), led.get(key), (brokers or {}).get(key[1]), waiting.get(key))
-        for key in sorted({*led, *landed})
+        _partition(key, landed.get(key), led.get(key), waiting.get(key)) for key in sorted({*led, *landed})
     )
     return TopicHealth(
         cluster=topic.cluster,
@@ -201,24 +200,25 @@ def marked(
 
 
 def _partition(
-    key: Key, state: PartitionState | None, entry: IndexEntry | None, broker: int | None, waits_since: datetime | None
+    key: Key, state: PartitionState | None, leader: LeaderEntry | None, waits_since: datetime | None
 ) -> PartitionHealth:
     health = PartitionHealth(incarnation=key[0], partition=key[1], waits_since=waits_since)
     if state is not None:
         health = health.model_copy(update={"landed": state.next_offset, "held_by": state.held_by})
-    if entry is not None:
+    if leader is not None:
+        entry = leader.entry
         update = {
             "watermark": entry.stored_end,
             "rotated": entry.active_base_offset,
             "log_end": entry.log_end_offset,
             "high_watermark": entry.high_watermark,
-            "broker": broker,
+            "broker": leader.broker,
             "observed_at": entry.observed_at,
             "unstored_since": _unstored_since(entry),
             "remote_tier": entry.remote_tier,
         }
         health = health.model_copy(update=update)
-    return health.model_copy(update={"gaps": _open_gaps(state, entry)})
+    return health.model_copy(update={"gaps": _open_gaps(state, leader)})
 
 
 def _unstored_since(entry: IndexEntry) -> datetime | None:
@@ -226,9 +226,9 @@ def _unstored_since(entry: IndexEntry) -> datetime | None:
     return entry.observed_at - timedelta(seconds=entry.oldest_unstored) if entry.oldest_unstored else None
 
 
-def _open_gaps(state: PartitionState | None, entry: IndexEntry | None) -> tuple[Gap, ...]:
+def _open_gaps(state: PartitionState | None, leader: LeaderEntry | None) -> tuple[Gap, ...]:
     """Open gaps of the ledger, and the agent's above the landed offsets; of two with one start, the agent's."""
     gaps = {gap.start: gap for gap in (state.gaps if state else ())}
     landed = state.next_offset if state else 0
-    gaps |= {gap.start: gap for gap in (entry.gaps if entry else ()) if gap.end > landed}
+    gaps |= {gap.start: gap for gap in (leader.entry.gaps if leader else ()) if gap.end > landed}
     return tuple(gaps[start] for start in sorted(gaps))

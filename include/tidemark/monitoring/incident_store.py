@@ -34,47 +34,39 @@ _NEVER: Final = datetime.fromtimestamp(0, UTC)
 log = logging.getLogger(__name__)
 
 
-class KnownIncidents(NamedTuple):
-    """The incidents of a cluster and their object's ETag, which is None if there is no object yet."""
-
-    incidents: Incidents
-    etag: str | None
-
-
 def lake_store(deployment: Deployment) -> Store:
     """The store that has the incidents' object."""
     return open_store(deployment.lake_store, deployment.store)
 
 
-def read_incidents(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """The stored incidents. Raises FormatError if the object does not parse."""
-    known = Incidents.load_version_or_none(lake_store(deployment), deployment.deployment_keys(cluster).incidents)
-    return KnownIncidents(*known) if known else KnownIncidents(Incidents(cluster=cluster, at=_NEVER), None)
-
-
-def _read_to_change(deployment: Deployment, cluster: str) -> KnownIncidents:
-    """The stored incidents like :func:`read_incidents`, except that a damaged object counts as empty.
-
-    The open incidents are found and reported again then. Otherwise a person would have to remove the object first.
-    """
-    try:
-        return read_incidents(deployment, cluster)
-    except LaterFormat:
-        raise
-    except FormatError:
-        log.exception("the incidents are begun again")
-        store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
-        return KnownIncidents(Incidents(cluster=cluster, at=_NEVER), store.head(key).etag)
+def read_incidents(deployment: Deployment, cluster: str) -> Incidents:
+    """The stored incidents; none before the first observation. Raises FormatError if the object does not parse."""
+    key = deployment.deployment_keys(cluster).incidents
+    return Incidents.load_or_none(lake_store(deployment), key) or Incidents(cluster=cluster, at=_NEVER)
 
 
 def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Incidents], Incidents]) -> Incidents:
     """Apply ``change``, and again if another writer was faster; ``change`` must be repeatable.
 
+    A damaged object counts as empty: the open incidents are found and reported again then. Otherwise a person would
+    have to remove the object first.
+
     Raises:
         PreconditionFailed: another writer was faster every time.
     """
     store, key = lake_store(deployment), deployment.deployment_keys(cluster).incidents
-    return update(store, key, lambda: _read_to_change(deployment, cluster), change, then="the next look tries again")
+    none = Incidents(cluster=cluster, at=_NEVER)
+
+    def read() -> tuple[Incidents, str | None]:
+        try:
+            return Incidents.load_version_or_none(store, key) or (none, None)
+        except LaterFormat:
+            raise
+        except FormatError:
+            log.exception("the incidents are begun again")
+            return none, store.head(key).etag
+
+    return update(store, key, read, change, then="the next look tries again")
 
 
 def compared(deployment: Deployment) -> clock.ClockReading | None:
@@ -152,14 +144,12 @@ def outside_tables(deployment: Deployment, cluster: str) -> OutsideTables:
     led: dict[str, dict[int, LeaderEntry]] = {}
     for tp, leader in led_partitions(deployment, cluster).items():
         led.setdefault(tp.topic, {})[tp.partition] = leader
-    known = read_incidents(deployment, cluster).incidents.incidents
+    known = read_incidents(deployment, cluster).incidents
     return OutsideTables(led, tuple(incident for incident in known if incident.open))
 
 
 def topic_now(table: TopicTable, ledger: Ledger, around: OutsideTables) -> JudgedTopic:
     """The state of the topic of ``table``; ``ledger`` is its committed one."""
     topic = table.topic
-    led = around.led.get(topic.topic, {})
-    brokers = {partition: leader.broker for partition, leader in led.items()}
-    health = topic_health(topic, ledger, [leader.entry for leader in led.values()], utc_now(), brokers=brokers)
+    health = topic_health(topic, ledger, around.led.get(topic.topic, {}).values(), utc_now())
     return JudgedTopic(health, tuple(incident for incident in around.incidents if incident.topic == topic.topic))

@@ -25,10 +25,7 @@ from tidemark.formats.raw.erasure import Approved
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.mirror_status import MirrorStatus
-from tidemark.formats.table.scan_status import ScanStatus
-from tidemark.formats.table.state_status import StateStatus
-from tidemark.formats.table.unread_status import UnreadStatus
+from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateStatus, UnreadStatus
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.inspection.led_partitions import indexes_of, leaders_of
 from tidemark.monitoring import deployment_conditions, topic_conditions
@@ -392,14 +389,7 @@ class _TopicObservation:
         table, now = self.table, self.now
         copy = self.keys.committed_ledger(self.topic.topic)
         ledger = committed_ledger(table) if exact else Ledger.load(table.store, copy)
-        health = topic_health(
-            self.topic,
-            ledger,
-            [leader.entry for leader in led.values()],
-            now,
-            marks=self.sighting.marks,
-            brokers={partition: leader.broker for partition, leader in led.items()},
-        )
+        health = topic_health(self.topic, ledger, led.values(), now, marks=self.sighting.marks)
         if not exact and (health.is_late(self.topic, now) or any(partition.gaps for partition in ledger.partitions)):
             return self._read(led, exact=True)
         return ledger, health, exact

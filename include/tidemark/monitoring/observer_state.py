@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field
 from tidemark.erasure.progress import TopicState
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.statuses import StateStatus
 from tidemark.monitoring.health import WaitingSince
 from tidemark.monitoring.overview import TopicSummary
 

@@ -20,8 +20,7 @@ from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus, StateStop
-from tidemark.formats.table.unread_status import UnreadStatus
+from tidemark.formats.table.statuses import AUDIT_PARTS, StateStatus, StateStop, UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import ParseSample

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
-from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.formats.table.statuses import MOST_MESSAGES, UnreadStatus
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 

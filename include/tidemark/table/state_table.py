@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidemark.errors import ConfigError, NotFound
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.table.state_ledger import Leaf, StateLedger
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.statuses import StateStatus
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.log_copy import LogCopy

@@ -165,7 +165,7 @@ def deliver(note: DueMessage) -> None:
 
     context, deployment, name = get_current_context(), find_place().deployment, note["notifier"]
     context["label"] = note["label"]  # type: ignore[typeddict-unknown-key] # for map_index_template
-    known = read_incidents(deployment, note["cluster"]).incidents
+    known = read_incidents(deployment, note["cluster"])
     message = next(
         (candidate for candidate in due(known.incidents, name, utc_now()) if candidate.key == note["key"]), None
     )

@@ -18,7 +18,7 @@ from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.statuses import StateStatus
 from tidemark.inspection.data_flow import DataFlow, TableColumn, data_flow
 from tidemark.inspection.gap_acknowledgement import acknowledgements_of
 from tidemark.inspection.quarantine import Quarantine, quarantine_of
@@ -250,7 +250,7 @@ class Reader:
         return Overview.load_or_none(store, keys.overview)
 
     def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
-        return read_incidents(self.deployment(), cluster).incidents.incidents
+        return read_incidents(self.deployment(), cluster).incidents
 
     def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key
@@ -262,20 +262,18 @@ class Reader:
         table = self.table(*key)
         ledger = committed_ledger(table)
         indexes = self._look(table.topic.cluster, table.deployment)
-        led = indexes.leaders_of(table.topic.topic)
-        entries = [leader.entry for leader in led.values()]
-        brokers = {partition: leader.broker for partition, leader in led.items()}
+        led = indexes.leaders_of(table.topic.topic).values()
         at = utc_now()
         return TopicNow(
             at,
             table,
             ledger,
-            {(entry.incarnation, entry.partition): entry for entry in entries},
-            topic_health(table.topic, ledger, entries, at, brokers=brokers),
+            {(leader.entry.incarnation, leader.entry.partition): leader.entry for leader in led},
+            topic_health(table.topic, ledger, led, at),
             indexes.failure_of(table.topic.topic),
             _followed(table),
             state_status(table),
-            indexes.agents_of(table.topic.topic, set(brokers.values())),
+            indexes.agents_of(table.topic.topic, {leader.broker for leader in led}),
         )
 
     def _count_quarantined(self, key: tuple[str, str, int, int]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.ledger import DateState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
-from tidemark.formats.table.state_status import StateStatus, doubts
+from tidemark.formats.table.statuses import StateStatus, doubts
 from tidemark.inspection.offset_lineage import Derivation
 from tidemark.monitoring.deployment_conditions import AGENT_GONE
 from tidemark.monitoring.health import Key, PartitionHealth

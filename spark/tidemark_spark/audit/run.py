@@ -10,13 +10,20 @@ topic and a group of partitions, never by rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 
 from tidemark.erasure.requests import ErasureFolder, all_requests
 from tidemark.errors import NotFound
 from tidemark.formats.raw.erasure import Approved
-from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditedPartition, AuditFinding, AuditReport, Kind
+from tidemark.formats.table.audit_report import (
+    MAX_FINDINGS,
+    AuditedPartition,
+    AuditFinding,
+    AuditReport,
+    AuditVerdict,
+    Kind,
+)
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Interval, Intervals
@@ -24,6 +31,7 @@ from tidemark.planning.common import masked_offsets, spared_offsets
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import Storage
 from tidemark.store import put_once
+from tidemark.store.update import update
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
@@ -31,7 +39,6 @@ from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
 from tidemark_spark.audit.plan import planned
-from tidemark_spark.audit.verdicts import change_verdict
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
 from tidemark_spark.convert.row_checksums import Account
 
@@ -70,6 +77,23 @@ def write_report(table: TopicTable, report: AuditReport) -> str:
     put_once(table.store, key, report.to_bytes())
     change_verdict(table, lambda known: known.after(report, f"{table.deployment.lake_store}/{key}"))
     return key
+
+
+def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:
+    """Apply ``change`` to the results of the topic's last audits, which programs that watch many topics read.
+
+    ``change`` is called again if another audit was faster.
+
+    Raises:
+        PreconditionFailed: other audits were faster every time.
+    """
+    key = table.keys.deployment.verdict(table.topic.topic)
+
+    def read() -> tuple[AuditVerdict, str | None]:
+        new = AuditVerdict(cluster=table.topic.cluster, topic=table.topic.topic, audited_at=utc_now())
+        return AuditVerdict.load_version_or_none(table.store, key) or (new, None)
+
+    return update(table.store, key, read, change, then="audit again")
 
 
 class _Audit:

@@ -13,8 +13,7 @@ from tidemark.inspection.agent_sightings import check_begun
 from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
-from tidemark_spark.audit.run import audit, write_report
-from tidemark_spark.audit.verdicts import change_verdict
+from tidemark_spark.audit.run import audit, change_verdict, write_report
 from tidemark_spark.audit.worker import Examine
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
 from tidemark_spark.cli.plans import examining

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_ledger import Leaf
-from tidemark.formats.table.state_status import AUDIT_PARTS
+from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import TidemarkError
-from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
+from tidemark.formats.table.statuses import MirrorKey, MirrorState, MirrorStatus
 from tidemark.store import open_store, put_over
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import Deployment, TopicSettings

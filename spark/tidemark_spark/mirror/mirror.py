@@ -22,7 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
-from tidemark.formats.table.mirror_status import MirrorState
+from tidemark.formats.table.statuses import MirrorState
 from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.topic_columns import DT

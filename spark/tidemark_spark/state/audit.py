@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tidemark.decode.schema import empty_table
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_ledger import RECORD, Leaf, Truncation
-from tidemark.formats.table.state_status import AUDIT_PARTS, StateAudit, StateFinding
+from tidemark.formats.table.statuses import AUDIT_PARTS, StateAudit, StateFinding
 from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable

@@ -24,8 +24,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.errors import NotFound, PublishError, StaleRun, StateStopped, StoreError
 from tidemark.formats.base import StoredObject
 from tidemark.formats.table.ledger import new_attempt
-from tidemark.formats.table.mirror_status import MirrorStatus
 from tidemark.formats.table.state_ledger import PREFIX_BITS, CommitName, Leaf, StateLedger, Through, Truncation
+from tidemark.formats.table.statuses import MirrorStatus
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidemark.errors import StateStopped
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import AuditedPart, StateAudit, StateStatus, StateStop
+from tidemark.formats.table.statuses import AuditedPart, StateAudit, StateStatus, StateStop
 from tidemark.store.update import update
 from tidemark.table.state_table import StateTable
 

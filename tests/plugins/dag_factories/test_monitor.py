@@ -146,7 +146,7 @@ def test_a_topics_file_that_is_wrong_keeps_its_first_time_and_closes_nothing_els
     right, deployment = world.topics_file.read_text(), world.deployment
 
     def incidents() -> dict[str, tuple[bool, datetime]]:
-        found = incident_store.read_incidents(deployment, CLUSTER).incidents.incidents
+        found = incident_store.read_incidents(deployment, CLUSTER).incidents
         return {one.key: (one.open, one.since) for one in found}
 
     def looked(key: str, *, is_open: bool) -> bool:

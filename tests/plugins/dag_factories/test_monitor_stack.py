@@ -112,7 +112,7 @@ def test_each_incident_reaches_people_once_and_closes_by_itself(
     look(stack)
     assert Counter(hook.told) == {(key, "opened"): 1 for key in ALL}
     assert Counter(smtp.subjects) == {str(body["subject"]): 1 for body in hook.bodies}
-    known = read_incidents(world.deployment, CLUSTER).incidents.incidents
+    known = read_incidents(world.deployment, CLUSTER).incidents
     assert {one.key for one in known if one.open} == ALL
     assert {name for one in known for name in one.delivered} == {"hook", "mail"}
     lost = next(one for one in hook.bodies if one["kind"] == "gap")

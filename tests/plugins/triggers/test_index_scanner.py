@@ -12,7 +12,7 @@ from tidemark.errors import AccessDenied, UnknownOutcome
 from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.pack import RangePointer
 from tidemark.formats.raw.watermark_index import IndexEntry
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.base import Fetched, ObjectInfo
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source

@@ -22,9 +22,10 @@ from tests.plugins.world import CLUSTER, commit, entry, gap, state
 from tests.support.paths import ROOT
 from tidemark.cli.app import app
 from tidemark.formats.keys import ControlKeys
+from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.schema_state import Definition, SchemaChange, SchemaState, SchemaVersion
-from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.statuses import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring.deployment_conditions import AGENT_GONE
 from tidemark.monitoring.health import topic_health
 from tidemark.monitoring.judgement import STATES
@@ -250,7 +251,7 @@ def test_a_promise_is_shown_with_what_keeps_it_from_being_held(server: PageServe
     table = server.world.table("orders")
     topic = table.topic.model_copy(update={"freshness": timedelta(seconds=60)})
     ledger = Ledger.genesis(topic.cluster, topic.topic, topic.table)
-    health = topic_health(topic, ledger, entries.values(), now)
+    health = topic_health(topic, ledger, [LeaderEntry(1, one) for one in entries.values()], now)
 
     shown = topic_answer(
         TopicNow(now, table._replace(topic=topic), ledger, entries, health, "", None), None, (), may_acknowledge=False

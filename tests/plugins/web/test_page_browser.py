@@ -18,7 +18,7 @@ from tests.support.accessibility import violations
 from tests.support.browser import Browser
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.gaps import Acknowledgement
-from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus
+from tidemark.formats.table.statuses import AUDIT_PARTS, AuditedPart, StateStatus
 from tidemark.timestamps import utc_now
 from tidemark_airflow.web.reader import reader
 

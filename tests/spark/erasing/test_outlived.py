@@ -29,7 +29,7 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.continuity import continuity_of
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
-from tidemark.formats.table.state_status import AUDIT_PARTS
+from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.audit import audit_state
 

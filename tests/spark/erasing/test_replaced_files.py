@@ -17,7 +17,7 @@ from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import NotFound
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.statuses import MirrorState, MirrorStatus
 from tidemark.planning import plan_compaction, plan_rebuild, write_plan
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table

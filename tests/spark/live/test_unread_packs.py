@@ -15,7 +15,7 @@ from tests.spark.world import in_process
 from tests.support.live_end import Packed, Packer
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import AccessDenied, NotFound, StoreError, UnknownOutcome
-from tidemark.formats.table.unread_status import UnreadStatus
+from tidemark.formats.table.statuses import UnreadStatus
 from tidemark.planning import plan_rebuild
 from tidemark.store import LocalStore
 from tidemark_spark.cli import land_live

@@ -23,7 +23,7 @@ from tests.support.hive import HiveMetastore
 from tests.support.iceberg import JavaReader, RestCatalogs, SparkReader
 from tests.tidemark.kafka_log.build import batch
 from tidemark.catalogs import CatalogSettings
-from tidemark.formats.table.mirror_status import MirrorState
+from tidemark.formats.table.statuses import MirrorState
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import mirror

@@ -13,7 +13,7 @@ from tests.spark.test_vacuum import as_of, files
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import ErasureReport, RequestOutcome, write_report
-from tidemark.formats.table.mirror_status import MirrorState
+from tidemark.formats.table.statuses import MirrorState
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.mirror.cluster import mirror_cluster

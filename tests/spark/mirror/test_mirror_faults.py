@@ -34,7 +34,7 @@ from tidemark.catalogs import CatalogSettings
 from tidemark.concurrency import in_parallel
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, MirrorError
-from tidemark.formats.table.mirror_status import MirrorStatus
+from tidemark.formats.table.statuses import MirrorStatus
 from tidemark.store.local import LocalStore
 from tidemark.table.topic_columns import DT
 from tidemark_spark.cli import mirror as command

@@ -19,7 +19,7 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.table.mirror_status import MirrorState
+from tidemark.formats.table.statuses import MirrorState
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable

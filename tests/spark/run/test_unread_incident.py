@@ -11,7 +11,7 @@ from tests.spark.world import World, in_process
 from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import marker, simple, transactional
 from tidemark.errors import ConfigError
-from tidemark.formats.table.unread_status import MOST_MESSAGES, UnreadStatus
+from tidemark.formats.table.statuses import MOST_MESSAGES, UnreadStatus
 from tidemark.inspection.made_parsers import compare_with_tables, make_parsers
 from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch

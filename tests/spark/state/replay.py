@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.spark.world import World, in_process
 from tidemark.formats.table.state_ledger import Leaf
-from tidemark.formats.table.state_status import StateStatus
+from tidemark.formats.table.statuses import StateStatus
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.state_table import StateTable

@@ -18,7 +18,7 @@ from tests.spark.state.test_state import KEYS, Here, produce, put
 from tests.spark.world import World
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_ledger import StateLedger
-from tidemark.formats.table.state_status import AUDIT_PARTS, StateAudit
+from tidemark.formats.table.statuses import AUDIT_PARTS, StateAudit
 from tidemark.planning.state import state_change
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main

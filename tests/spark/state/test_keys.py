@@ -18,7 +18,7 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, StateStopped
-from tidemark.formats.table.state_status import AUDIT_PARTS
+from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
 from tidemark_spark.cli.state import main

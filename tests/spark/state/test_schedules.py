@@ -21,7 +21,7 @@ from tests.spark.run.test_truncation import FUNCTION
 from tests.spark.state.replay import MOMENTS, Row, advance, check, compare, expire, first, identity, rivals
 from tests.spark.state.test_removed import PAST_T0
 from tests.spark.test_vacuum import Died
-from tidemark.formats.table.state_status import AUDIT_PARTS
+from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay
 from tidemark.table.state_table import StateTable
 from tidemark.topics import StateSettings

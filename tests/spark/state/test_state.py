@@ -22,8 +22,8 @@ from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
 from tidemark.formats.table.state_ledger import StateLedger, range_of
+from tidemark.formats.table.statuses import MirrorState, MirrorStatus
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.compaction import plan_compaction
 from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES

@@ -73,10 +73,16 @@ def test_status_shows_offsets_gaps_and_dates(landed: World, capsys: pytest.Captu
     assert json.loads(output)["rows"] == 6
 
 
-def test_status_without_a_topic_has_a_line_of_each(landed: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_a_topic_has_a_line_of_each(
+    landed: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with landed.topics_file.open("a") as file:
         file.write("  - {topic: clicks, cluster: west}\n")
+    keys, ledger = landed.table.keys, landed.ledger
+    requests = Requests(monkeypatch)
     code, output, _ = call(capsys, "status", "--topics", landed.topics_file)
+    assert requests.gets.count(keys.ledger(ledger.n, ledger.attempt)) == 1
+    assert requests.lists.count(f"{keys.root}/_delta_log/") == 1
     assert (code, output.splitlines()) == (
         1,
         [

@@ -17,7 +17,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.state_status import AUDIT_PARTS, StateStatus
+from tidemark.formats.table.statuses import AUDIT_PARTS, StateStatus
 from tidemark.table.evidence import evidence_key, read_evidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.state.audit import audit_state

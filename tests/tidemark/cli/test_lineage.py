@@ -15,7 +15,7 @@ from tests.support.ports import HOST
 from tests.support.receivers import Serving
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import simple, transactional
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
+from tidemark.formats.table.statuses import MirrorState, MirrorStatus
 from tidemark.timestamps import utc_now
 
 DT = "2026-02-02"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.plugins.world import CLUSTER, LONG_AGO, World, commit, state
 from tidemark.cli.app import app
 from tidemark.formats.raw.watermark_index import WatermarkIndex
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.store import open_store
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,8 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import ObjectSum, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
+from tidemark.formats.table.statuses import ScanStatus
+from tidemark.store import open_store
 from tidemark.timestamps import utc_now
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, 123000, UTC)
@@ -204,6 +207,19 @@ def test_index_and_acknowledgement_round_trip() -> None:
 def test_errors_name_the_key() -> None:
     with pytest.raises(FormatError, match=r"s3://raw/x\.json: object: Invalid JSON"):
         StoredObject.from_bytes(b"{", "s3://raw/x.json")
+
+
+def test_an_object_that_is_not_there_is_none_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    assert ScanStatus.load_or_none(store, "a") is None
+    assert ScanStatus.load_version_or_none(store, "a") is None
+    status = ScanStatus(cluster="east", at=NOW)
+    etag = store.put("a", status.to_bytes())
+    assert ScanStatus.load_or_none(store, "a") == status
+    assert ScanStatus.load_version_or_none(store, "a") == (status, etag)
+    store.put("a", b"{}")
+    with pytest.raises(FormatError, match="a: cluster: Field required"):
+        ScanStatus.load_or_none(store, "a")
 
 
 def test_the_names_in_a_table_s_log_stay() -> None:

@@ -13,7 +13,7 @@ from tidemark.cli.read_models import freshness_problems, topic_problems
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.live_landing import LiveLanding, write_landing
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.timestamps import utc_now
 from tidemark.topics import TopicSettings
 

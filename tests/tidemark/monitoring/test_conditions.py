@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tidemark.monitoring.test_health import MINUTE, NOW, TOPIC, entry, gap, ledger
+from tests.tidemark.monitoring.test_health import MINUTE, NOW, TOPIC, entry, gap, led, ledger
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
@@ -29,7 +29,7 @@ def mark(partition: int = 0, offset: int = 200, since: datetime = NOW) -> Waitin
 
 
 def health(known: Ledger, *entries: IndexEntry, marks: Iterable[WaitingSince] = (mark(),)) -> TopicHealth:
-    return topic_health(TOPIC, known, entries, LATER, marks=marks)
+    return topic_health(TOPIC, known, led(*entries), LATER, marks=marks)
 
 
 def late(
@@ -169,7 +169,7 @@ def test_the_likely_reason_of_being_late() -> None:
 def test_numbers_are_for_people() -> None:
     """Freshness in minutes would be 0.333333."""
     topic = TOPIC.model_copy(update={"freshness": MINUTE / 3})
-    found = topic_health(topic, ledger(100), [entry(uploaded=1300)], LATER, marks=[mark(offset=1300)])
+    found = topic_health(topic, ledger(100), led(entry(uploaded=1300)), LATER, marks=[mark(offset=1300)])
     [one] = topic_conditions.late(topic, found, [mark(offset=1300)], LATER)
     assert "1,200 uploaded offsets of 1 partition are not landed" in one.text
     assert "for longer than 20 s" in one.text

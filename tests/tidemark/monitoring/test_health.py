@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.ledgers import landed
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.monitoring.health import MOST_MARKS, TopicHealth, WaitingSince, marked, topic_health
 from tidemark.topics import TopicSettings
@@ -39,6 +39,11 @@ def entry(
     )
 
 
+def led(*entries: IndexEntry) -> list[LeaderEntry]:
+    """The entries, of broker 7."""
+    return [LeaderEntry(7, one) for one in entries]
+
+
 def ledger(*next_offsets: int, gaps: tuple[Gap, ...] = ()) -> Ledger:
     partitions = tuple(landed(offset, number, gaps=gaps) for number, offset in enumerate(next_offsets))
     fields = {"n": 1, "attempt": 7, "partitions": partitions, "committed_at": NOW}
@@ -52,7 +57,7 @@ class Looks:
         self.marks: tuple[WaitingSince, ...] = ()
 
     def __call__(self, minute: int, known: Ledger, *entries: IndexEntry) -> TopicHealth:
-        found = topic_health(TOPIC, known, entries, NOW + minute * MINUTE, marks=self.marks)
+        found = topic_health(TOPIC, known, led(*entries), NOW + minute * MINUTE, marks=self.marks)
         self.marks = found.marks
         return found
 
@@ -110,20 +115,20 @@ def test_one_partition_that_stands_makes_a_topic_late_that_goes_on() -> None:
 
 
 def test_a_gap_is_what_waits_and_not_what_lies_beyond_it() -> None:
-    found = topic_health(TOPIC, ledger(100), [entry(uploaded=100, active=300, gaps=(gap(100, 150),))], NOW)
+    found = topic_health(TOPIC, ledger(100), led(entry(uploaded=100, active=300, gaps=(gap(100, 150),))), NOW)
     assert found.behind_since is None
     assert [one.start for one in found.partitions[0].gaps] == [100]
 
 
 def test_open_gaps_are_those_of_ledger_and_agent_but_not_what_has_landed_since() -> None:
     found = topic_health(
-        TOPIC, ledger(100, gaps=(gap(120, 130),)), [entry(uploaded=100, gaps=(gap(50, 60), gap(200, 210)))], NOW
+        TOPIC, ledger(100, gaps=(gap(120, 130),)), led(entry(uploaded=100, gaps=(gap(50, 60), gap(200, 210)))), NOW
     )
     assert [one.start for one in found.partitions[0].gaps] == [120, 200]
 
 
 def test_a_partition_that_nobody_tells_of_or_that_never_landed() -> None:
-    found = topic_health(TOPIC, ledger(40), [entry(1, 30)], NOW, brokers={1: 7})
+    found = topic_health(TOPIC, ledger(40), led(entry(1, 30)), NOW)
     assert [(one.partition, one.landed, one.watermark, one.broker) for one in found.partitions] == [
         (0, 40, None, None),
         (1, None, 30, 7),

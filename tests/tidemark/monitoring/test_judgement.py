@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.support.paths import ROOT
-from tests.tidemark.monitoring.test_health import NOW, TOPIC, entry, gap, ledger
+from tests.tidemark.monitoring.test_health import NOW, TOPIC, entry, gap, led, ledger
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.kafka_log import OpenTransaction
@@ -50,7 +50,7 @@ def held(known: Ledger) -> Ledger:
     ],
 )
 def test_what_the_store_knows(known: Ledger, said: IndexEntry, state: TopicState) -> None:
-    assert state_of(topic_health(TOPIC, known, [said], NOW)) == state
+    assert state_of(topic_health(TOPIC, known, led(said), NOW)) == state
 
 
 def test_what_nobody_has_told_is_unknown() -> None:
@@ -58,7 +58,7 @@ def test_what_nobody_has_told_is_unknown() -> None:
 
 
 def test_evidence_that_does_not_add_up() -> None:
-    health = topic_health(TOPIC, ledger(100), [entry(uploaded=200)], NOW)
+    health = topic_health(TOPIC, ledger(100), led(entry(uploaded=200)), NOW)
     assert state_of(health, equal=False) == "unequal"
 
 

@@ -24,8 +24,7 @@ from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.mirror_status import MirrorState, MirrorStatus
-from tidemark.formats.table.scan_status import ScanStatus
+from tidemark.formats.table.statuses import MirrorState, MirrorStatus, ScanStatus
 from tidemark.kafka_log import scan_batches
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.incident_store import read_incidents, read_sightings, record, watch
@@ -434,7 +433,7 @@ def test_two_who_look_at_once_make_one_incident(world: World) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    [incident] = read_incidents(world.deployment, CLUSTER).incidents.incidents
+    [incident] = read_incidents(world.deployment, CLUSTER).incidents
     assert incident.revision == 1
 
 
@@ -444,7 +443,7 @@ def test_an_older_look_changes_nothing(world: World) -> None:
     world.put_index(entry("orders", 0, 100))
     assert keys(world, 1) == []
     record(world.deployment, CLUSTER, early)
-    assert read_incidents(world.deployment, CLUSTER).incidents.incidents == ()
+    assert read_incidents(world.deployment, CLUSTER).incidents == ()
 
 
 def test_a_topic_of_which_no_agent_ever_told(world: World) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.plugins.world import CLUSTER, World
 from tests.support.requests import Requests
 from tests.tidemark.monitoring.test_observation import MINUTE, seen
-from tidemark.formats.table.state_status import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
+from tidemark.formats.table.statuses import AUDIT_PARTS, AuditedPart, StateStatus, StateStop
 from tidemark.monitoring import topic_conditions
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Condition, Incident

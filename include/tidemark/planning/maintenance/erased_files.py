@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.mirror_status import MirrorKey, MirrorState, MirrorStatus
 from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.formats.table.statuses import MirrorKey, MirrorState, MirrorStatus
 from tidemark.planning.common import masked_offsets
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable

@@ -1,18 +1,22 @@
-"""How a topic's state table fares: its last run and its audits, for readers of many topics and for the page.
+"""The last outcomes of the scan, runs, catalogs and state tables, for readers without their logs.
 
-An audit compares a part of the keys with a replay of the topic's table, and leaves a report.
+The watch makes incidents of them. Those of the audits of a topic's table are in
+:mod:`tidemark.formats.table.audit_report`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
+
+MOST_MESSAGES: Final = 20
+"""The most messages of an :class:`UnreadStatus`."""
 
 _DOUBTS: Final = {
     "moved_keys": "keys that moved between partitions",
@@ -25,6 +29,101 @@ _DOUBTS: Final = {
 
 AUDIT_PARTS: Final = 16
 """An audit compares one of so many parts of the keys, by the first bits of their hash."""
+
+
+class ScanStatus(StoredObject):
+    """``_tidemark/_scan/<cluster>.json``: the last scan, its duration, and the numbers of objects listed and read.
+
+    While scans fail, ``failing_since`` is their start, ``error`` the reason, and ``failures`` their number in a row.
+    ``version`` is the triggerer's.
+    """
+
+    cluster: str
+    at: AwareDatetime
+    seconds: float = 0.0
+    listed: int = 0
+    read: int = 0
+    failing_since: AwareDatetime | None = None
+    error: str = ""
+    failures: int = 0
+    version: str = ""
+
+
+class UnreadStatus(StoredObject):
+    """``_tidemark/_unread/<cluster>/<topic>.json``: the objects of raw that the run planned ``at`` could not read.
+
+    They are heads, packs, and ``.txnindex`` objects. Each of ``messages`` begins with an object's name, followed by the
+    problem; of many, some are left out. ``since`` is the time of the first of the successive runs with unread objects.
+    Without messages, all could be read. ``failure`` is the error of a run that failed at ``failed_at``, until one does
+    not.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.SMALL
+
+    cluster: str
+    topic: str
+    at: AwareDatetime
+    since: AwareDatetime
+    messages: tuple[str, ...] = ()
+    count: int = 0
+    failed_at: AwareDatetime | None = None
+    failure: str = ""
+
+    @property
+    def objects(self) -> list[str]:
+        """The names of the unread objects."""
+        return sorted({message.partition(": ")[0] for message in self.messages})
+
+
+class MirrorKey(NamedTuple):
+    """A topic's table, or its ``state`` table, in a catalog."""
+
+    topic: str
+    catalog: str
+    state: bool = False
+
+
+class MirrorState(Model):
+    """One table in one catalog: ``identifier`` is its name there. ``state`` is true of a topic's state table.
+
+    ``ledger_n`` and ``delta_version`` are the newest that the catalog lists, as ``snapshot_id``, since ``at``; None
+    while nothing is listed. ``oldest_ledger`` is the oldest that a snapshot there lists, 0 if another program made one,
+    and None in an older state; ``refs`` has that of each tag and of other branches. ``failing_since`` and ``error``
+    describe a failure that lasts.
+    """
+
+    topic: str
+    catalog: str
+    identifier: str
+    state: bool = False
+    ledger_n: int = Field(default=0, ge=0)
+    delta_version: int | None = None
+    snapshot_id: int | None = None
+    oldest_ledger: int | None = None
+    refs: dict[str, int] = Field(default_factory=dict)
+    at: AwareDatetime | None = None
+    failing_since: AwareDatetime | None = None
+    error: str = ""
+
+    @property
+    def key(self) -> MirrorKey:
+        """The identity of the table and its catalog."""
+        return MirrorKey(self.topic, self.catalog, self.state)
+
+
+class MirrorStatus(StoredObject):
+    """``_tidemark/_mirrors/<cluster>.json``: the last run of the cluster's mirror job, and each table's state."""
+
+    most_bytes: ClassVar[int] = object_sizes.DEPLOYMENT
+
+    cluster: str
+    at: AwareDatetime
+    tables: tuple[MirrorState, ...] = ()
+
+    @property
+    def by_key(self) -> dict[MirrorKey, MirrorState]:
+        """The states of all tables."""
+        return {table.key: table for table in self.tables}
 
 
 def doubts(counts: Mapping[str, Any]) -> list[str]:
