@@ -13,7 +13,7 @@ from typing import Final
 
 from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.expectations import DAYS_OF_MONTH, CostLine, PerLanding, PerSegment, Prices
+from tidemark.onboarding.expectations import DAYS_OF_MONTH, PUTS_PER_SEGMENT, CostLine, PerLanding, Prices
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
 from uploader_agent.packing.thread import GATHERING_SECONDS
@@ -86,11 +86,11 @@ class Rates:
     worker: float = 300e6
 
 
-def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Prices) -> str:
+def day(fleet: Fleet, run: PerRun, rates: Rates, prices: Prices) -> str:
     """Markdown: a day of ``fleet``, whose segments each start a run, with an audit of the day before."""
     segments, seconds = fleet.bytes_a_day / fleet.segment, 86_400
     ranges = segments * max(1, fleet.segment / TARGET_BYTES)
-    agents = sum(line.requests for line in _lines(fleet, each, prices)) / DAYS_OF_MONTH
+    agents = sum(line.requests for line in _lines(fleet, prices)) / DAYS_OF_MONTH
     gets = run.gets(segments, segments, segments, ranges, ranges)
     puts = run.puts(segments, segments, ranges)
     audits = segments * run.segment_get + ranges * (run.range_get + 1)
@@ -109,7 +109,7 @@ def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Price
     memory = fleet.brokers * rates.agent / 1e9, sum(spark) * rates.worker / 1e9
     lines = {
         "bytes that a broker leads": f"{gib:.0f} GiB, {gib * 1024 / seconds:.2f} MiB a second",
-        "segments, objects that raw gains": f"{segments:,.0f}, {segments * (each.put - 1):,.0f}",
+        "segments, objects that raw gains": f"{segments:,.0f}, {segments * (PUTS_PER_SEGMENT - 1):,.0f}",
         "files that tables gain, before compaction": f"{ranges:,.0f}",
         "PUT and LIST of agents": f"{agents / millions:.1f} million",
         "PUT and LIST, GET and HEAD of runs": f"{puts / millions:.1f}, {gets / millions:.1f} million",
@@ -124,11 +124,11 @@ def day(fleet: Fleet, each: PerSegment, run: PerRun, rates: Rates, prices: Price
     return "\n".join(["| a day | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines.items())]) + "\n"
 
 
-def table(fleets: dict[str, Fleet], each: PerSegment, prices: Prices) -> str:
+def table(fleets: dict[str, Fleet], prices: Prices) -> str:
     """Markdown: a line for each purpose of each deployment, and the sum."""
     rows = ["| deployment | requests | millions a month | $ a month |", "|---|---|---:|---:|"]
     for name, fleet in fleets.items():
-        bill = bill_of(fleet, each, prices)
+        bill = bill_of(fleet, prices)
         rows += [f"| {name} | {line.what} | {line.requests / 1e6:,.1f} | {line.dollars:,.0f} |" for line in bill]
         rows.append(
             f"| {name} | **all** | {sum(line.requests for line in bill) / 1e6:,.1f} | "
@@ -137,24 +137,25 @@ def table(fleets: dict[str, Fleet], each: PerSegment, prices: Prices) -> str:
     return "\n".join(rows) + "\n"
 
 
-def bill_of(fleet: Fleet, each: PerSegment, prices: Prices) -> list[CostLine]:
+def bill_of(fleet: Fleet, prices: Prices) -> list[CostLine]:
     """The month's requests by purpose, also of packs and live landings."""
-    bill = list(_lines(fleet, each, prices))
+    bill = list(_lines(fleet, prices))
     if fleet.live_partitions:
         bill += _live_lines(fleet, PerLanding(), prices)
     if fleet.pausing_partitions:
-        bill += _quiet_lines(fleet, each, prices)
+        bill += _quiet_lines(fleet, prices)
     return bill
 
 
-def _lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[CostLine]:
+def _lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
     """The month's requests of sealed segments, by purpose."""
     month = 86_400 * DAYS_OF_MONTH
     segments = fleet.bytes_a_day * DAYS_OF_MONTH / fleet.segment
     news = min(segments / fleet.brokers, month / fleet.index_news)
     indexes = fleet.brokers * max(month / fleet.index_idle, news)
     listed = fleet.brokers * month / fleet.fill_interval
-    yield CostLine("segments: objects, manifests, watermarks", segments * each.put, segments * each.put * prices.put)
+    sealed = segments * PUTS_PER_SEGMENT
+    yield CostLine("segments: objects, manifests, watermarks", sealed, sealed * prices.put)
     yield CostLine(f"watermark indexes, every {duration(fleet.index_idle)} or on news", indexes, indexes * prices.put)
     yield CostLine(f"looking for gaps, every {duration(fleet.fill_interval)}", listed, listed * prices.put)
 
@@ -163,7 +164,7 @@ def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Cost
     """The month's requests for packs and live landings; a landing comes once within each ``freshness``."""
     landings = 86_400 * DAYS_OF_MONTH / fleet.freshness
     packed = 2 * PACKS_PER_FRESHNESS * fleet.brokers * landings
-    sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES * PerSegment().put
+    sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES * PUTS_PER_SEGMENT
     yield CostLine(
         f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * prices.put
     )
@@ -176,7 +177,7 @@ def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[Cost
     yield CostLine("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
 
 
-def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[CostLine]:
+def _quiet_lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
     """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
     A pack and a head take all tails that become quiet within GATHERING_SECONDS. A partition that pauses is sealed
@@ -185,7 +186,7 @@ def _quiet_lines(fleet: Fleet, each: PerSegment, prices: Prices) -> Iterator[Cos
     month = 86_400 * DAYS_OF_MONTH
     pauses = fleet.pausing_partitions * fleet.pauses * DAYS_OF_MONTH
     packed = 2 * min(pauses, fleet.brokers * month / GATHERING_SECONDS)
-    sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS_OF_MONTH * each.put
+    sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS_OF_MONTH * PUTS_PER_SEGMENT
     yield CostLine(f"packs and heads of quiet tails, within {GATHERING_SECONDS:.0f} s", packed, packed * prices.put)
     yield CostLine("seals of partitions that paused, after a day", sealed, sealed * prices.put)
 
@@ -203,5 +204,5 @@ EXAMPLES: Final = {
 
 
 if __name__ == "__main__":
-    sys.stdout.write(day(Fleet(), PerSegment(), PerRun(), Rates(), Prices()) + "\n")
-    sys.stdout.write(table(EXAMPLES, PerSegment(), Prices()))
+    sys.stdout.write(day(Fleet(), PerRun(), Rates(), Prices()) + "\n")
+    sys.stdout.write(table(EXAMPLES, Prices()))

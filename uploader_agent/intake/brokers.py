@@ -4,6 +4,8 @@ Questions about topics and epochs go through kafka-python's own connections. Fet
 another client id, so a quota on it delays no question. kafka-python sets each of them up, and this module then takes
 over its socket: kafka-python reads 4 KiB at a time, and limits frames to a size that a batch may exceed.
 
+What is wrong with TLS and SASL is said here: the errors of kafka-python and OpenSSL name no file and no setting.
+
 Fetch is asked by topic id, so by version 13 (Kafka 3.1) or later: by name, a topic that was deleted and made again
 answers for its predecessor.
 
@@ -12,13 +14,16 @@ Source: KIP-392 (near replicas), KIP-516 (topic ids), KIP-74 (sizes of answers).
 
 from __future__ import annotations
 
+import re
 import selectors
 import socket
+import ssl
 import struct
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kafka import errors as kafka_errors
@@ -33,6 +38,7 @@ from kafka.errors import (
 from kafka.future import Future
 from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl import SASL_MECHANISMS
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest
@@ -50,9 +56,7 @@ from uploader_agent.intake.fetch_connection import (
     REFUSALS,
     FetchConnection,
     FetchSession,
-    check_security,
     refused,
-    tls_refusal,
 )
 from uploader_agent.intake.fetching import (
     Cluster,
@@ -85,6 +89,15 @@ _CONNECT_SECONDS: Final = 10.0
 
 _SILENT_SECONDS: Final = 1.0
 """Time without an answer after which another broker is asked as well, if any may answer."""
+
+_TLS_FILE_RULES: Final = {
+    "ssl_cafile": "must have authorities' certificates, in PEM",
+    "ssl_crlfile": "must be a list of revoked certificates, in PEM",
+    "ssl_certfile": "must have a certificate in PEM, with the key here or in ssl_keyfile, which ssl_password opens",
+}
+
+_CERTIFICATE_ALERT: Final = re.compile(r"alert ([a-z ]*certificate[a-z ]*|unknown ca)")
+"""The ways in which a broker refuses a client's certificate, in OpenSSL's words."""
 
 
 class _Address(NamedTuple):
@@ -321,7 +334,7 @@ class BrokerConnections(Cluster):
         except IncompatibleBrokerVersion as error:
             raise self._too_old(broker, connection, error) from error
         except (KafkaError, OSError) as error:
-            refusal = tls_refusal(error, self._manager.config)
+            refusal = _tls_refusal(error, self._manager.config)
             if refusal is not None:
                 kind = BrokerUnavailable if self._logged_in else BrokerError
                 raise kind(f"{address.host}:{address.port}: {refusal}") from error
@@ -451,3 +464,49 @@ def _take_socket(net: Any, connection: Any) -> socket.socket:
     transport._sock = None
     connection.close()
     return taken
+
+
+def check_security(settings: Mapping[str, Any]) -> None:
+    """Check kafka-python's ``settings``.
+
+    Raises:
+        ConfigError: kafka-python has no such SASL mechanism, or a file of TLS is not there, or not what it must be.
+    """
+    protocol, mechanism = str(settings.get("security_protocol", "")), settings.get("sasl_mechanism")
+    if protocol.startswith("SASL") and mechanism not in SASL_MECHANISMS:
+        known = ", ".join(sorted(SASL_MECHANISMS))
+        raise ConfigError("sasl_mechanism", [("", f"{mechanism!r} is not known; it must be one of {known}")])
+    if not protocol.endswith("SSL"):
+        return
+    names = ("ssl_cafile", "ssl_crlfile", "ssl_keyfile", "ssl_certfile")
+    files = {name: str(settings[name]) for name in names if settings.get(name)}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for name, file in files.items():
+        try:
+            Path(file).open("rb").close()
+            if name == "ssl_certfile":
+                # Without a password OpenSSL would ask for one at the terminal.
+                context.load_cert_chain(file, files.get("ssl_keyfile"), settings.get("ssl_password") or "")
+            elif name != "ssl_keyfile":
+                context.load_verify_locations(file)
+        except ssl.SSLError as error:
+            raise ConfigError(name, [("", f"{file} {_TLS_FILE_RULES[name]}: {error.reason}")]) from error
+        except OSError as error:
+            raise ConfigError(name, [("", f"{file} cannot be read: {error.strerror}")]) from error
+
+
+def _tls_refusal(error: Exception, settings: Mapping[str, Any]) -> str | None:
+    """The setting to correct, if TLS is why a connection failed with ``error``."""
+    text = str(error)
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        file = settings["ssl_cafile"] or "of this system"
+        return f"its certificate is not accepted: {text}; correct ssl_cafile ({file}), or that certificate"
+    alert = _CERTIFICATE_ALERT.search(text)
+    if alert is None:
+        return None
+    file = settings["ssl_certfile"]
+    if file is None:
+        return f"it wants a certificate of this client: {alert[0]}; set ssl_certfile, and ssl_keyfile"
+    return (
+        f"it refuses the certificate in {file}: {alert[0]}; ssl_certfile must be signed by an authority that it trusts"
+    )

@@ -1,31 +1,24 @@
 """A broker's connection for Fetch: requests of a session by topic id, and answers that are read as one frame each.
 
-:func:`check_security` and :func:`tls_refusal` say what is wrong with TLS and SASL for any connection: the errors of
-kafka-python and OpenSSL name no file and no setting, these do.
-
 Source: KIP-516 (topic ids), KIP-74 (sizes of answers), KIP-227 (sessions).
 """
 
 from __future__ import annotations
 
 import io
-import re
 import selectors
 import socket
 import ssl
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
-from kafka.net.sasl import SASL_MECHANISMS
 from kafka.protocol.consumer import FetchRequest, FetchResponse
 
-from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text, topic_id_uuid
 from uploader_agent.broker.admin import BrokerUnavailable
@@ -75,15 +68,6 @@ _TOPIC: Final = FetchRequest.FetchTopic
 _FORGOTTEN: Final = FetchRequest.ForgottenTopic
 
 _LAST_SESSION_EPOCH: Final = (1 << 31) - 1
-
-_TLS_FILE_RULES: Final = {
-    "ssl_cafile": "must have authorities' certificates, in PEM",
-    "ssl_crlfile": "must be a list of revoked certificates, in PEM",
-    "ssl_certfile": "must have a certificate in PEM, with the key here or in ssl_keyfile, which ssl_password opens",
-}
-
-_CERTIFICATE_ALERT: Final = re.compile(r"alert ([a-z ]*certificate[a-z ]*|unknown ca)")
-"""The ways in which a broker refuses a client's certificate, in OpenSSL's words."""
 
 
 class FetchConnection:
@@ -355,49 +339,3 @@ class FetchSession:
 
 def _session_key(wanted: Wanted) -> tuple[str, int]:
     return wanted.topic_id, wanted.tp.partition
-
-
-def check_security(settings: Mapping[str, Any]) -> None:
-    """Check kafka-python's ``settings``.
-
-    Raises:
-        ConfigError: kafka-python has no such SASL mechanism, or a file of TLS is not there, or not what it must be.
-    """
-    protocol, mechanism = str(settings.get("security_protocol", "")), settings.get("sasl_mechanism")
-    if protocol.startswith("SASL") and mechanism not in SASL_MECHANISMS:
-        known = ", ".join(sorted(SASL_MECHANISMS))
-        raise ConfigError("sasl_mechanism", [("", f"{mechanism!r} is not known; it must be one of {known}")])
-    if not protocol.endswith("SSL"):
-        return
-    names = ("ssl_cafile", "ssl_crlfile", "ssl_keyfile", "ssl_certfile")
-    files = {name: str(settings[name]) for name in names if settings.get(name)}
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for name, file in files.items():
-        try:
-            Path(file).open("rb").close()
-            if name == "ssl_certfile":
-                # Without a password OpenSSL would ask for one at the terminal.
-                context.load_cert_chain(file, files.get("ssl_keyfile"), settings.get("ssl_password") or "")
-            elif name != "ssl_keyfile":
-                context.load_verify_locations(file)
-        except ssl.SSLError as error:
-            raise ConfigError(name, [("", f"{file} {_TLS_FILE_RULES[name]}: {error.reason}")]) from error
-        except OSError as error:
-            raise ConfigError(name, [("", f"{file} cannot be read: {error.strerror}")]) from error
-
-
-def tls_refusal(error: Exception, settings: Mapping[str, Any]) -> str | None:
-    """The setting to correct, if TLS is why a connection failed with ``error``."""
-    text = str(error)
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        file = settings["ssl_cafile"] or "of this system"
-        return f"its certificate is not accepted: {text}; correct ssl_cafile ({file}), or that certificate"
-    alert = _CERTIFICATE_ALERT.search(text)
-    if alert is None:
-        return None
-    file = settings["ssl_certfile"]
-    if file is None:
-        return f"it wants a certificate of this client: {alert[0]}; set ssl_certfile, and ssl_keyfile"
-    return (
-        f"it refuses the certificate in {file}: {alert[0]}; ssl_certfile must be signed by an authority that it trusts"
-    )

@@ -23,6 +23,9 @@ RateSource = Literal["option", "agents", "sample"]
 DAYS_OF_MONTH: Final = 30.4
 """Days in a month."""
 
+PUTS_PER_SEGMENT: Final = 5
+"""PUT requests for one segment: its objects, manifest and ``offset.wm``."""
+
 _MONTH: Final = timedelta(days=DAYS_OF_MONTH)
 _LONG_WAIT: Final = timedelta(hours=1)
 """People expect a table's rows sooner; a note warns of later segments."""
@@ -107,7 +110,7 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
         landings = min(landings, segments)
     else:
         segments = max(segments, partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES)
-    yield _puts("segments: objects, manifests, watermarks", segments * PerSegment().put, prices)
+    yield _puts("segments: objects, manifests, watermarks", segments * PUTS_PER_SEGMENT, prices)
     yield _puts("landings: plans and commits", landings * each.topic_put, prices)
     gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
     yield CostLine("landings: state and segments", gets, gets * prices.get)
@@ -147,13 +150,6 @@ class Prices:
     put: float = 0.005 / 1000
     get: float = 0.0004 / 1000
     stored: float = 0.023 / (1 << 30)
-
-
-@dataclass(frozen=True)
-class PerSegment:
-    """Requests for one segment: its objects, manifest and ``offset.wm``."""
-
-    put: float = 5
 
 
 @dataclass(frozen=True)

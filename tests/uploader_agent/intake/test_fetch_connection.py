@@ -20,7 +20,8 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_uuid
 from uploader_agent import cli
-from uploader_agent.intake.fetch_connection import FetchConnection, FetchSession, check_security
+from uploader_agent.intake.brokers import check_security
+from uploader_agent.intake.fetch_connection import FetchConnection, FetchSession
 from uploader_agent.intake.fetching import FetchLimits, FrameTooLarge, Wanted
 
 
