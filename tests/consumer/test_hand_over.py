@@ -17,6 +17,12 @@ from tidemark.remote import RemoteTopics
 
 PARTS = 2
 
+SMALL_FETCH = 8 << 10
+"""Bytes of a consumer's fetch, which is a batch of at most 100 records then."""
+
+MOST_AHEAD = 300
+"""Records that such a consumer may have fetched beyond what it has given: these it needs no other tier for."""
+
 
 class Writer(threading.Thread):
     """Writes numbered records round robin until it is told to stop; ``sent`` is how many each partition has."""
@@ -121,13 +127,14 @@ def follow_twice(world: World, mode: Mode, topic: str, most: int) -> None:
         writer.start()
 
         def overtaken(following: Following) -> set[TopicPartition]:
-            """The partitions of which the brokers have no longer what comes next."""
+            """The partitions of which the brokers have no longer what the consumer has to fetch next."""
             starts = brokers.beginning_offsets(tps)
-            return {tp for tp in tps if starts[tp] > following.at.get(tp, 0)}
+            return {tp for tp in tps if starts[tp] > following.at.get(tp, 0) + MOST_AHEAD}
 
         try:
             for stops in ((most // 5, most // 2), ()):
-                with world.consumer(mode, max_poll_records=150, remote_refresh_ms=300) as consumer:
+                fetching = {"max_poll_records": 150, "max_partition_fetch_bytes": SMALL_FETCH}
+                with world.consumer(mode, remote_refresh_ms=300, **fetching) as consumer:
                     consumer.assign(tps)
                     for tp in tps:  # a reset might pass by what is being uploaded, and is in neither tier
                         consumer.seek(tp, 0)
