@@ -14,6 +14,7 @@ _FAILING: Final = "tests.uploader_agent.hold.test_failing_disk"
 _HISTORY: Final = "tests.uploader_agent.partitions.test_other_history"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
 _LEADERSHIP: Final = "tests.uploader_agent.partitions.test_leadership"
+_DAMAGED: Final = "tests.uploader_agent.packs.test_damaged_heads"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
 _PACKER: Final = "tests.uploader_agent.packs.test_packer"
@@ -393,6 +394,13 @@ AGENT: Final = (
         "if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:",
         "if True:",
         (f"{_LEADERS}::test_an_entry_of_a_former_leadership_stays_until_its_epoch_is_sealed",),
+    ),
+    Mutant(
+        "what only a recovered head names of a deleted topic is told by offset.wm",
+        "uploader_agent/packs/recovery.py",
+        "or tail.publish(self._runtime)",
+        "or True",
+        (f"{_DAMAGED}::test_what_only_a_recovered_head_names_of_a_deleted_topic_is_told_by_offset_wm",),
     ),
     # -- seals of what is packed -------------------------------------------------------------------------------------
     Mutant(

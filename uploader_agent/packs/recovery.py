@@ -238,7 +238,9 @@ class Abandoned:
         replaced = len(entry.restores) < len(stored.watermark.restores)
         if replaced or (entry.epoch, self._broker) not in stored.watermark.tails:
             tail.seal(entry.history, [entry])
-            return True
+            # A head that was made again from packs may name what no head had named when ``offset.wm`` dropped this
+            # leadership. A leader has that in its log, or tells that it is cut off; of a deleted topic nobody would.
+            return replaced or not self._is_deleted(tp, entry.topic_id) or tail.publish(self._runtime)
         if self._is_deleted(tp, entry.topic_id):
             tail.publish(self._runtime)
         return False
@@ -283,8 +285,11 @@ class _AbandonedTail:
             if log.sealed_end <= start:
                 return log
 
-    def publish(self, runtime: Runtime) -> None:
-        """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and write the result to ``offset.wm``."""
+    def publish(self, runtime: Runtime) -> bool:
+        """Seal all tails of a deleted topic on the lineage of ``offset.wm``, and write the result to ``offset.wm``.
+
+        Returns False if another broker has written ``offset.wm`` meanwhile: then the next look sees the rest.
+        """
         before = self._stored.watermark
         lineage = before.history
         entries = self._entries(before)
@@ -300,13 +305,14 @@ class _AbandonedTail:
             }
         )
         if not watermark.says_more(new, before):
-            return
+            return True
         base = watermark.last_base(log.readable_bases, new.next_offset, self._stored.base_offset)
         try:
             watermark.write(self._partition, base, new, self._stored)
         except PreconditionFailed:
-            return  # another broker does the same; the next look sees the rest
+            return False
         logger.info("deleted_topic_sealed", partition=str(self._tp), next_offset=new.next_offset)
+        return True
 
     def _entries(self, before: Watermark) -> dict[tuple[int, int], HeadEntry]:
         """The entries of all leaderships that may have packed."""

@@ -267,6 +267,25 @@ def test_the_pack_of_a_failed_tick_may_be_named(begun: World) -> None:
     assert content(begun) == records(0, 50)
 
 
+def test_what_only_a_recovered_head_names_of_a_deleted_topic_is_told_by_offset_wm(begun: World) -> None:
+    """The topic went before the head could name the last pack; ``offset.wm`` lists the leadership no more by then."""
+    head, partition = begun.control.head(1), begun.disk.partition()
+    with failing(begun, lambda operation, key: (operation, key) == ("put", head), UnknownOutcome("head", "cut")):
+        pack_once(begun, 50)
+    remove(partition, 0)
+    partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
+    begun.metadata.leads = {}
+    for end in (30, 50):
+        with begun.agent(freshness=FRESHNESS) as agent:
+            agent.refresh()
+            care(agent, 4)
+        assert entries(begun) == []
+        written = begun.watermark()[1]
+        assert (written.next_offset, written.tails) == (end, ())
+        spoil(begun)
+    assert begun.stored(30) == records(30, 50)
+
+
 def test_what_is_sealed_is_not_named_again(begun: World) -> None:
     partition = begun.disk.partition()
     pack_once(begun, 50)
