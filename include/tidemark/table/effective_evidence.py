@@ -51,14 +51,15 @@ class Told(NamedTuple):
 
 
 class _Only(NamedTuple):
-    """A choice of rows by class, partition and offsets, and by (date, file) if ``wanted`` is given.
+    """A choice of rows by class, partition and offsets, by file, and by (date, file) if ``wanted`` is given.
 
-    Dates are ISO, and empty for rows without a date; rows without a file are not wanted then.
+    Dates are ISO, and empty for rows without a date. With ``files`` or ``wanted``, rows without a file are left out.
     """
 
     classes: tuple[str, ...] = ()
     partition: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
+    files: Collection[str] | None = None
     wanted: Callable[[str, str], bool] | None = None
 
     def of(self, evidence: pa.Table) -> pa.Table:
@@ -71,6 +72,8 @@ class _Only(NamedTuple):
         if self.offsets is not None:
             start, end = self.offsets
             masks += [pc.less(evidence["first"], end), pc.greater(evidence["next"], start)]
+        if self.files is not None:
+            masks.append(_is_named(evidence["file"], self.files.__contains__))
         chosen = evidence.filter(reduce(pc.and_, masks)) if masks else evidence
         return chosen.filter(_is_wanted(chosen, self.wanted)) if self.wanted is not None else chosen
 
@@ -125,11 +128,11 @@ class EffectiveEvidence:
 
     def landed_in(self, files: Collection[str]) -> Iterator[EvidenceRow]:
         """The effective rows of ``files`` of the table; without segments and hashes."""
-        return self._effective(_Only(classes=("landed",), wanted=lambda _, file: file in files))
+        return self._effective(_Only(classes=("landed",), files=files))
 
     def of_files(self, files: Collection[str]) -> Iterator[EvidenceRow]:
         """The effective rows of ``files`` of the table and of what was set aside, with all columns."""
-        return self._effective(_Only(classes=PARSED, wanted=lambda _, file: file in files), columns=None)
+        return self._effective(_Only(classes=PARSED, files=files), columns=None)
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""

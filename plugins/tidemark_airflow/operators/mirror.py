@@ -42,12 +42,11 @@ class MirrorOperator(BaseOperator):
             AirflowFailException: a catalog's connection in the topics file does not exist.
             AirflowException: a catalog did not answer, or refuses; the others are done.
         """
-        job = settings.spark_job(_JOB)
         arguments = ["--topics", str(settings.topics_file()), "--cluster", self.cluster]
         try:
             with job_connections(_JOB) as given:
                 environment = job_environment({**catalog_secrets(), **given})
-                subprocesses.run(_JOB, [settings.spark_python(), str(job), *arguments], environment)
+                subprocesses.run_job("without Spark", settings.spark_python(), _JOB, arguments, environment)
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
 

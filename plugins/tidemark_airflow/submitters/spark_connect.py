@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import shlex
 from collections.abc import Mapping
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -13,8 +11,6 @@ from tidemark_airflow import settings
 from tidemark_airflow.submitters import subprocesses
 from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
 from tidemark_airflow.submitters.environment import job_environment
-
-log = logging.getLogger(__name__)
 
 
 class SparkConnect(Submitter):
@@ -27,9 +23,8 @@ class SparkConnect(Submitter):
     @override
     def run(self, job: SparkJob, kept: KeptId) -> None:
         server = {"SPARK_REMOTE": SparkConnectHook(self._conn_id).get_connection_url()}
-        command = [settings.spark_python(), str(settings.spark_job(job.program)), *job.arguments]
-        log.info("Spark Connect: %s", shlex.join(command))
-        subprocesses.run(job.program, command, job_environment({**self._environment, **server}))
+        environment = job_environment({**self._environment, **server})
+        subprocesses.run_job("Spark Connect", settings.spark_python(), job.program, job.arguments, environment)
 
     @override
     def end(self) -> None:

@@ -5,8 +5,6 @@ Jobs that never start Spark run in the Python of Spark's environment instead, wi
 
 from __future__ import annotations
 
-import logging
-import shlex
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,8 +23,6 @@ _ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 WITHOUT_SPARK: Final = frozenset({"retain.py", "retain_packs.py", "vacuum.py"})
 """The jobs that only list and delete objects. Each takes one JVM less, for each topic and day."""
 
-log = logging.getLogger(__name__)
-
 
 class SparkSubmit(Submitter):
     """Spark's settings are the connection's; ``environment`` has further variables of the job."""
@@ -39,9 +35,8 @@ class SparkSubmit(Submitter):
     @override
     def run(self, job: SparkJob, kept: KeptId) -> None:
         if job.program in WITHOUT_SPARK and (python := settings.python_of_spark()) is not None:
-            command = [python, str(settings.spark_job(job.program)), *job.arguments]
-            log.info("without Spark: %s", shlex.join(command))
-            subprocesses.run(job.program, command, job_environment(self._environment))
+            environment = job_environment(self._environment)
+            subprocesses.run_job("without Spark", python, job.program, job.arguments, environment)
             return
         self._hook = SparkSubmitHook(
             conn_id=self._conn_id,

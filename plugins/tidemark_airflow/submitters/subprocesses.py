@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import subprocess
 import time
 from collections import deque
@@ -10,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 from airflow.sdk.exceptions import AirflowException
+
+from tidemark_airflow import settings
 
 GRACE_SECONDS = 3.0
 """Seconds for a process to end by itself: Airflow gives a killed task 5 seconds."""
@@ -45,6 +48,16 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> No
             raise
     if child.returncode:
         raise AirflowException(f"{name} ended with code {child.returncode}; its last lines:\n" + "\n".join(last))
+
+
+def run_job(how: str, python: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a ``program`` of ``spark/jobs`` in ``python``, with only ``environment``; ``how`` is said in the log.
+
+    Raises AirflowException as :func:`run`.
+    """
+    command = [python, str(settings.spark_job(program)), *arguments]
+    log.info("%s: %s", how, shlex.join(command))
+    run(program, command, environment)
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
