@@ -107,7 +107,7 @@ class Agent:
         """Upload until :meth:`stop`."""
         parts = self._parts
         self._go_on_by = self._runtime.monotonic() + _INDEX_LIMIT
-        for worker in (parts.poller.worker, parts.index.worker, parts.filler.worker):
+        for worker in (parts.poller.worker, parts.index.worker, *parts.fillers()):
             parts.health.watch(worker.name, worker)
         with parts.source.running(parts.accepts_topic) as replica:
             if replica is not None:
@@ -122,13 +122,16 @@ class Agent:
         parts.open_buckets()
         parts.packs.start()
         parts.filler.start()
+        if parts.tier_filler is not None:
+            parts.tier_filler.worker.start()
         while not parts.stopping.is_set():
             while self._requests:
                 self._requests.popleft()()
             self._turn()
         parts.notifier.stopping()
         parts.drain()
-        parts.filler.worker.join(parts.settings.drain.total_seconds())
+        for filler in parts.fillers():
+            filler.join(parts.settings.drain.total_seconds())
 
     def _turn(self) -> None:
         """Wait for the first event, and handle it."""

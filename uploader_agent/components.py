@@ -40,6 +40,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.repair.gaps import GapFiller
+from uploader_agent.repair.remote_tier import Connect, TierFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
@@ -51,6 +52,7 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.tuning import STANDARD, AgentTuning
 from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
+from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -82,12 +84,14 @@ class Components:
         traffic: StoreTraffic | None = None,
         source: LogSource | None = None,
         log_dirs: LogDirs | None = None,
+        tier: Connect | None = None,
         read_only: bool = False,
         runtime: Runtime = MACHINE,
         tuning: AgentTuning = STANDARD,
     ) -> None:
         """Put the components together. With ``read_only`` nothing writes to the store: only a survey is possible.
 
+        ``tier`` connects to the brokers that read what only Kafka's own remote tier has; without it nothing is fetched.
         Without an ``authority`` no leader epoch in the store ever counts as foreign. The default ``source`` is the
         broker's own disk, and the default ``log_dirs`` those of ``broker``, for ever.
         """
@@ -125,6 +129,7 @@ class Components:
             source=self.source,
             metrics=self.metrics,
             search_interval=tuning.scan_interval.total_seconds(),
+            begins_in_tier=self._fetches_remote_tier,
             runtime=runtime,
         )
         self.leadership = Leadership(
@@ -174,8 +179,30 @@ class Components:
             tuning.fill_interval,
             runtime,
         )
+        self.tier_filler = (
+            TierFiller(
+                connect=tier,
+                led=lambda: self.leadership.partitions,
+                wanted=self._fetches_remote_tier,
+                revisit=lambda tp: self.revisit(tp, 0.0),
+                resolve=incarnations.resolve,
+                broker=broker.node_id,
+                state_dir=settings.state_dir,
+                bandwidth=settings.fill.remote_tier_bandwidth,
+                segment=tuning.fetch_segment,
+                interval=tuning.fill_interval.total_seconds(),
+                metrics=self.metrics,
+                stopping=self.stopping,
+                runtime=runtime,
+            )
+            if tier is not None and not read_only
+            else None
+        )
         self.ticks = Ticks(self.leadership, self.poller, self.packs.pack, runtime)
         self._waits = Waits(self.leadership, runtime)
+
+    def _fetches_remote_tier(self) -> bool:
+        return self.tier_filler is not None and self.settings.fill.fetches_remote_tier
 
     def accepts_topic(self, topic: str) -> bool:
         """True if the settings choose this topic."""
@@ -196,6 +223,10 @@ class Components:
     def waits(self) -> list[Wait]:
         """The reasons for which partitions wait, longest wait first. For any thread."""
         return self._waits.look(self.settings.tail_after.total_seconds(), self.runtime.time())
+
+    def fillers(self) -> list[Worker]:
+        """The threads that fill gaps."""
+        return [filler.worker for filler in (self.filler, self.tier_filler) if filler is not None]
 
     def stop(self) -> None:
         """Start no new job, and end the loop soon. For any thread, and for signal handlers."""
@@ -221,6 +252,8 @@ class Components:
         self.ticks.reconsider()
         self.traffic.cap(settings.upload.bandwidth)
         self.hold.reconfigure(settings.hold)
+        if self.tier_filler is not None:
+            self.tier_filler.bandwidth.rate = settings.fill.remote_tier_bandwidth
         return changed
 
     def drain(self) -> None:
@@ -228,6 +261,8 @@ class Components:
         self.queue.close()
         self.poller.worker.stop()
         self.filler.worker.stop()
+        if self.tier_filler is not None:
+            self.tier_filler.stop()
         limit = self.settings.drain.total_seconds()
         if not self.queue.wait_idle(limit, running_only=True):
             logger.warning("drain_timed_out", limit=str(self.settings.drain))

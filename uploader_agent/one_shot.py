@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemark.errors import TidemarkError
+import structlog
+
+from tidemark.errors import BrokerError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.components import Components
 from uploader_agent.partitions.poller import Answer, LeadersAnswer
 from uploader_agent.scheduling.workers import PartitionJob, is_local
+
+logger = structlog.get_logger(__name__)
 
 _STALLS = 3
 """Tries of the same jobs before an upload ends without them."""
@@ -36,7 +40,7 @@ class OneShot:
             if tails:
                 self._seal_tails()
             planned = self._planned()
-            if not planned:
+            if not planned and not self._fetch_from_tier():
                 break
             stalls = stalls + 1 if planned == before else 0
             before = planned
@@ -45,6 +49,17 @@ class OneShot:
         if parts.settings.fill.enabled:
             parts.filler.turn(self._leadership.partitions)
         parts.drain()
+
+    def _fetch_from_tier(self) -> bool:
+        """Fetch a segment of each partition that only Kafka's own remote tier has; True if one was stored."""
+        parts = self._parts
+        if parts.tier_filler is None or not parts.settings.fill.fetches_remote_tier:
+            return False
+        try:
+            return parts.tier_filler.turn() > 0
+        except BrokerError as error:
+            logger.warning("remote_tier_not_fetched", error=str(error))
+            return False
 
     def survey(self) -> None:
         """Learn the state of every partition, and change nothing."""

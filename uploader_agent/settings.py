@@ -156,11 +156,22 @@ class HoldSettings(Settings):
 
 
 class FillSettings(Settings):
-    """Whether the agent looks for gaps of other leaders, and fills them from this broker's replicas."""
+    """Whether the agent looks for gaps of other leaders, and fills them from this broker's replicas.
+
+    ``remote_tier`` says what becomes of offsets that only Kafka's own remote tier has: they are fetched from the
+    leader, at most ``remote_tier_bandwidth`` bytes per second, or skipped.
+    """
 
     removed: ClassVar[Mapping[str, str]] = {"interval": "the agent looks for gaps once a minute"}
 
     enabled: bool = True
+    remote_tier: Literal["fetch", "skip"] = "fetch"
+    remote_tier_bandwidth: Size = Field(default=16 << 20, ge=1 << 16)
+
+    @property
+    def fetches_remote_tier(self) -> bool:
+        """True if what only the remote tier has is fetched."""
+        return self.enabled and self.remote_tier == "fetch"
 
 
 class HttpSettings(Settings):

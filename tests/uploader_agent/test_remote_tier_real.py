@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as At
+from kafka.record import MemoryRecords
 
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.store import LocalStore
 from uploader_agent.disk.log_dirs import find_segments
 
@@ -69,6 +71,15 @@ def consumed(cluster: KafkaCluster, topic: str, count: int) -> dict[int, bytes]:
     return found
 
 
+def values_in(log: bytes) -> dict[int, bytes]:
+    """The values of the records in the bytes of a log, by offset."""
+    values: dict[int, bytes] = {}
+    records = MemoryRecords(log)
+    while (batch := records.next_batch()) is not None:
+        values |= {record.offset: record.value for record in batch}
+    return values
+
+
 def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
     tiered: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -76,7 +87,7 @@ def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
     topic = "tiered"
     tiered.create_topic(topic, config=TIERED)
     load = Load(tiered, topic)
-    deployment = Deployment(tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False})
+    deployment = Deployment(tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False}, fill={"remote_tier": "skip"})
 
     def once() -> str:
         before = len(deployment.log.read_text()) if deployment.log.exists() else 0
@@ -115,3 +126,46 @@ def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
         ("deleted_before_upload", True),
         ("remote_tier", False),
     }
+
+
+def test_what_only_kafka_s_remote_tier_has_is_fetched_from_the_log_s_start_on(
+    tiered: KafkaCluster, tmp_path: Path
+) -> None:
+    """History from before the agent, and what left the disk while it was down: all of it is stored, byte for byte."""
+    topic = "fetched"
+    tiered.create_topic(topic, config=TIERED)
+    load = Load(tiered, topic)
+    store = LocalStore(tmp_path / "raw")
+    deployment = Deployment(tmp_path, tiered, store, "", topic, hold={"enabled": False}, fetch_segment=40_000)
+
+    def once() -> Watermark:
+        assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+        return deployment.watermark()[1]
+
+    load.send(200)
+    wait_until(lambda: first_on_disk(deployment) >= 100, what="segments to leave the disk", timeout=HUNG)
+    first = once()
+    assert (first.start_offset, first.remote_tier, first.gaps) == (0, (), ())
+    assert first.next_offset >= 100
+
+    load.send(800)
+    wait_until(lambda: first_on_disk(deployment) >= 900, what="segments to leave the disk", timeout=HUNG)
+    then = once()
+    assert (then.start_offset, then.gaps) == (0, ())
+    assert then.next_offset >= 900
+
+    def stored() -> bytes:
+        manifests = sorted(deployment.manifests(), key=lambda one: one.base_offset)
+        assert [one.next_offset for one in manifests[:-1]] == [one.base_offset for one in manifests[1:]]
+        names = [name for one in manifests for name in one.objects if name.endswith(".log")]
+        return b"".join(store.get(deployment.keys().file(name)).body for name in names)
+
+    fetched = [one for one in deployment.manifests() if one.origin == "fetch"]
+    assert len(fetched) > 2, "in segments of their own"
+    whole = consumed(tiered, topic, 1000)
+    assert whole == load.acknowledged[0]
+    assert values_in(stored()) == {offset: value for offset, value in whole.items() if offset < then.next_offset}
+    in_tier = sorted((tmp_path / "tier").rglob("*.log"), key=lambda path: path.name)
+    common = min(len(stored()), sum(path.stat().st_size for path in in_tier))
+    assert b"".join(path.read_bytes() for path in in_tier)[:common] == stored()[:common], "byte for byte"
+    assert common > 200_000

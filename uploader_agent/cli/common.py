@@ -6,10 +6,10 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -37,11 +37,15 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
 from uploader_agent.repair.adoption import partitions_here
+from uploader_agent.repair.remote_tier import Connect
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
 from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity, GuardedStore
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.tuning import STANDARD, AgentTuning
+
+if TYPE_CHECKING:
+    from uploader_agent.intake.brokers import BrokerConnections
 
 ConfigOption = Annotated[
     Path,
@@ -183,6 +187,7 @@ def built(
             traffic=traffic,
             source=source,
             log_dirs=followed,
+            tier=_tier_of(settings, current),
             read_only=read_only,
             tuning=tuning,
         )
@@ -237,6 +242,22 @@ def _connector(settings: AgentSettings, current: Callable[[], Broker]) -> Callab
         return connect(broker.node_id, broker.bootstrap, broker.security_protocol, options)
 
     return connected
+
+
+def _tier_of(settings: AgentSettings, current: Callable[[], Broker]) -> Connect | None:
+    """Connects to brokers for what only their remote tier has; None for a slot, which fetches all of its log."""
+    beside = settings.broker
+    if beside is None:
+        return None
+
+    def connect() -> AbstractContextManager[BrokerConnections]:
+        from uploader_agent.intake.brokers import BrokerConnections  # kafka-python is slow to import
+
+        broker = current()
+        client = {"security_protocol": broker.security_protocol, **beside.client}
+        return closing(BrokerConnections({**client, "bootstrap_servers": broker.bootstrap.split(",")}, FetchLimits()))
+
+    return connect
 
 
 def authority_of(settings: AgentSettings, broker: Broker, current: Callable[[], Broker]) -> Authority:

@@ -149,9 +149,10 @@ class PartitionSpool:
         self.end = offset
 
     @_says_where
-    def roll(self) -> None:
-        """End the last segment, if it has a batch."""
+    def roll(self, end: int | None = None) -> None:
+        """End the last segment, if it has a batch: behind that, or at ``end`` if the log has nothing in between."""
         if self.end is not None and self._last_size:
+            self.end = self.end if end is None else end
             self.begin(self.end)
 
     @_says_where

@@ -145,7 +145,10 @@ class Metrics:
             "remote_tier_offsets",
             "Offsets in gaps that only Kafka's own remote tier has; their partitions stand still.",
         )
-        self.filled = self._counter("filled_segments", "Segments uploaded from a replica to fill another leader's gap.")
+        self.filled = self._counter("filled_segments", "Segments uploaded from a replica, or fetched, to fill a gap.")
+        self.remote_tier_bytes = self._counter(
+            "remote_tier_bytes", "Bytes of batches that brokers read from Kafka's own remote tier to fill gaps."
+        )
 
         # surroundings
         self.scans = self._counter("scans", "Full looks at the log directories.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,7 +33,8 @@ class Context:
     """What all partitions of an agent share. Any thread may use it.
 
     ``cluster`` has the objects in the deployment's default store. While a partition has holes, the store is searched
-    every ``search_interval`` seconds.
+    every ``search_interval`` seconds. ``begins_in_tier`` is true if a partition begins in the store where its log does,
+    although only Kafka's own remote tier has that part: it is fetched then.
     """
 
     broker: int
@@ -45,6 +47,7 @@ class Context:
     source: LogSource
     metrics: Metrics
     search_interval: float
+    begins_in_tier: Callable[[], bool]
     runtime: Runtime
 
     def bucket_of(self, tp: TopicPartition) -> Endpoint:

@@ -61,6 +61,8 @@ class Standing:
     """True while it is not known whether the directory still has the log that is stored."""
     is_claimed: bool
     """True if ``offset.wm`` has this leader epoch, its lineage and this origin: nothing is sealed before that."""
+    awaits_start: bool
+    """True if nothing is written before the broker has said where the log begins."""
     is_in_doubt: bool
     """True if the directory lacks what is not known to be stored."""
     needs_survey: bool
@@ -86,7 +88,7 @@ def plan(
         return Plan([SURVEY])
     if standing.is_unchecked:
         return Plan([CHECK])
-    if local.offsets is None:
+    if local.offsets is None or standing.awaits_start:
         return Plan([])
     jobs: list[Job] = [*runs(local, stored, tail, quiet_before)]
     begins_again = bool(lacked.awaited)

@@ -207,6 +207,7 @@ class PartitionUploader:
             is_unchecked=self.unchecked,
             is_claimed=self._is_claim(log.watermark),
             is_in_doubt=self._in_doubt,
+            awaits_start=self.awaits_start,
             needs_survey=self._search.is_due(holes) or self._unwritten or self._in_doubt,
         )
 
@@ -251,6 +252,19 @@ class PartitionUploader:
             self._unwritten = True
             self.publish()
         return stored
+
+    def filled(self, stored: StoredManifest) -> None:
+        """Count a segment that was sealed from elsewhere than this directory. For any thread."""
+        self._remote.add(stored, self.lineage())
+        self._unwritten = True
+
+    @property
+    def awaits_start(self) -> bool:
+        """True if the first ``offset.wm`` waits for the broker to say where the log begins, which is below the disk."""
+        if self._remote.log.stored is not None or not self._context.begins_in_tier():
+            return False
+        offsets = self._local.log.offsets
+        return offsets is None or offsets.log_start_offset is None
 
     def learn(self) -> None:
         """Survey the partition, unless it is surveyed. Raises HistoriesPart if its log is not the stored one."""
@@ -403,7 +417,9 @@ class PartitionUploader:
 
         Nothing is written of a log that is suspected: what was adopted may be of another history.
         """
-        while self._unwritten and not self.suspected and self._writing.acquire(blocking=False):
+        while (
+            self._unwritten and not self.suspected and not self.awaits_start and self._writing.acquire(blocking=False)
+        ):
             try:
                 self._unwritten = False
                 self._write_watermark()
@@ -591,6 +607,7 @@ class PartitionUploader:
         if self._in_doubt:
             self._in_doubt = False
             self._reload(partition, lineage)
+        self._begin_in_tier()
         self._search_store(lineage)  # a gap stops readers, so what lies in the store or in packs is found before
         while True:
             # In each round anew: other workers add segments, and after a conflict another agent has written.
@@ -631,6 +648,14 @@ class PartitionUploader:
             named = Intervals.of((*new.gaps, *new.acknowledged_gaps))
             self._context.hold.recorded(self._tp, self._led.topic_id, named)
             return
+
+    def _begin_in_tier(self) -> None:
+        """Have a new partition begin where its log does, if Kafka's own remote tier has that part."""
+        log, offsets = self._remote.log, self._local.log.offsets
+        if log.stored is None and self._context.begins_in_tier() and offsets is not None and offsets.tier is not None:
+            start = offsets.log_start_offset
+            assert start is not None, "a broker that states its local start has stated the log's"
+            self._remote.begin_at(min(log.start, start))
 
     def _check_begun(self, lineage: Lineage, *, has_epochs: bool = False) -> None:
         """Raise SegmentChanged if the log has not begun this leader epoch, and Fenced if it follows a later leader.

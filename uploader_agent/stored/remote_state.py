@@ -54,6 +54,12 @@ class RemoteState:
                 gaps_found=self._log.gaps_found,
             )
 
+    def begin_at(self, start: int) -> None:
+        """Have the partition begin at ``start`` as long as no ``offset.wm`` says where it does."""
+        with self._lock:
+            if not self._log.agreed:
+                self._log = replace(self._log, start=start)
+
     def reload(self, log: StoredLog) -> None:
         """Adopt ``log``, read again since another agent wrote ``offset.wm``. Keep the segments that it lacks.
 
