@@ -29,6 +29,7 @@ from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher, Watcher
+from uploader_agent.repair.remote_tier import Connect
 from uploader_agent.settings import AgentSettings
 
 CLUSTER = "test-cluster"
@@ -256,6 +257,8 @@ class World:
         self.endpoint = Endpoint(self.store.url)
         self.control = ControlKeys("", CLUSTER)
         self.begins_epochs = True
+        self.tier: Connect | None = None
+        """Connects to the brokers for what only their remote tier has."""
         self.broker = Broker(1, CLUSTER, self.disk.log_dirs, "127.0.0.1:1", "PLAINTEXT", "kraft")
 
     def another(self, broker: int, **metadata: Any) -> World:
@@ -292,6 +295,7 @@ class World:
                 Components(
                     *surroundings,
                     authority=self.authority,
+                    tier=self.tier,
                     read_only=read_only,
                     tuning=tuned({**QUICK, **tuning}),
                 )

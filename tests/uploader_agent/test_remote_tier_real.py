@@ -87,7 +87,9 @@ def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
     topic = "tiered"
     tiered.create_topic(topic, config=TIERED)
     load = Load(tiered, topic)
-    deployment = Deployment(tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False}, fill={"remote_tier": "skip"})
+    deployment = Deployment(
+        tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False}, fill={"remote_tier": "skip"}
+    )
 
     def once() -> str:
         before = len(deployment.log.read_text()) if deployment.log.exists() else 0

@@ -26,6 +26,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.objects import StoredManifest
 from tidemark.storage import PartitionStore
+from uploader_agent.broker.admin import UNKNOWN_POLICY, Cleanup
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.intake.fetching import Cluster
 from uploader_agent.intake.follower import PartitionFollower
@@ -40,6 +41,7 @@ from uploader_agent.scheduling.throttle import Bandwidth
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.validation import cleanup_of
 from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
@@ -195,7 +197,7 @@ class TierFiller:
         self, led: LedPartition, partition: PartitionStore, topic_id: str, spool: PartitionSpool, gap: Interval
     ) -> int:
         """Seal what ``spool`` has of ``gap``; return the number of segments."""
-        local, end = led.local.log, spool.end
+        end = spool.end
         assert spool.start is not None
         assert end is not None
         # The first batch may begin below the log's start, and belongs to the segment as a whole.
@@ -203,7 +205,7 @@ class TierFiller:
         route = UploadRoute(led.tp, topic_id, spool.folder, partition, self._broker, origin="fetch")
         replica = Replica(route, self._sleep)
         works = overlapping(replica.segments(), Intervals([fetched]), end)
-        surroundings = replace(around(partition, gap), cleanup=local.cleanup)
+        surroundings = replace(around(partition, gap), cleanup=_cleanup(led, spool, fetched))
         count = 0
         for work, outcome in bring_all(replica, works, surroundings, end):
             if isinstance(outcome, TidemarkError):
@@ -230,11 +232,21 @@ def _gap(partition: LedPartition) -> Interval | None:
     return next(gaps, None) if stored.agreed is not None else None
 
 
+def _cleanup(led: LedPartition, spool: PartitionSpool, fetched: Interval) -> Cleanup:
+    """The clean-up that the ``fetched`` offsets were under.
+
+    Kafka tiers no topic that is compacted, but one that was. Then this broker's cleaner may have noted it. Offsets that
+    the leader leaves out at the end without such a note were removed by an unknown clean-up.
+    """
+    known = cleanup_of(led.folder.parent, led.tp, fetched.start, led.local.log.cleanup)
+    whole = known.may_compact or spool.data_end == fetched.end
+    return known if whole else known._replace(policy=UNKNOWN_POLICY)
+
+
 def _end(spool: PartitionSpool, gap: Interval) -> None:
     """End what was fetched: at the end of ``gap`` if that was reached, and else below its last batch.
 
-    The offsets between two batches are no part of the log: compaction has removed what was there. So a segment reaches
-    up to the batch that follows it, and if the fetch stopped within the gap, that batch begins the next segment.
+    Compaction may have left no batch behind that one. The next segment has it, and so is not empty.
     """
     assert spool.end is not None
     assert spool.last is not None
@@ -246,8 +258,7 @@ def _end(spool: PartitionSpool, gap: Interval) -> None:
             rule = "compaction has removed all batches from there on; acknowledge that gap to go on without them"
             raise NotFetched(f"{spool.folder.name}: the log has nothing in [{gap.start}, {gap.end}): {rule}")
         spool.roll(gap.end)
-    elif spool.start is not None and last.base_offset > spool.start:
-        spool.follow(spool.lineage, last.base_offset)
-        spool.roll(last.base_offset)
     else:
+        if spool.start is not None and last.base_offset > spool.start:
+            spool.follow(spool.lineage, last.base_offset)
         spool.roll()

@@ -24,7 +24,14 @@ SEGMENTS = (LocalSegment(0, 100, 10, 5.0), LocalSegment(100, 200, 10, 6.0), Loca
 LOCAL = LocalLog(SEGMENTS, Offsets(250, log_start_offset=0), disk_start=0, observed_start=0)
 STORED = StoredLog(1, surveyed=True, incarnation=0, below=Intervals([(0, 100)]))
 INDEXED = StoredLog(1, incarnation=0, below=Intervals([(0, 200)]), trusted_next=200)
-STANDING = Standing(is_parted=False, is_unchecked=False, is_claimed=True, is_in_doubt=False, needs_survey=False)
+STANDING = Standing(
+    is_parted=False,
+    is_unchecked=False,
+    is_claimed=True,
+    awaits_start=False,
+    is_in_doubt=False,
+    needs_survey=False,
+)
 
 ROTATED = SealRun(100, 200, 100, 200)
 ACTIVE = SealRun(200, 250, 200, None)
@@ -60,6 +67,7 @@ CASES = [
     ),
     Case("a log that may be another one", [CHECK], standing=replace(STANDING, is_unchecked=True, is_claimed=False)),
     Case("a broker that has not answered", [], replace(LOCAL, offsets=None)),
+    Case("a first offset.wm that waits for the log's start", [], standing=replace(STANDING, awaits_start=True)),
     Case("a former index that has all", [], stored=INDEXED),
     Case("a former index, and something new", [SURVEY], stored=INDEXED, quiet_before=9.0),
     Case("a former index, and a late write", [SURVEY], stored=INDEXED, standing=replace(STANDING, is_in_doubt=True)),
