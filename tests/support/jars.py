@@ -77,7 +77,8 @@ JAR_SETS = {
     "kafka-4.3.1": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:4.3.1",)),
     "kafka-3.9.2": JarSet(direct=("org.slf4j:slf4j-simple:1.7.36",), transitive=("org.apache.kafka:kafka_2.13:3.9.2",)),
     # A remote tier in a directory, as Kafka's own tests have it: a broker loads it beside its own jars.
-    "kafka-local-tier": JarSet(direct=("org.apache.kafka:kafka-storage:4.3.1:test",)),
+    "kafka-local-tier-4.3.1": JarSet(direct=("org.apache.kafka:kafka-storage:4.3.1:test",)),
+    "kafka-local-tier-3.9.2": JarSet(direct=("org.apache.kafka:kafka-storage:3.9.2:test",)),
     # A second reference for the parser of Protobuf: tests.support.protobuf_java.
     "protobuf-java": JarSet(direct=("com.google.protobuf:protobuf-java:4.33.0",)),
     # s3a:// for Spark 4.2.0, whose Hadoop is 3.5.0; modules of the SDK instead of its 690 MB bundle, and none of

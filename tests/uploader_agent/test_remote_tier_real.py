@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as At
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.record import MemoryRecords
 
 from tests.support.jars import fetch
 from tests.support.kafka import KafkaCluster
+from tests.support.kafka_broker import KafkaVersion
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
+from tidemark import TieredConsumer
 from tidemark.formats.raw.watermark import Watermark
+from tidemark.storage import Storage
 from tidemark.store import LocalStore
 from uploader_agent.disk.log_dirs import find_segments
 
 TIERED: Mapping[str, str] = {
-    **SMALL["4.3.1"],
     "remote.storage.enable": "true",
     "local.retention.ms": "1000",
     "retention.ms": "-1",
@@ -29,10 +36,14 @@ TIERED: Mapping[str, str] = {
 }
 
 
-@pytest.fixture
-def tiered(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
+VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
+
+
+@pytest.fixture(params=VERSIONS)
+def tiered(starts_kafka: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """A broker of its own with a remote tier in a directory: only a broker's own settings switch the tier on."""
-    [jar] = fetch("kafka-local-tier").glob("*-test.jar")
+    version: KafkaVersion = request.param
+    [jar] = fetch(f"kafka-local-tier-{version}").glob("*-test.jar")
     common = {
         "log.retention.check.interval.ms": "500",
         "remote.log.storage.system.enable": "true",
@@ -44,8 +55,13 @@ def tiered(starts_kafka: None, tmp_path: Path) -> Iterator[KafkaCluster]:
         "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
         "rsm.config.dir": str(tmp_path / "tier"),
     }
-    with KafkaCluster(tmp_path / "kafka", common=common) as cluster:
+    with KafkaCluster(tmp_path / "kafka", version=version, common=common) as cluster:
         yield cluster
+
+
+def settings_of(cluster: KafkaCluster, **others: str) -> dict[str, str]:
+    """Settings of a topic with small segments that soon leave the disk."""
+    return {**SMALL[cluster.version], **TIERED, **others}
 
 
 def first_on_disk(deployment: Deployment) -> int:
@@ -85,7 +101,7 @@ def test_what_left_the_disk_for_kafka_s_remote_tier_is_told_and_not_called_lost(
 ) -> None:
     """History from before the agent, and what left the disk while it was down; then the remote tier's retention."""
     topic = "tiered"
-    tiered.create_topic(topic, config=TIERED)
+    tiered.create_topic(topic, config=settings_of(tiered))
     load = Load(tiered, topic)
     deployment = Deployment(
         tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False}, fill={"remote_tier": "skip"}
@@ -135,7 +151,7 @@ def test_what_only_kafka_s_remote_tier_has_is_fetched_from_the_log_s_start_on(
 ) -> None:
     """History from before the agent, and what left the disk while it was down: all of it is stored, byte for byte."""
     topic = "fetched"
-    tiered.create_topic(topic, config=TIERED)
+    tiered.create_topic(topic, config=settings_of(tiered))
     load = Load(tiered, topic)
     store = LocalStore(tmp_path / "raw")
     deployment = Deployment(tmp_path, tiered, store, "", topic, hold={"enabled": False}, fetch_segment=40_000)
@@ -171,3 +187,100 @@ def test_what_only_kafka_s_remote_tier_has_is_fetched_from_the_log_s_start_on(
     common = min(len(stored()), sum(path.stat().st_size for path in in_tier))
     assert b"".join(path.read_bytes() for path in in_tier)[:common] == stored()[:common], "byte for byte"
     assert common > 200_000
+
+
+def transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Transactions of some records each, of which every second is aborted."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "bank", "linger.ms": 1})
+    producer.init_transactions(30)
+    for number in range(count):
+        producer.begin_transaction()
+        for _ in range(20):
+            producer.produce(topic, os.urandom(300), key=f"{number}")
+        producer.flush(30)
+        if number % 2:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def set_topic(cluster: KafkaCluster, topic: str, **settings: str) -> None:
+    change = {name.replace("_", "."): ("SET", value) for name, value in settings.items()}
+    with cluster.admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs=change)])
+
+
+def read(consumer: Any, topic: str, start: int, end: int) -> list[tuple[int, bytes | None, bytes | None]]:
+    """What a consumer of either kind gets of ``[start, end)``."""
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    consumer.assign([At(topic, 0)])
+    consumer.seek(At(topic, 0), start)
+
+    def at_the_end() -> bool:
+        for records in consumer.poll(timeout_ms=500).values():
+            found.extend((record.offset, record.key, record.value) for record in records if record.offset < end)
+        return bool(consumer.position(At(topic, 0)) >= end)
+
+    wait_until(at_the_end, what=f"the records of {topic} below {end}", timeout=HUNG)
+    return found
+
+
+def test_all_that_a_log_goes_through_before_it_is_fetched(tiered: KafkaCluster, tmp_path: Path) -> None:
+    """Compaction before the tier is switched on, transactions, restarts between segments, a log start within a batch.
+
+    Each consumer of the store alone sees what a plain one of Kafka sees, committed and uncommitted.
+    """
+    topic, store = "history", LocalStore(tmp_path / "raw")
+    compacts = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"}
+    tiered.create_topic(topic, config={**SMALL[tiered.version], **compacts, "file.delete.delay.ms": "100"})
+    load = Load(tiered, topic)
+    producer = Producer({"bootstrap.servers": tiered.bootstrap, "linger.ms": 1, "batch.num.messages": 7})
+    for number in range(600):
+        producer.produce(topic, os.urandom(200), key=f"{number % 40}")
+    assert producer.flush(30) == 0
+    deployment = Deployment(tmp_path, tiered, store, "", topic, hold={"enabled": False}, fetch_segment=30_000)
+    wait_until(
+        lambda: len(consumed_offsets(tiered, topic)) < 450, what="the cleaner to have removed records", timeout=HUNG
+    )
+    set_topic(tiered, topic, cleanup_policy="delete")
+    set_topic(tiered, topic, remote_storage_enable="true", local_retention_ms="1000", retention_ms="-1")
+    for _ in range(2):
+        transactions(tiered, topic, 8)
+        load.send(150)
+        tiered.brokers[0].restart()
+        tiered.brokers[0].wait_ready()
+    load.send(150)
+    wait_until(lambda: first_on_disk(deployment) >= 1200, what="segments to leave the disk", timeout=HUNG)
+    before = consumed_offsets(tiered, topic)
+    within = next(offset for offset in before if offset > 100) + 3
+    with tiered.admin() as admin:
+        admin.delete_records({At(topic, 0): within})
+    assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+    watermark = deployment.watermark()[1]
+    assert (watermark.start_offset, watermark.gaps) == (within, ())
+    end = watermark.next_offset
+    assert end >= 1200
+    assert "fetch" in {one.origin for one in deployment.manifests()}
+    epochs = {epoch for one in deployment.manifests() for epoch, _ in one.lineage}
+    assert len(epochs) >= 3, "epochs from before the restarts"
+    for isolation in ("read_uncommitted", "read_committed"):
+        plain = KafkaConsumer(bootstrap_servers=tiered.bootstrap, isolation_level=isolation)
+        storage = Storage.at(store.url, tiered.cluster_id)
+        with (
+            closing(plain),
+            TieredConsumer(
+                bootstrap_servers=tiered.bootstrap, mode="REMOTE_ONLY", storage=storage, isolation_level=isolation
+            ) as ours,
+        ):
+            expected = read(plain, topic, within, end)
+            assert read(ours, topic, within, end) == expected, isolation
+            assert len(expected) > 500
+
+
+def consumed_offsets(cluster: KafkaCluster, topic: str) -> list[int]:
+    """The offsets that a plain consumer gets, to the end of the log as it is now."""
+    plain = KafkaConsumer(bootstrap_servers=cluster.bootstrap)
+    with closing(plain):
+        at = At(topic, 0)
+        start, end = plain.beginning_offsets([at])[at], plain.end_offsets([at])[at]
+        return [offset for offset, _, _ in read(plain, topic, start, end)]
