@@ -55,7 +55,7 @@ FLOORS = {
         "repair",
         "partitions",
         "scheduling verify watermark_index",
-        "packing",
+        "packing remote_tier",
         "components",
         "one_shot",
         "agent",

@@ -39,8 +39,8 @@ from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
+from uploader_agent.remote_tier import Connect, TierFiller
 from uploader_agent.repair.gaps import GapFiller
-from uploader_agent.repair.remote_tier import Connect, TierFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic

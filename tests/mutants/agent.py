@@ -21,6 +21,7 @@ _PACKER: Final = "tests.uploader_agent.packs.test_packer"
 _PARTS: Final = "tests.uploader_agent.packs.test_parts"
 _REMOTE_TIER: Final = "tests.uploader_agent.repair.test_remote_tier"
 _SEALING: Final = "tests.uploader_agent.upload.test_sealing"
+_TIER_FILLER: Final = "tests.uploader_agent.test_remote_tier"
 _STORED: Final = "tests.uploader_agent.stored.test_stored_log"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
 
@@ -295,6 +296,34 @@ AGENT: Final = (
         "(evidence.deleted if gap.in_remote_tier else Intervals())",
         "Intervals()",
         (f"{_REMOTE_TIER}::test_what_is_there_stays_there_until_the_log_start_has_passed_it",),
+    ),
+    Mutant(
+        "a partition begins in the store where its log does, if the remote tier has that",
+        "uploader_agent/partitions/partition_uploader.py",
+        "self._remote.begin_at(min(log.start, start))",
+        "self._remote.begin_at(log.start)",
+        (f"{_TIER_FILLER}::test_a_partition_begins_where_its_log_does",),
+    ),
+    Mutant(
+        "the first offset.wm waits for the log's start",
+        "uploader_agent/partitions/partition_uploader.py",
+        "return offsets is None or offsets.log_start_offset is None",
+        "return False",
+        (f"{_TIER_FILLER}::test_nothing_is_written_before_the_broker_has_said_where_the_log_begins",),
+    ),
+    Mutant(
+        "what is fetched from the remote tier ends where the gap does",
+        "uploader_agent/remote_tier.py",
+        "spool.follow(spool.lineage, gap.end)",
+        "pass",
+        (f"{_TIER_FILLER}::test_random_logs",),
+    ),
+    Mutant(
+        "a segment from the remote tier begins with the transactions that are open there",
+        "uploader_agent/remote_tier.py",
+        "StoredEnd(gap.start, opened=transactions_open_at(partition, gap.start, lineage) or ())",
+        "StoredEnd(gap.start)",
+        (f"{_TIER_FILLER}::test_a_partition_begins_where_its_log_does",),
     ),
     Mutant(
         "before the claim no gap is recorded, since the former leader may have packed it",

@@ -29,7 +29,7 @@ from uploader_agent.broker.authority import Authority, NoAuthority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher, Watcher
-from uploader_agent.repair.remote_tier import Connect
+from uploader_agent.remote_tier import Connect
 from uploader_agent.settings import AgentSettings
 
 CLUSTER = "test-cluster"

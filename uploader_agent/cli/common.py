@@ -36,8 +36,8 @@ from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
 from uploader_agent.one_shot import OneShot
+from uploader_agent.remote_tier import Connect
 from uploader_agent.repair.adoption import partitions_here
-from uploader_agent.repair.remote_tier import Connect
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.settings import PROTOCOLS, AgentSettings, BrokerSettings, FetchSettings
 from uploader_agent.stored.cluster_name import ClusterName, DiskIdentity, GuardedStore

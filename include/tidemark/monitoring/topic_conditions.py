@@ -120,10 +120,11 @@ def remote_tier(health: TopicHealth) -> Iterator[Condition]:
         f"remote tier before the agent had stored them; the first are {gap.start} to {gap.end - 1} of partition "
         f"{part.partition}. Nothing is lost: consumers get them from Kafka. The partition waits there, and the others "
         "continue",
-        likely="the agent was down, or did not reach the store, for longer than local.retention.ms or "
-        "local.retention.bytes allow",
-        mend="raise the topic's local.retention.ms above the longest time for which an agent may be away; what another "
-        "broker's disk still has, its agent fills in",
+        likely="the topic is older than the agent, or the agent was down, or did not reach the store, for longer than "
+        "local.retention.ms or local.retention.bytes allow",
+        mend="the agent fetches them from the broker; its log says in remote_tier_not_fetched if it cannot: its user "
+        "needs READ on the topic, and fill.remote_tier is to be fetch; raise the topic's local.retention.ms above the "
+        "longest time for which an agent may be away",
         fact=f"{count} {gap.start}",
     )
 

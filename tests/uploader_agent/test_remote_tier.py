@@ -17,8 +17,8 @@ from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, TransactionTracker, parse_txn_index, scan_batches
+from uploader_agent import remote_tier
 from uploader_agent.broker.admin import KafkaTier, Led
-from uploader_agent.repair import remote_tier
 
 SEGMENT = 700
 """Bytes of a fetched segment: some batches."""
