@@ -237,7 +237,7 @@ def test_it_is_not_fetched_if_the_settings_say_so(log: TieredLog) -> None:
 def test_nothing_is_written_before_the_broker_has_said_where_the_log_begins(log: TieredLog) -> None:
     """Else the partition would begin on the disk for good."""
     filled(log).write_disk()
-    offsets, log.world.metadata.offsets = log.world.metadata.offsets, lambda _led: {}  # type: ignore[method-assign]
+    offsets, log.world.metadata.offsets = log.world.metadata.offsets, lambda _led: {}  # type: ignore[assignment,method-assign]
     log.world.once(fetch_segment=SEGMENT, hold={"enabled": False})
     assert not log.world.names(T)
     log.world.metadata.offsets = offsets  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,8 @@ from confluent_kafka import Producer
 from kafka import KafkaConsumer
 from kafka import TopicPartition as At
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.net.manager import KafkaConnectionManager
+from kafka.protocol.consumer import FetchRequest
 from kafka.record import MemoryRecords
 
 from tests.support.jars import fetch
@@ -22,7 +25,8 @@ from tests.support.kafka_broker import KafkaVersion
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
-from tidemark import TieredConsumer
+from tidemark import Mode, TieredConsumer
+from tidemark.errors import NotFound, StoreError
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.storage import Storage
 from tidemark.store import LocalStore
@@ -187,6 +191,95 @@ def test_what_only_kafka_s_remote_tier_has_is_fetched_from_the_log_s_start_on(
     common = min(len(stored()), sum(path.stat().st_size for path in in_tier))
     assert b"".join(path.read_bytes() for path in in_tier)[:common] == stored()[:common], "byte for byte"
     assert common > 200_000
+
+
+def test_brokers_are_not_asked_for_what_has_left_their_disks_if_it_is_stored(
+    tiered: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka would read it back from its remote tier; a consumer that prefers Kafka reads it from our store as well."""
+    topic, store = "preferred", LocalStore(tmp_path / "raw")
+    tiered.create_topic(topic, config=settings_of(tiered))
+    load = Load(tiered, topic)
+    deployment = Deployment(tmp_path, tiered, store, "", topic, hold={"enabled": False})
+    load.send(400)
+    wait_until(lambda: first_on_disk(deployment) >= 300, what="segments to leave the disk", timeout=HUNG)
+    assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+    on_disk = first_on_disk(deployment)
+    load.send(20)
+    expected = [(offset, None, value) for offset, value in load.acknowledged[0].items()]
+    sent = count_fetches(monkeypatch)
+    for mode in (Mode.KAFKA_PREFERRED, Mode.REMOTE_PREFERRED):
+        sent.clear()
+        storage = Storage.at(store.url, tiered.cluster_id)
+        with TieredConsumer(bootstrap_servers=tiered.bootstrap, mode=mode, storage=storage) as ours:
+            assert read(ours, topic, 0, on_disk // 2) == expected[: on_disk // 2]
+            assert not sent, f"{mode}: the broker was asked"
+            assert read(ours, topic, on_disk // 2, 420) == expected[on_disk // 2 :]
+            assert sent, "the newest ones"
+    sent.clear()
+    with TieredConsumer(bootstrap_servers=tiered.bootstrap, mode=Mode.KAFKA_ONLY) as plain:
+        assert read(plain, topic, 0, on_disk // 2) == expected[: on_disk // 2]
+        assert sent
+
+
+def test_a_running_agent_holds_what_it_could_not_store_and_fetches_what_it_never_saw(
+    tiered: KafkaCluster, tmp_path: Path
+) -> None:
+    """The hold delays neither Kafka's tiering nor its local retention, and what it kept is not fetched as well."""
+    topic, raw = "live", tmp_path / "raw"
+    tiered.create_topic(topic, config=settings_of(tiered))
+    load = Load(tiered, topic)
+    deployment = Deployment(
+        tmp_path, tiered, LocalStore(raw), "", topic, fill_interval="1s", scan_interval="1s", metadata_interval="1s"
+    )
+    first = deployment.start("run", {})
+    try:
+        load.send(100)
+        wait_until(lambda: stored_to(deployment) >= 50, what="the first segments", timeout=HUNG)
+        raw.rename(tmp_path / "away")
+        raw.write_text("no store")
+        load.send(400)
+        wait_until(lambda: first_on_disk(deployment) >= 400, what="Kafka to remove held segments", timeout=HUNG)
+        raw.unlink()
+        (tmp_path / "away").rename(raw)
+        wait_until(lambda: stored_to(deployment) >= 400, what="what was held", timeout=HUNG)
+        assert {one.origin for one in deployment.manifests()} == {"disk"}
+    finally:
+        first.kill()
+        first.wait()
+    load.send(400)
+    wait_until(lambda: first_on_disk(deployment) >= 800, what="segments to leave the disk", timeout=HUNG)
+    second = deployment.start("run", {})
+    try:
+        wait_until(lambda: stored_to(deployment) >= 800, what="what was fetched", timeout=HUNG)
+    finally:
+        second.terminate()
+        assert second.wait(HUNG) == 0
+    assert {one.origin for one in deployment.manifests()} == {"disk", "fetch"}
+    assert deployment.watermark()[1].gaps == ()
+    in_tier = Counter(path.name[:20] for path in (tmp_path / "tier").rglob("*.log") if f"{topic}-0" in str(path))
+    assert set(in_tier.values()) == {1}, "Kafka has copied a segment twice"
+
+
+def stored_to(deployment: Deployment) -> int:
+    """The end of what ``offset.wm`` states, 0 without one."""
+    try:
+        return deployment.watermark()[1].next_offset
+    except (NotFound, StoreError):
+        return 0
+
+
+def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The requests for batches that kafka-python sends to brokers from now on."""
+    sent, send = list[object](), KafkaConnectionManager.send
+
+    def counted(manager: KafkaConnectionManager, request: object, *args: object, **options: object) -> Any:
+        if isinstance(request, FetchRequest):
+            sent.append(request)
+        return send(manager, request, *args, **options)
+
+    monkeypatch.setattr(KafkaConnectionManager, "send", counted)
+    return sent
 
 
 def transactions(cluster: KafkaCluster, topic: str, count: int) -> None:

@@ -15,7 +15,7 @@ from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.future import Future
-from kafka.protocol.consumer import OffsetSpec
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
 from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
 from typing_extensions import override
@@ -23,7 +23,7 @@ from typing_extensions import override
 from tidemark.consumer.fetcher import TieredFetcher, Wakeup, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
 from tidemark.consumer.offset_reset import Found, Queries, Times
-from tidemark.consumer.tier_metadata import Brokers, Scouts
+from tidemark.consumer.tier_metadata import Brokers, LogRange, Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
 from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 
 METRICS_GROUP: Final = "tidemark-consumer"
 _REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
+
+_LOCAL_STARTS: Final = 8
+"""The first version of ListOffsets that asks for the start of the disk."""
 
 _JOIN_SLICE_MS: Final = 50
 _PREPARE_SLICE_MS: Final = 1000
@@ -494,10 +497,22 @@ class AskBrokers(Brokers):
         return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
     @override
-    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LogRange]:
         starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
         ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
-        return {tp: (starts[tp].offset, ends[tp].offset) for tp in partitions if tp in starts and tp in ends}
+        on_disk = starts
+        if self._know_remote_tiers():
+            on_disk = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST_LOCAL), self._timeout_ms)
+        known = starts.keys() & ends.keys() & on_disk.keys()
+        return {tp: LogRange(starts[tp].offset, ends[tp].offset, on_disk[tp].offset) for tp in known}
+
+    def _know_remote_tiers(self) -> bool:
+        """True if the brokers tell where their disks begin: ListOffsets 8, of Kafka 3.6."""
+        versions = self._manager.broker_version_data
+        try:
+            return versions is not None and versions.api_version(ListOffsetsRequest) >= _LOCAL_STARTS
+        except kafka_errors.IncompatibleBrokerVersion:
+            return False
 
     def topic_id(self, topic: str) -> str | None:
         """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""

@@ -27,7 +27,7 @@ class Mode(StrEnum):
     """Remote storage wherever it has the offset, the brokers for offsets that it lacks (the tail) or cannot read."""
 
     KAFKA_PREFERRED = "KAFKA_PREFERRED"
-    """The brokers wherever they have the offset, remote storage for offsets that their retention has removed."""
+    """The brokers wherever their disks have the offset, remote storage for what has left them if it has that."""
 
     @classmethod
     def _missing_(cls, value: object) -> Mode | None:

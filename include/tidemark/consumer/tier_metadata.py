@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kafka.errors import KafkaError
 
@@ -40,11 +40,26 @@ class Catalogue(Protocol):
         ...
 
 
+class LogRange(NamedTuple):
+    """The offsets ``[start, end)`` of a log; at read_committed the end is the last stable offset.
+
+    From ``disk_start`` on they are on the broker's disk. Those below only Kafka's own remote tier has (KIP-405), and
+    the broker reads them back from its store.
+    """
+
+    start: int
+    end: int
+    disk_start: int
+
+
+_UNASKED: Final = LogRange(0, 0, 0)
+
+
 class Brokers(Protocol):
     """The queries to the brokers. Each call waits for them."""
 
-    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Log start and end (at read_committed the last stable offset) of each partition."""
+    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """The log of each partition."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
@@ -64,8 +79,7 @@ class Sight:
     log_end: tuple[int, datetime] | None = None
     """The log end that an agent saw last, and when, from the last look with ``log_end``."""
     error: Exception | None = None
-    kafka_start: int = 0
-    kafka_end: int = 0
+    kafka: LogRange = _UNASKED
     kafka_at: float = _NEVER
     asking: set[str] = field(default_factory=set)
 
@@ -182,7 +196,7 @@ class Scouts:
             wanted = {tp: self._sights[tp] for tp in self._for_brokers}
             self._for_brokers.clear()
         began = time.monotonic()
-        ranges: dict[TopicPartition, tuple[int, int]] = {}
+        ranges: dict[TopicPartition, LogRange] = {}
         try:
             if wanted:
                 ranges = self._brokers.log_range(list(wanted))
@@ -193,5 +207,4 @@ class Scouts:
                 for tp, sight in wanted.items():
                     sight.asking.discard("kafka")
                     if tp in ranges:
-                        sight.kafka_start, sight.kafka_end = ranges[tp]
-                        sight.kafka_at = began
+                        sight.kafka, sight.kafka_at = ranges[tp], began

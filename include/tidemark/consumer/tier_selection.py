@@ -23,13 +23,13 @@ from tidemark.retry import Backoff
 log = logging.getLogger(__name__)
 
 KAFKA_START_SECONDS: Final = 2.0
-"""Interval of asking the brokers whether their log reaches down to a position that is read remotely."""
+"""Interval of asking the brokers whether their disks reach down to a position that is read remotely."""
 
 _AGAIN_SECONDS: Final = 0.5
 """Interval of repeating a query whose answer decided nothing."""
 
 FIRST_LOOK_SECONDS: Final = 5.0
-"""Time for which Kafka is left unread for a catalogue that does not answer, if remote storage is preferred."""
+"""Time for which Kafka is left unread for a catalogue, or for brokers, that do not say who has the position."""
 
 LONGEST_REST_SECONDS: Final = 60.0
 """Longest rest of storage whose bytes cannot be read: it is ``refresh_seconds`` at first, and doubles up to this."""
@@ -161,7 +161,11 @@ class TierSelector:
         sight = self._sight(tp, place)
         place = self.of(tp)
         if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier is None and place.judging is None:
-            place.on("kafka")
+            on_disk = self._is_on_disk(tp, place, sight)
+            if on_disk is None:
+                return place
+            if on_disk:
+                place.on("kafka")
         if place.tier != "kafka" or self._rules.mode is Mode.REMOTE_PREFERRED:
             self._decide(tp, place, sight, epoch)
         return place
@@ -178,6 +182,15 @@ class TierSelector:
         since = time.monotonic() - sight.looked_at
         again = min(self._rules.refresh_seconds, _AGAIN_SECONDS if place.tier is None else float("inf"))
         return max(again - since, _AGAIN_SECONDS if sight.asking else 0.01)  # an answer wakes the caller
+
+    def _is_on_disk(self, tp: TopicPartition, place: Placement, sight: Sight) -> bool | None:
+        """True if brokers have the position on their disks, or do not say for too long; None while they are asked."""
+        assert self._scouts is not None
+        now = time.monotonic()
+        if now - sight.kafka_at < 2 * KAFKA_START_SECONDS:
+            return place.position >= sight.kafka.disk_start
+        self._scouts.ask_brokers([tp])
+        return True if now - place.since >= FIRST_LOOK_SECONDS else None
 
     def _sight(self, tp: TopicPartition, place: Placement) -> Sight:
         assert self._scouts is not None
@@ -281,7 +294,7 @@ class TierSelector:
         assert self._scouts is not None
         if self._rules.mode is Mode.KAFKA_PREFERRED and place.tier == "remote":
             age = now - sight.kafka_at
-            if age < 2 * KAFKA_START_SECONDS and place.position >= sight.kafka_start:
+            if age < 2 * KAFKA_START_SECONDS and place.position >= sight.kafka.disk_start:
                 place.on("kafka")
             elif age >= KAFKA_START_SECONDS:
                 self._scouts.ask_brokers([tp])
@@ -317,9 +330,9 @@ class TierSelector:
         at, remote = place.position, sight.remote
         if self._has(remote, place):
             place.on("remote")
-        elif sight.kafka_start <= at <= sight.kafka_end:
+        elif sight.kafka.start <= at <= sight.kafka.end:
             place.on("kafka")
-        elif at > sight.kafka_end:
+        elif at > sight.kafka.end:
             self._reset(tp, place)
         elif gap := self._gap(tp, remote, place):
             self._gap_met(tp, place, gap)
