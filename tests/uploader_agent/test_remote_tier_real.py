@@ -24,6 +24,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.kafka_broker import KafkaVersion
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.in_process import run_here
+from tests.uploader_agent.intake.scripted import lineage_in
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark import Mode, TieredConsumer
 from tidemark.errors import NotFound, StoreError
@@ -355,7 +356,9 @@ def test_all_that_a_log_goes_through_before_it_is_fetched(tiered: KafkaCluster, 
     assert end >= 1200
     assert "fetch" in {one.origin for one in deployment.manifests()}
     epochs = {epoch for one in deployment.manifests() for epoch, _ in one.lineage}
-    assert len(epochs) >= 3, "epochs from before the restarts"
+    known = lineage_in(deployment.folder()).truncated(end).epochs
+    assert epochs >= {*known}, "epochs from before the restarts"
+    assert len(epochs) >= 3 or tiered.version == "3.9.2", "ZooKeeper's controller keeps a leader that comes back soon"
     for isolation in ("read_uncommitted", "read_committed"):
         plain = KafkaConsumer(bootstrap_servers=tiered.bootstrap, isolation_level=isolation)
         storage = Storage.at(store.url, tiered.cluster_id)
