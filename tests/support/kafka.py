@@ -42,6 +42,7 @@ class KafkaCluster:
         separate_controller: bool | None = None,
         common: Mapping[str, str] | None = None,
         per_broker: Mapping[int, Mapping[str, str]] | None = None,
+        controller: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
         cluster_id: str | None = None,
     ) -> None:
@@ -64,7 +65,7 @@ class KafkaCluster:
             separate = brokers > 1 if separate_controller is None else separate_controller
             self._quorum = Quorum(free_port(), broker=not separate)
             if separate:
-                self._prepare_controller(self._quorum)
+                self._prepare_controller(self._quorum, controller or {})
         self._log_dirs, self._jvm = log_dirs, jvm
         self._common, self._per_broker = common or {}, per_broker or {}
         self.brokers = [self._broker(node_id) for node_id in range(1, brokers + 1)]
@@ -97,9 +98,9 @@ class KafkaCluster:
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
         self.coordinator = kafka_program("zookeeper", self.version, folder, TINY_JVM, main, folder / "zoo.cfg")
 
-    def _prepare_controller(self, quorum: Quorum) -> None:
+    def _prepare_controller(self, quorum: Quorum, own: Mapping[str, str]) -> None:
         folder = self._root / "controller"
-        write_properties(folder / "server.properties", quorum.controller_properties(folder / "data"))
+        write_properties(folder / "server.properties", {**quorum.controller_properties(folder / "data"), **own})
         self.coordinator = kafka_program(
             "controller", self.version, folder, SMALL_JVM, "kafka.Kafka", folder / "server.properties"
         )

@@ -44,12 +44,10 @@ TIERED: Mapping[str, str] = {
 VERSIONS = ["4.3.1", pytest.param("3.9.2", marks=pytest.mark.full)]
 
 
-@pytest.fixture(params=VERSIONS)
-def tiered(starts_kafka: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """A broker of its own with a remote tier in a directory: only a broker's own settings switch the tier on."""
-    version: KafkaVersion = request.param
+def tier_settings(version: KafkaVersion, folder: Path) -> dict[str, str]:
+    """A broker's settings for a remote tier in ``folder``, as Kafka's own tests have it."""
     [jar] = fetch(f"kafka-local-tier-{version}").glob("*-test.jar")
-    common = {
+    return {
         "log.retention.check.interval.ms": "500",
         "remote.log.storage.system.enable": "true",
         "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
@@ -58,8 +56,15 @@ def tiered(starts_kafka: None, tmp_path: Path, request: pytest.FixtureRequest) -
         "remote.log.manager.task.interval.ms": "300",
         "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
         "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-        "rsm.config.dir": str(tmp_path / "tier"),
+        "rsm.config.dir": str(folder),
     }
+
+
+@pytest.fixture(params=VERSIONS)
+def tiered(starts_kafka: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """A broker of its own with a remote tier in a directory: only a broker's own settings switch the tier on."""
+    version: KafkaVersion = request.param
+    common = tier_settings(version, tmp_path / "tier")
     with KafkaCluster(tmp_path / "kafka", version=version, common=common) as cluster:
         yield cluster
 
