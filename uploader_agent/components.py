@@ -167,17 +167,17 @@ class Components:
         self.index = IndexThread(indexes, self.metrics, self.repeats, watcher.wake, runtime)
         self.health.failing += [self.leadership.failing, self.index.failing]
         self.filler = GapFiller(
-            incarnations,
-            broker.node_id,
-            self.log_dirs,
-            self.accepts_topic,
-            self.metrics,
-            self.stopping.wait,
-            self.hold,
-            lambda: self.settings.fill,
-            lambda: self.leadership.partitions,
-            tuning.fill_interval,
-            runtime,
+            incarnations=incarnations,
+            broker=broker.node_id,
+            log_dirs=self.log_dirs,
+            accepts_topic=self.accepts_topic,
+            metrics=self.metrics,
+            sleep=self.stopping.wait,
+            hold=self.hold,
+            settings=lambda: self.settings.fill,
+            led=lambda: self.leadership.partitions,
+            interval=tuning.fill_interval,
+            runtime=runtime,
         )
         self.tier_filler = (
             TierFiller(

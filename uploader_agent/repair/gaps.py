@@ -240,6 +240,7 @@ class GapFiller:
 
     def __init__(
         self,
+        *,
         incarnations: Incarnations,
         broker: int,
         log_dirs: Collection[Path],
