@@ -47,7 +47,7 @@ from uploader_agent.worker import Worker
 logger = structlog.get_logger(__name__)
 
 FOLDER: Final = "remote-tier"
-"""The folder of the agent's ``state_dir`` that has the segment of each partition that is being fetched."""
+"""The folder of the agent's ``state_dir`` that has the segment that is being fetched."""
 
 _PATIENCE_SECONDS: Final = 60.0
 """Time without a batch after which a segment is given up until the next turn: the remote tier does not answer."""
@@ -113,6 +113,7 @@ class TierFiller:
             BrokerError: no broker can be asked, or all refuse.
         """
         waiting = [(partition, gap) for partition in [*self._led().values()] if (gap := _gap(partition)) is not None]
+        self._clear()  # what a killed agent has left
         if not waiting:
             return 0
         stored = 0
@@ -126,7 +127,12 @@ class TierFiller:
                     kind = type(error).__name__
                     self._metrics.failures.labels(kind).inc()
                     logger.warning("remote_tier_not_fetched", partition=str(partition.tp), kind=kind, error=str(error))
+                finally:
+                    self._clear()
         return stored
+
+    def _clear(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
 
     def stop(self) -> None:
         """Begin nothing more, and end the waits for the bandwidth. For any thread."""
@@ -145,12 +151,9 @@ class TierFiller:
         tp, topic_id = led.tp, led.led.topic_id
         assert topic_id is not None, "a topic with a remote tier has an id"
         _, partition = self._resolve(tp, topic_id)
-        shutil.rmtree(self._root / str(tp), ignore_errors=True)
         with closing(PartitionSpool(self._root, tp, topic_id, _WHOLE)) as spool:
             self._fetch(cluster, partition, tp, topic_id, gap, spool)
-            count = self._store(led, partition, topic_id, spool, gap)
-            spool.remove()
-        return count
+            return self._store(led, partition, topic_id, spool, gap)
 
     def _fetch(
         self,
