@@ -1,0 +1,116 @@
+"""Real objects of Kafka's remote tier, unpacked: see ``tests/data/kip405/README.md``."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tarfile
+import uuid
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from tests.support.paths import ROOT
+from tidemark.kafka_tier.copies import ListedCopy, TierStore, list_copies
+from tidemark.kafka_tier.encryption import KeyPairs
+from tidemark.store import Store
+from tidemark.store.local import LocalStore
+
+NAMES = ("plain", "compressed", "encrypted", "both", "epochs")
+ARCHIVES = ROOT / "tests" / "data" / "kip405"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fixture:
+    """An unpacked archive."""
+
+    root: Path
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.root / "facts.json").read_text())
+        return loaded
+
+    @property
+    def prefix(self) -> str:
+        return str(self.facts["key_prefix"])
+
+    @property
+    def objects(self) -> Path:
+        return self.root / "objects"
+
+    @property
+    def key_files(self) -> dict[str, Path]:
+        return {path.name.partition(".")[0]: path for path in (self.root / "keys").glob("*.private.pem")}
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({partition["topic"] for partition in self.facts["partitions"]})
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """The broker's answers, by partition."""
+        found: list[dict[str, Any]] = self.facts["partitions"]
+        return found
+
+    def partition(self, topic: str, number: int = 0) -> dict[str, Any]:
+        return next(one for one in self.partitions if (one["topic"], one["partition"]) == (topic, number))
+
+    def tier(self, store: Store | None = None, *, keys: bool = True) -> TierStore:
+        return TierStore(store or LocalStore(self.objects), self.prefix, KeyPairs(self.key_files if keys else {}))
+
+    def copies(self, topic: str) -> list[ListedCopy]:
+        return list_copies(self.tier(), topic).copies
+
+    def path(self, copy: ListedCopy, kind: Any) -> Path:
+        return self.objects / copy.name.key(self.prefix, kind)
+
+    def expected(self, topic: str, number: int, isolation: str) -> list[Row]:
+        """The records as a consumer reads them below the end of the tier, by offset."""
+        body = (self.root / "expected" / f"{topic}-{number}.{isolation}.jsonl.zst").read_bytes()
+        lines = zstandard.ZstdDecompressor().stream_reader(body).read().decode().splitlines()
+        end = self.partition(topic, number)["latest_tiered"]
+        return [row for row in map(json.loads, lines) if row["offset"] <= end]
+
+
+def unpack(name: str, folder: Path) -> Fixture:
+    """The archive ``name`` below ``folder``."""
+    body = zstandard.ZstdDecompressor().stream_reader((ARCHIVES / f"{name}.tar.zst").read_bytes()).read()
+    with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+        archive.extractall(folder, filter="data")
+    return Fixture(folder / name)
+
+
+def kafka_id(text: str) -> str:
+    """Kafka's notation of a UUID."""
+    return base64.urlsafe_b64encode(uuid.UUID(text).bytes).decode().rstrip("=")
+
+
+def rows_of(table: Any) -> list[Row]:
+    """Decoded rows in the form of ``expected``."""
+    return [
+        {
+            "offset": row["kafka_offset"],
+            "timestamp": round(row["kafka_timestamp"].timestamp() * 1000),
+            "timestamp_type": int(row["kafka_timestamp_type"] == "append"),
+            "leader_epoch": row["kafka_leader_epoch"],
+            "key": None if row["kafka_key"] is None else row["kafka_key"].hex(),
+            "value": None if row["kafka_value"] is None else row["kafka_value"].hex(),
+            "headers": [
+                [one["key"], None if one["value"] is None else one["value"].hex()] for one in row["kafka_headers"]
+            ],
+        }
+        for row in table.to_pylist()
+    ]
+
+
+def bare(row: Row) -> Row:
+    """An expected record without its topic and partition."""
+    names = ("offset", "timestamp", "timestamp_type", "leader_epoch", "key", "value", "headers")
+    return {name: row[name] for name in names}
