@@ -104,6 +104,9 @@ def adopt(
             metavar="ID=PATH", help="The private key (PEM) of a key pair of the remote tier; may be repeated."
         ),
     ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the remote tier's plain logs, too, instead of referring to them.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
     output: OutputOption = Output.text,
@@ -114,7 +117,8 @@ def adopt(
     uploader first, and run this on the leaders' brokers, beside the agent or before it is started.
 
     With --kafka-tier, they are those that Kafka's brokers have copied to a remote tier by Aiven's plugin. No broker is
-    asked, and nothing in the remote tier is changed. Run it once, before the topic's agents are started:
+    asked, and nothing in the remote tier is changed. Logs that are neither compressed nor encrypted stay where they
+    lie, and manifests refer to them; others are copied. Run it once, before the topic's agents are started:
 
     tidemark-agent adopt orders --kafka-tier s3://tier --key-prefix prod/ --key-file key-1=/etc/tidemark/key-1.pem
 
@@ -123,8 +127,8 @@ def adopt(
     """
     settings = load_settings(config)
     configure(settings)
-    if kafka_tier is None and (key_prefix or key_file):
-        raise typer.BadParameter("--key-prefix and --key-file belong to --kafka-tier")
+    if kafka_tier is None and (key_prefix or key_file or copy):
+        raise typer.BadParameter("--key-prefix, --key-file and --copy belong to --kafka-tier")
     broker = broker_of(settings)
     answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
     with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
@@ -132,7 +136,8 @@ def adopt(
             rows = _of_pinterest(settings, broker, incarnations, topic, partition, dry_run=dry_run)
         else:
             tier = TierStore(incarnations.storage.store(kafka_tier), key_prefix, _key_pairs(key_file or ()))
-            rows = TierAdoption(incarnations, tier, topic, broker.node_id).run(partition or (), dry_run=dry_run)
+            adoption = TierAdoption(incarnations, tier, topic, broker.node_id, copy=copy)
+            rows = adoption.run(partition or (), dry_run=dry_run)
         for row in rows:
             answer.add(row)
             done += 1

@@ -33,7 +33,7 @@ from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
 
-Outcome = Literal["would adopt", "adopted", "as it was", "passed over", "left"]
+Outcome = Literal["would adopt", "would refer", "adopted", "referred", "as it was", "passed over", "left"]
 
 
 class AdoptionRow(NamedTuple):

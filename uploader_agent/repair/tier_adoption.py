@@ -1,9 +1,10 @@
 """Takes over what Kafka's own tiered storage (KIP-405) has stored, without a broker: segments become Tidemark's.
 
 The copies of a topic are read from the remote tier alone. Those of the newest history are taken in the order of
-offsets: each is read once and checked batch by batch, and stored as a segment, whose manifest is the last of its
-objects. A copy that is damaged, incomplete or encrypted under an unknown key is told by the key of its object. If
-another copy has its offsets, that one is taken; otherwise they become a gap, and the rest goes on.
+offsets: each is read once and checked batch by batch. If its ``.log`` is the plain log, a manifest refers to it where
+it lies; otherwise the log is decoded and stored. The manifest is the last of a segment's objects. A copy that is
+damaged, incomplete or encrypted under an unknown key is told by the key of its object. If another copy has its offsets,
+that one is taken; otherwise they become a gap, and the rest goes on.
 
 ``offset.wm`` is written after a partition's manifests, and the watermark index after all partitions. A killed run can
 be started again and continues where it stopped. Nothing in the remote tier is ever written or deleted. docs/tiered.md
@@ -24,7 +25,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.gaps import REMOTE_TIER, Gap, GapReason
-from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum, ReferredLog, SegmentManifest
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Interval, Intervals
@@ -64,14 +65,18 @@ class Adopted(NamedTuple):
 class TierAdoption:
     """The remote tier's copies of one topic, and the prefix that takes them over."""
 
-    def __init__(self, incarnations: Incarnations, tier: TierStore, topic: str, broker: int) -> None:
+    def __init__(
+        self, incarnations: Incarnations, tier: TierStore, topic: str, broker: int, *, copy: bool = False
+    ) -> None:
         """List the topic's copies, and choose its life; nothing is written. ``broker`` names the watermark index.
+
+        With ``copy`` no manifest refers to the remote tier: each log is copied.
 
         Raises:
             FormatError: the tier has no copy of the topic, or none of the life that is the newest one in the store.
             StoreError: a store failed.
         """
-        self._incarnations, self._tier, self._broker = incarnations, tier, broker
+        self._incarnations, self._tier, self._broker, self._copy = incarnations, tier, broker, copy
         self._topic = topic
         self._listing = list_copies(tier, topic)
         if not self._listing.copies:
@@ -132,7 +137,7 @@ class TierAdoption:
             tp = TopicPartition(self._topic, number)
             try:
                 incarnation, partition = self._incarnations.resolve(tp, self._topic_id)
-                adoption = _Partition(self._tier, partition, tp, self._topic_id, [*listed])
+                adoption = _Partition(self._tier, partition, tp, self._topic_id, [*listed], copies=self._copy)
                 yield from adoption.run(dry_run=dry_run)
             except FormatError as error:
                 yield AdoptionRow(str(tp), None, None, 0, "left", str(error))
@@ -204,6 +209,7 @@ class _Partition:
     tp: TopicPartition
     topic_id: str
     listed: list[ListedCopy]
+    copies: bool
     watermark: Watermark | None = None
     _failed: list[_Failed] = field(default_factory=list)
     _stored: list[StoredManifest] = field(default_factory=list)
@@ -344,46 +350,81 @@ class _Partition:
         dry_run: bool,
     ) -> tuple[AdoptionRow, tuple[OpenTransaction, ...] | None]:
         """Store one copy. Returns its row, and the transactions open at its end if they are known."""
-        name = SegmentName(copy.name.base)
-        if name in present:
-            stored = read_manifest(self.partition, name)
+        plain = SegmentName(copy.name.base)
+        branch = SegmentName.of_branch(plain.base, copy.manifest.about.epochs[0][0])
+        for name in (plain, branch):
+            stored = read_manifest(self.partition, name) if name in present else None
             if stored is not None and self._is_of(stored.manifest, copy):
                 self._stored.append(stored)
                 return self._row(copy, "as it was"), stored.manifest.open_transactions
-            name = SegmentName.of_branch(name.base, copy.manifest.about.epochs[0][0])
+        refers = copy.manifest.is_plain and not self.copies
         if dry_run:
-            return self._row(copy, "would adopt"), None
+            return self._row(copy, "would refer" if refers else "would adopt"), None
+        # No agent creates a log under a name that refers elsewhere: it tries the plain name first.
+        name = branch if refers or plain in present else plain
         try:
-            with tempfile.TemporaryFile() as file:
-                proved = prove(copy, history, open_before, file.write)
-                written = self._write(copy, name, proved, file)
+            if refers:
+                proved = prove(copy, history, open_before)
+                written = self._refer(copy, name, proved)
+            else:
+                with tempfile.TemporaryFile() as file:
+                    proved = prove(copy, history, open_before, file.write)
+                    written = self._write(copy, name, proved, file)
         except FormatError as error:
             about = copy.manifest.about
             reason = REMOTE_TIER if isinstance(error, KeyNotGiven) else "corrupt"
             self._failed.append(_Failed(about.start_offset, about.next_offset, reason, str(error)))
             return self._row(copy, "left", str(error)), None
         self._stored.append(written)
-        return self._row(copy, "adopted"), proved.open_transactions
+        return self._row(copy, "referred" if refers else "adopted"), proved.open_transactions
 
     def _is_of(self, manifest: SegmentManifest, copy: SegmentCopy) -> bool:
         """True if the stored segment is that of the copy: an offset and its epoch identify a batch."""
-        about, log = copy.manifest.about, manifest.objects.get(manifest.log_name)
+        about, log = copy.manifest.about, manifest.log
         same_place = (manifest.topic_id, manifest.next_offset) == (self.topic_id, about.next_offset)
         same_size = log is not None and log.size == copy.manifest.size
+        if manifest.refers is not None:
+            here = manifest.refers.store, manifest.refers.key, manifest.refers.etag
+            there = self.tier.store.url, copy.key("log"), copy.objects["log"].etag if "log" in copy.objects else None
+            same_size &= here == there
         return same_place and same_size and belongs(about, manifest.history)
 
     def _write(self, copy: SegmentCopy, name: SegmentName, proved: ProvedCopy, file: IO[bytes]) -> StoredManifest:
         """The objects of a segment, its manifest last. Raises FormatError if another object has the name of its log."""
-        store, keys, about = self.partition.store, self.partition.keys, copy.manifest.about
+        store, keys = self.partition.store, self.partition.keys
         file.flush()
         log = Summed(opened(name.file("log"), file.fileno()), proved.summary.crc32c)
         created = create(store, keys.segment(name, "log"), log, look_first=True)
         if not isinstance(created, ObjectSum):
             raise FormatError(created.key, "has other bytes than the copy in the remote tier, and no manifest")
-        objects = {name.file("log"): created}
+        return self._publish(copy, name, proved, {name.file("log"): created})
+
+    def _refer(self, copy: SegmentCopy, name: SegmentName, proved: ProvedCopy) -> StoredManifest:
+        """The objects of a segment whose log stays where it lies."""
+        refers = ReferredLog(
+            store=self.tier.store.url,
+            key=copy.key("log"),
+            owner="kafka",
+            size=proved.summary.size,
+            crc32c=f"{proved.summary.crc32c:08x}",
+            etag=copy.objects["log"].etag,
+        )
+        return self._publish(copy, name, proved, {}, refers)
+
+    def _publish(
+        self,
+        copy: SegmentCopy,
+        name: SegmentName,
+        proved: ProvedCopy,
+        log: dict[str, ObjectSum],
+        refers: ReferredLog | None = None,
+    ) -> StoredManifest:
+        """The indexes of a segment, and then its manifest."""
+        about, objects = copy.manifest.about, dict(log)
         for extension, data in proved.files.items():
             content = Bytes(name.file(extension), data)
-            objects[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
+            key = self.partition.keys.file(content.name)
+            objects[content.name] = put_derived(self.partition.store, key, Summed(content, checksum(content)))
         route = UploadRoute(self.tp, self.topic_id, Path(str(self.tp)), self.partition, about.broker_id)
         manifest = route.manifest(
             name,
@@ -395,7 +436,7 @@ class _Partition:
             next_offset=about.next_offset,
             rotated_at=datetime.fromtimestamp(about.event_timestamp_ms / 1000, UTC),
         ).model_copy(update={"open_transactions": proved.open_transactions})
-        return manifests.write(self.partition, manifest)
+        return manifests.write(self.partition, manifest.referring(refers))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
