@@ -7,11 +7,13 @@ import io
 import json
 import tarfile
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import zstandard
 
 from tests.support.paths import ROOT
@@ -92,8 +94,13 @@ def kafka_id(text: str) -> str:
     return base64.urlsafe_b64encode(uuid.UUID(text).bytes).decode().rstrip("=")
 
 
-def rows_of(table: Any) -> list[Row]:
+def rows_of(table: pa.Table) -> list[Row]:
     """Decoded rows in the form of ``expected``."""
+    return records_of(table.to_pylist())
+
+
+def records_of(rows: Iterable[Row]) -> list[Row]:
+    """Rows of a table in the form of ``expected``."""
     return [
         {
             "offset": row["kafka_offset"],
@@ -106,7 +113,7 @@ def rows_of(table: Any) -> list[Row]:
                 [one["key"], None if one["value"] is None else one["value"].hex()] for one in row["kafka_headers"]
             ],
         }
-        for row in table.to_pylist()
+        for row in rows
     ]
 
 
