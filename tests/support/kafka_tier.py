@@ -17,8 +17,12 @@ import pyarrow as pa
 import zstandard
 
 from tests.support.paths import ROOT
+from tidemark.kafka_log import scan_batches
+from tidemark.kafka_log.indexes import DerivedIndexes
+from tidemark.kafka_log.producer_snapshot import producer_snapshot
 from tidemark.kafka_tier.copies import ListedCopy, TierStore, list_copies
 from tidemark.kafka_tier.encryption import KeyPairs
+from tidemark.kafka_tier.keys import CopyName, Kind
 from tidemark.store import Store
 from tidemark.store.local import LocalStore
 
@@ -121,3 +125,45 @@ def bare(row: Row) -> Row:
     """An expected record without its topic and partition."""
     names = ("offset", "timestamp", "timestamp_type", "leader_epoch", "key", "value", "headers")
     return {name: row[name] for name in names}
+
+
+def made_copy(name: CopyName, log: bytes, *, chunk: int = 4 << 20, compress: bool = False) -> dict[Kind, bytes]:
+    """The objects of a copy of a ``log`` as the plugin writes them; it has no transactions, and one leader epoch."""
+    indexes, headers = DerivedIndexes(name.base, len(log)), list(scan_batches([log], "log", name.base))
+    for header in headers:
+        indexes.add(header, b"")
+    files = dict(indexes.files())
+    epoch = headers[0].leader_epoch
+    bodies = [files["index"], files["timeindex"], producer_snapshot(()), f"0\n1\n{epoch} 0\n".encode()]
+    chunks = [log[at : at + chunk] for at in range(0, len(log), chunk)]
+    index: dict[str, Any] = {"originalChunkSize": chunk, "originalFileSize": len(log)}
+    if compress:
+        chunks = [zstandard.ZstdCompressor().compress(one) for one in chunks]
+        assert len(chunks) == 1, "the packed form of several sizes is tested elsewhere"
+        sizes = b"".join(number.to_bytes(4, "big") for number in (1, len(chunks[0])))
+        frame = base64.b64encode(zstandard.ZstdCompressor().compress(sizes)).decode()
+        index |= {"type": "variable", "transformedChunks": frame}
+    else:
+        index |= {"type": "fixed", "transformedChunkSize": chunk, "finalTransformedChunkSize": len(chunks[-1])}
+    spans: dict[str, Any] = {"transaction": None}
+    at = 0
+    for kind, body in zip(("offset", "timestamp", "producerSnapshot", "leaderEpoch"), bodies, strict=True):
+        spans[kind] = {"position": at, "size": len(body)}
+        at += len(body)
+    place = {"topicId": name.topic_id, "topicPartition": {"topic": name.topic, "partition": name.partition}}
+    manifest = {
+        "version": "1",
+        "chunkIndex": index,
+        "segmentIndexes": spans,
+        "compression": compress,
+        "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {"topicIdPartition": place, "id": name.segment_id},
+            "startOffset": name.base,
+            "endOffset": headers[-1].last_offset,
+            "maxTimestampMs": max(header.max_timestamp for header in headers),
+            "brokerId": 1,
+            "eventTimestampMs": 1_790_000_000_000,
+            "segmentLeaderEpochs": {str(epoch): name.base},
+        },
+    }
+    return {"log": b"".join(chunks), "indexes": b"".join(bodies), "rsm-manifest": json.dumps(manifest).encode()}

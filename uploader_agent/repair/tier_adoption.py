@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import THREADS, in_parallel
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import SegmentName, TopicPartition
 from tidemark.formats.raw.gaps import REMOTE_TIER, Gap, GapReason
@@ -115,9 +116,10 @@ class TierAdoption:
         return max(times)
 
     def run(self, partitions: Collection[int] = (), *, dry_run: bool = False) -> Iterator[AdoptionRow]:
-        """Adopt the ``partitions``, or all, one after the other; the watermark index comes last.
+        """Adopt the ``partitions``, or all, eight at a time; the watermark index comes last.
 
-        What is wrong with one partition as a whole is told in a row, and does not stop the others.
+        The rows of a partition come once it is done. What is wrong with one as a whole is told in a row, and does not
+        stop the others.
 
         Raises:
             StoreError: a store failed; what is done stays, and the next run continues.
@@ -131,21 +133,27 @@ class TierAdoption:
         for key in self._listing.strangers:
             yield AdoptionRow(self._topic, None, None, 0, "passed over", f"{key}: is no object of a copy")
         own = [copy for copy in self._listing.copies if copy.name.topic_id == self._topic_id]
-        for number, listed in groupby(own, key=lambda copy: copy.name.partition):
-            if partitions and number not in partitions:
-                continue
-            tp = TopicPartition(self._topic, number)
-            try:
-                incarnation, partition = self._incarnations.resolve(tp, self._topic_id)
-                adoption = _Partition(self._tier, partition, tp, self._topic_id, [*listed], copies=self._copy)
-                yield from adoption.run(dry_run=dry_run)
-            except FormatError as error:
-                yield AdoptionRow(str(tp), None, None, 0, "left", str(error))
-                continue
-            if adoption.watermark is not None:
-                self._done.append(Adopted(tp, self._topic_id, incarnation, adoption.watermark))
+        groups = {number: [*listed] for number, listed in groupby(own, key=lambda copy: copy.name.partition)}
+        wanted = [number for number in groups if not partitions or number in partitions]
+        with ThreadPoolExecutor(THREADS) as pool:
+            for rows in pool.map(lambda number: self._partition(number, groups[number], dry_run=dry_run), wanted):
+                yield from rows
         if self._done:
             self._write_index()
+
+    def _partition(self, number: int, listed: list[ListedCopy], *, dry_run: bool) -> list[AdoptionRow]:
+        """Adopt one partition."""
+        tp = TopicPartition(self._topic, number)
+        rows: list[AdoptionRow] = []
+        try:
+            incarnation, partition = self._incarnations.resolve(tp, self._topic_id)
+            adoption = _Partition(self._tier, partition, tp, self._topic_id, listed, copies=self._copy)
+            rows.extend(adoption.run(dry_run=dry_run))
+        except FormatError as error:
+            return [*rows, AdoptionRow(str(tp), None, None, 0, "left", str(error))]
+        if adoption.watermark is not None:
+            self._done.append(Adopted(tp, self._topic_id, incarnation, adoption.watermark))
+        return rows
 
     def _write_index(self) -> None:
         """Name the partitions in the watermark index of this broker, unless an agent has written one.
