@@ -79,10 +79,14 @@ class Fixture:
 
     def expected(self, topic: str, number: int, isolation: str) -> list[Row]:
         """The records as a consumer reads them below the end of the tier, by offset."""
+        end = self.partition(topic, number)["latest_tiered"]
+        return [row for row in self.all_expected(topic, number, isolation) if row["offset"] <= end]
+
+    def all_expected(self, topic: str, number: int, isolation: str) -> list[Row]:
+        """All records as a consumer reads them, by offset."""
         body = (self.root / "expected" / f"{topic}-{number}.{isolation}.jsonl.zst").read_bytes()
         lines = zstandard.ZstdDecompressor().stream_reader(body).read().decode().splitlines()
-        end = self.partition(topic, number)["latest_tiered"]
-        return [row for row in map(json.loads, lines) if row["offset"] <= end]
+        return list(map(json.loads, lines))
 
 
 def unpack(name: str, folder: Path) -> Fixture:

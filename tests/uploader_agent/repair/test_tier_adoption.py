@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from tests.support.kafka_tier import NAMES, Fixture, bare, kafka_id, rows_of, unpack
 from tests.tidemark.kafka_tier.test_copies import history_of
-from tests.uploader_agent.fakes import WatchedStore
+from tests.uploader_agent.fakes import WatchedStore, World
 from tests.uploader_agent.in_process import run_here
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import TopicPartition
@@ -21,13 +22,16 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy
 from tidemark.kafka_tier.keys import KINDS
+from tidemark.raw.heads import Heads
 from tidemark.raw.objects import read_manifest
 from tidemark.remote.reader.read_range import read_range
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from tidemark.store.local import LocalStore
+from uploader_agent.broker.admin import Led
 from uploader_agent.repair.adoption import AdoptionRow
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.stored.incarnations import Incarnations
+from uploader_agent.verify import VerifyFinding, verify
 from uploader_agent.verify.segment import check
 
 CLUSTER = "east"
@@ -398,6 +402,53 @@ def test_another_uploaders_watermark_is_left_alone(unpacked: dict[str, Fixture],
     [row] = deployment.adopt("exact")
     assert (row.outcome, row.base_offset) == ("left", None)
     assert (row.detail or "").startswith(f"{key}: was written by another uploader")
+
+
+# -- the agent afterwards ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "topic"), [("plain", "orders"), ("plain", "payments"), ("both", "payments"), ("epochs", "unclean")]
+)
+def test_the_agent_goes_on_from_there_to_the_end_of_the_log(
+    name: str, topic: str, unpacked: dict[str, Fixture], world: World
+) -> None:
+    """On the broker's own files, of which the remote tier has the older part: every offset is stored and proved."""
+    archive = unpacked[name]
+    fact = archive.partition(topic)
+    tp, topic_id = TopicPartition(topic, 0), kafka_id(fact["topic_id"])
+    shutil.copytree(archive.root / "local" / f"broker-{fact['leader']}" / str(tp), world.disk.log_dirs[0] / str(tp))
+    tier = archive.tier()
+    world.others[tier.store.url] = WatchedStore(tier.store)
+    storage = Storage(
+        world.control.cluster, world.settings().raw, opener=lambda url: world.others.get(url, world.store)
+    )
+    rows = list(TierAdoption(Incarnations(storage, record=True), tier, topic, broker=1).run((0,)))
+    assert "left" not in outcomes(rows)
+    world.metadata.leads = {tp: Led(fact["leader_epoch"], topic_id)}
+    world.metadata.high[tp] = fact["high_watermark"]
+    world.begins_epochs = False
+    world.once()
+    _, watermark = world.watermark(tp)
+    assert (watermark.start_offset, watermark.next_offset, watermark.gaps) == (0, fact["high_watermark"], ())
+    words = verified_words(world, tp)
+    assert set(words) <= {"OK", "OVERLAP"}, words
+    assert world.others[tier.store.url].puts == []
+    for isolation in ("read_uncommitted", "read_committed"):
+        found = rows_of(read_range(topic, 0, storage=storage, isolation_level=isolation))  # type: ignore[arg-type]
+        assert found == [bare(row) for row in archive.all_expected(topic, 0, isolation)], isolation
+
+
+def verified_words(world: World, tp: TopicPartition) -> Counter[str]:
+    """The words of ``verify --deep`` for a partition, which the agent leads."""
+    findings: list[VerifyFinding] = []
+    with world.agent(read_only=True) as agent, ThreadPoolExecutor(3) as pool:
+        agent.survey()
+        partition = agent.leadership.partitions[tp]
+        assert partition.error is None
+        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), (), deep=True)
+    assert not verdict.wrong, findings
+    return Counter([verdict.word, *(finding.word for finding in findings)])
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
