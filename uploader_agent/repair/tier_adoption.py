@@ -210,7 +210,7 @@ class _Failed:
 
 @dataclass
 class _Partition:
-    """One partition's adoption, copy by copy. ``watermark`` is the one that was written; None without any."""
+    """One partition's adoption, copy by copy. ``watermark`` is the one that is stored; None without any."""
 
     tier: TierStore
     partition: PartitionStore
@@ -237,16 +237,17 @@ class _Partition:
             else:
                 yield copy
         history = self._history(copies)
-        self._check_history(history, before)
         own: list[SegmentCopy] = []
         for copy in copies:
             if belongs(copy.manifest.about, history):
                 own.append(copy)
             else:
                 yield self._row(copy, "passed over", f"is of another history than {history.entries}")
+        self._check_history(history, own, before)
         covered = Intervals() if before is None else _covered(before.watermark)
+        self.watermark = None if before is None else before.watermark
         yield from self._take(own, history, covered, before, dry_run=dry_run)
-        if not dry_run and (self._stored or before is not None):
+        if self._stored and not dry_run:
             self._write_watermark(history, covered, before)
 
     def _before(self) -> StoredWatermark | None:
@@ -285,11 +286,11 @@ class _Partition:
                 return continued(history, (one.manifest.about for one in unread))
         return continued(Lineage(), (one.manifest.about for one in unread))
 
-    def _check_history(self, history: Lineage, before: StoredWatermark | None) -> None:
-        if before is None or not history.entries:
+    def _check_history(self, history: Lineage, own: list[SegmentCopy], before: StoredWatermark | None) -> None:
+        if before is None or not own:
             return
-        stored = before.watermark
-        at = stored.history.divergence(history, stored.next_offset)
+        stored, tier_end = before.watermark, max(copy.manifest.about.next_offset for copy in own)
+        at = stored.history.divergence(history, min(stored.next_offset, tier_end))
         if at is not None:
             rule = (
                 f"has a history that the remote tier's leaves at offset {at}: the leader's agent has to follow it first"
@@ -326,9 +327,8 @@ class _Partition:
                 continue
             copy = max(near, key=_preference)
             near.remove(copy)
-            row, opened_after = self._adopt(
-                copy, history, known or self._open_at(own, at, known), present, dry_run=dry_run
-            )
+            opened_at = self._open_at(own, copy.name.base, known if copy.name.base == at else None)
+            row, opened_after = self._adopt(copy, history, opened_at, present, dry_run=dry_run)
             yield row
             if row.outcome != "left":
                 at, known = copy.manifest.about.next_offset, opened_after
@@ -451,6 +451,8 @@ class _Partition:
     def _write_watermark(self, history: Lineage, covered: Intervals, before: StoredWatermark | None) -> None:
         """Replace ``offset.wm``, or create it, if it says more than before."""
         previous = before.watermark if before is not None else None
+        if previous is not None and max(previous.history.epochs, default=-1) > history.entries[-1][0]:
+            history = previous.history.with_history(history)
         for stored in self._stored:
             history = history.with_history(stored.manifest.history)
         spans = Intervals((one.manifest.base_offset, one.manifest.next_offset) for one in self._stored)

@@ -18,7 +18,7 @@ from tests.uploader_agent.fakes import WatchedStore, World
 from tests.uploader_agent.in_process import run_here
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy
 from tidemark.kafka_tier.keys import KINDS
@@ -415,28 +415,93 @@ def test_the_agent_goes_on_from_there_to_the_end_of_the_log(
 ) -> None:
     """On the broker's own files, of which the remote tier has the older part: every offset is stored and proved."""
     archive = unpacked[name]
-    fact = archive.partition(topic)
-    tp, topic_id = TopicPartition(topic, 0), kafka_id(fact["topic_id"])
-    shutil.copytree(archive.root / "local" / f"broker-{fact['leader']}" / str(tp), world.disk.log_dirs[0] / str(tp))
-    tier = archive.tier()
-    world.others[tier.store.url] = WatchedStore(tier.store)
-    storage = Storage(
-        world.control.cluster, world.settings().raw, opener=lambda url: world.others.get(url, world.store)
-    )
-    rows = list(TierAdoption(Incarnations(storage, record=True), tier, topic, broker=1).run((0,)))
+    tp, storage = beside_the_tier(world, archive, topic)
+    rows = adopted_beside(storage, archive, topic)
     assert "left" not in outcomes(rows)
-    world.metadata.leads = {tp: Led(fact["leader_epoch"], topic_id)}
-    world.metadata.high[tp] = fact["high_watermark"]
-    world.begins_epochs = False
+    fact = archive.partition(topic)
     world.once()
     _, watermark = world.watermark(tp)
     assert (watermark.start_offset, watermark.next_offset, watermark.gaps) == (0, fact["high_watermark"], ())
     words = verified_words(world, tp)
     assert set(words) <= {"OK", "OVERLAP"}, words
-    assert world.others[tier.store.url].puts == []
+    assert [store.puts for store in world.others.values()] == [[]]
+    check_all_records(storage, archive, topic)
+    world.store.puts.clear()
+    assert set(outcomes(adopted_beside(storage, archive, topic))) == {"passed over"}, "the agent has gone on"
+    assert [key for key in world.store.puts if f"/{tp}/" in key] == []
+    assert world.watermark(tp)[1] == watermark
+
+
+def beside_the_tier(world: World, archive: Fixture, topic: str) -> tuple[TopicPartition, Storage]:
+    """A broker's disk as the archive has it, and the storage of its cluster, which reaches the remote tier as well."""
+    fact, tier = archive.partition(topic), archive.tier().store
+    tp = TopicPartition(topic, 0)
+    shutil.copytree(archive.root / "local" / f"broker-{fact['leader']}" / str(tp), world.disk.log_dirs[0] / str(tp))
+    world.others[tier.url] = WatchedStore(tier)
+    world.metadata.leads = {tp: Led(fact["leader_epoch"], kafka_id(fact["topic_id"]))}
+    world.metadata.high[tp] = fact["high_watermark"]
+    world.begins_epochs = False
+    raw, own = world.settings().raw, world.store
+    return tp, Storage(world.control.cluster, raw, opener=lambda url: world.others.get(url, own))
+
+
+def adopted_beside(storage: Storage, archive: Fixture, topic: str) -> list[AdoptionRow]:
+    return list(TierAdoption(Incarnations(storage, record=True), archive.tier(), topic, broker=1).run((0,)))
+
+
+def check_all_records(storage: Storage, archive: Fixture, topic: str) -> None:
+    """Up to the high watermark, or the last stable offset, all records are the consumer's."""
     for isolation in ("read_uncommitted", "read_committed"):
-        found = rows_of(read_range(topic, 0, storage=storage, isolation_level=isolation))  # type: ignore[arg-type]
+        found = rows_of(read_range(topic, 0, storage=storage, isolation_level=isolation))
         assert found == [bare(row) for row in archive.all_expected(topic, 0, isolation)], isolation
+
+
+def test_a_gap_that_the_agent_keeps_is_filled_by_another_run(plain: Deployment, world: World) -> None:
+    """The object comes back while the agent runs; ``offset.wm`` keeps what the agent has added."""
+    archive = plain.archive
+    tp, storage = beside_the_tier(world, archive, "payments")
+    path = archive.path(complete(plain, "payments")[1], "log")
+    sound = path.read_bytes()
+    path.unlink()
+    assert outcomes(adopted_beside(storage, archive, "payments"))["left"] == 1
+    world.once()
+    _, before = world.watermark(tp)
+    assert (len(before.gaps), before.ranges_above[-1][1]) == (1, archive.partition("payments")["high_watermark"])
+    path.write_bytes(sound)
+    rows = adopted_beside(storage, archive, "payments")
+    assert outcomes(rows)["referred"] == 1
+    _, after = world.watermark(tp)
+    assert (after.next_offset, after.gaps, after.lineage) == (before.ranges_above[-1][1], (), before.lineage)
+    world.once()
+    assert world.watermark(tp)[1] == after
+    check_all_records(storage, archive, "payments")
+
+
+def test_after_the_agent_has_begun_a_partition_its_start_stays(unpacked: dict[str, Fixture], world: World) -> None:
+    archive = unpacked["plain"]
+    tp, storage = beside_the_tier(world, archive, "orders")
+    world.once()
+    _, before = world.watermark(tp)
+    assert before.start_offset == archive.partition("orders")["local_log_start"]
+    rows = adopted_beside(storage, archive, "orders")
+    assert set(outcomes(rows)) == {"passed over"}
+    assert "lie below the partition's start" in (rows[0].detail or "")
+    assert world.watermark(tp)[1] == before
+
+
+def test_a_remote_tier_of_another_history_is_an_error_of_the_partition(
+    unpacked: dict[str, Fixture], world: World
+) -> None:
+    """The agent's lineage begins with an epoch that the remote tier never had."""
+    archive = unpacked["plain"]
+    tp, storage = beside_the_tier(world, archive, "orders")
+    adopted_beside(storage, archive, "orders")
+    line_1, stored = world.watermark(tp)
+    other = stored.model_copy(update={"lineage": ((0, 0), (3, 100))})
+    world.store.inner.put(world.keys(tp).watermark, render(line_1, other))
+    [row] = adopted_beside(storage, archive, "orders")
+    assert row.outcome == "left"
+    assert "has a history that the remote tier's leaves at offset 100" in (row.detail or "")
 
 
 def verified_words(world: World, tp: TopicPartition) -> Counter[str]:
