@@ -64,10 +64,10 @@ def _adopted(options: StoreOptions, segments: int, *, compress: bool) -> Sequenc
         return _Counted(open_store(url, options), counts)
 
     storage = Storage("east", EndpointSettings(url="s3://raw/adopted"), options, opener=counted)
-    began = time.monotonic()
+    began, cpu = time.monotonic(), time.process_time()
     source = TierStore(storage.store("s3://raw"), prefix, KeyPairs({}))
     rows = list(TierAdoption(Incarnations(storage, record=True), source, topic, broker=1).run())
-    wall = time.monotonic() - began
+    wall, cpu = time.monotonic() - began, time.process_time() - cpu
     wrong = [row for row in rows if row.outcome not in {"referred", "adopted"}]
     if wrong or len(rows) != segments:
         raise RuntimeError(f"{len(rows)} of {segments} segments, of which {len(wrong)} are wrong: {wrong[:1]}")
@@ -75,6 +75,7 @@ def _adopted(options: StoreOptions, segments: int, *, compress: bool) -> Sequenc
     note = f"{PARTITIONS} partitions, {size / 2**20:.0f} MiB in all; from and to the S3 server"
     return [
         Row("adopt", f"{segments} segments, {way}", "s", (wall,), note),
+        Row("adopt", f"CPU for a segment, {way}", "ms", (1000 * cpu / segments,), "one process"),
         Row("adopt", f"requests for a segment, {way}", "", (sum(counts.values()) / segments,), each),
     ]
 
