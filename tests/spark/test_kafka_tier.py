@@ -15,10 +15,12 @@ from tests.support.raw_builder import RawBuilder
 from tidemark.cli.continuity import continuity_of
 from tidemark.cli.raw import check_copy
 from tidemark.errors import GapError
+from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.kafka_tier.copies import ListedCopy
 from tidemark.raw.objects import read_manifest
 from tidemark.remote.reader.read_range import read_range, read_time
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
+from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
 from tidemark_spark.cli.retain import retain
 from tidemark_spark.erasing.seals import erase_seals
@@ -90,6 +92,20 @@ def test_records_are_found_by_their_time(plain: Fixture, tmp_path: Path) -> None
     found = read_time("tiny", start, end, storage=world.topics_file)
     assert found.num_rows == sum(start <= time < end for time in times)
     assert found.num_rows > 0
+
+
+def test_the_lineage_of_an_offset_names_the_log_in_the_remote_tier(plain: Fixture, tmp_path: Path) -> None:
+    world = Adopted(tmp_path / "world", plain, "exact")
+    world.ingest()
+    found = derivation_of(world.table, EffectiveEvidence.of(world.table), (0, 0), 0, 1)
+    [segment] = found.segments
+    first = world.logs()[0]
+    assert (segment.store, segment.key) == (f"file://{plain.objects}", first.name.key("", "log"))
+    assert (segment.present, segment.size) == (True, first.objects["log"].size)
+    for entry in [*world.place().manifests(0, 1)]:
+        world.place().store.delete(entry.info.key)
+    [gone] = derivation_of(world.table, EffectiveEvidence.of(world.table), (0, 0), 0, 1).segments
+    assert not gone.present
 
 
 def test_a_log_that_kafka_deletes_before_it_lands_is_a_gap(plain: Fixture, tmp_path: Path) -> None:
