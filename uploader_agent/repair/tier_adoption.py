@@ -122,6 +122,7 @@ class TierAdoption:
         stop the others.
 
         Raises:
+            FormatError: the tier has no copy of one of the ``partitions``.
             StoreError: a store failed; what is done stays, and the next run continues.
         """
         for topic_id, copies in groupby(self._listing.copies, key=lambda copy: copy.name.topic_id):
@@ -134,6 +135,9 @@ class TierAdoption:
             yield AdoptionRow(self._topic, None, None, 0, "passed over", f"{key}: is no object of a copy")
         own = [copy for copy in self._listing.copies if copy.name.topic_id == self._topic_id]
         groups = {number: [*listed] for number, listed in groupby(own, key=lambda copy: copy.name.partition)}
+        if lacking := sorted({*partitions} - groups.keys()):
+            rule = f"has no copy of partition {lacking[0]}, but of {sorted(groups)}"
+            raise FormatError(f"{self._tier.store.url}/{self._tier.prefix}{self._topic}-{self._topic_id}", rule)
         wanted = [number for number in groups if not partitions or number in partitions]
         with ThreadPoolExecutor(THREADS) as pool:
             for rows in pool.map(lambda number: self._partition(number, groups[number], dry_run=dry_run), wanted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,20 @@ def test_encryption_fails_by_the_key_pair(both: Fixture, tmp_path: Path) -> None
     rubbish.write_text("no key")
     with pytest.raises(ConfigError, match="is no private key in PEM"):
         KeyPairs({"k": rubbish})
+
+
+@pytest.mark.parametrize("package", ["zstandard", "cryptography"])
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    both: Fixture, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = complete(both, "orders")[0]
+    copy = SegmentCopy.open(both.tier(), listed)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    needing: Callable[[], object] = both.tier if package == "cryptography" else lambda: list(copy.log())
+    with pytest.raises(ConfigError, match=r"tidemark-kafka\[kafka-tier\]"):
+        needing()
 
 
 def packed(base: int, width: int, values: list[int], last: int) -> dict[str, Any]:

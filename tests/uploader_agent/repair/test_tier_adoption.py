@@ -182,6 +182,13 @@ def test_only_one_partition(unpacked: dict[str, Fixture], tmp_path: Path) -> Non
     assert deployment.partition("orders", 0).watermark() is None
 
 
+def test_a_partition_without_copies_is_an_error(unpacked: dict[str, Fixture], tmp_path: Path) -> None:
+    deployment = Deployment(unpacked["plain"], tmp_path / "raw")
+    with pytest.raises(FormatError, match=r"has no copy of partition 7, but of \[0, 1\]"):
+        deployment.adopt("orders", only=(1, 7))
+    assert [key for key in deployment.store.puts if "/orders-" in key] == []
+
+
 @pytest.mark.parametrize("copy", [False, True])
 def test_killed_at_any_request_it_goes_on(tmp_path: Path, unpacked: dict[str, Fixture], copy: bool) -> None:
     """Between any two objects; at the end all is as if nothing had happened."""
