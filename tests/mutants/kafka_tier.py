@@ -51,13 +51,6 @@ KAFKA_TIER: Final = (
         (f"{_DAMAGE}::test_any_flipped_byte_is_told_by_the_objects_key[plain-indexes]",),
     ),
     Mutant(
-        "an encrypted piece is what was encrypted",
-        "include/tidemark/kafka_tier/encryption.py",
-        'if block[0] or content[:_HASH] != sha3_512(b"").digest() or any(padding) or not one or len(key) != _KEY:',
-        "if len(key) != _KEY:",
-        (f"{_DAMAGE}::test_encryption_fails_by_the_key_pair",),
-    ),
-    Mutant(
         "the offsets of a damaged copy are a gap",
         _RUN,
         "missing = Intervals(present.missing(start, max([start, *ends]))) - acknowledged",
