@@ -70,7 +70,8 @@ def test_any_flipped_byte_is_told_by_the_objects_key(archive: Fixture, kind: Any
     proved = again()
     path = archive.path(listed, kind)
     sound, told = path.read_bytes(), 0
-    for at in range(len(sound)) if len(sound) < 300 else sorted(rng.sample(range(len(sound)), 60)):
+    count = 60 if archive.root.name == "plain" else 12  # an encrypted copy's key takes long
+    for at in range(len(sound)) if len(sound) < 300 else sorted(rng.sample(range(len(sound)), count)):
         damaged = bytearray(sound)
         damaged[at] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
@@ -80,7 +81,7 @@ def test_any_flipped_byte_is_told_by_the_objects_key(archive: Fixture, kind: Any
             named, same = error.name, False
         assert same or named == listed.name.key(archive.prefix, kind), (at, named)
         told += not same
-    assert told >= min(len(sound), 60) - 1
+    assert told >= min(len(sound), count) - 1
     path.write_bytes(sound)
     assert again() == proved
 
