@@ -155,7 +155,7 @@ docs: env-docs ## Build the site of the documentation below .tidemark/site; it n
 dist: $(DONE)/build ## Build wheel and source distribution into dist/, with the pinned requirements beside them
 	$(call step,distributions,\
 		rm -rf dist; $(UV) build --quiet --no-build-isolation --offline --python $(BUILD)/bin/python --out-dir dist .; \
-		for env in agent spark airflow object-store; do cp requirements/$$env.txt dist/requirements-$$env.txt; done; \
+		for env in agent spark airflow object-store kafka-tier; do cp requirements/$$env.txt dist/requirements-$$env.txt; done; \
 		rm -f dist/.gitignore; ls dist)
 
 # The images' Python and C library; nothing is installed, and of each wheel no more than its metadata is fetched.

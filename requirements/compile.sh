@@ -9,7 +9,7 @@ compile() { out=$1; shift; "$uv" pip compile --quiet --universal --python-versio
 compile agent pyproject.toml --extra agent
 compile spark pyproject.toml --extra spark
 compile airflow pyproject.toml --extra airflow
-compile dev pyproject.toml --extra agent --extra lineage --extra onboarding --extra spark --group dev
+compile dev pyproject.toml --extra agent --extra kafka-tier --extra lineage --extra onboarding --extra spark --group dev
 compile demo pyproject.toml --extra agent --extra consumer --extra table --group demo --constraint requirements/dev.txt
 compile pytest --group pytest --constraint requirements/airflow.txt
 compile axe --group axe --no-deps
@@ -20,6 +20,7 @@ compile release --group release --constraint requirements/dev.txt
 compile spark-4.1 --group spark-4.1
 compile readers --group readers
 compile object-store pyproject.toml --extra object-store --constraint requirements/agent.txt
+compile kafka-tier pyproject.toml --extra kafka-tier --constraint requirements/agent.txt
 compile airflow-lineage pyproject.toml --extra airflow-lineage --constraint requirements/airflow.txt
 compile lineage pyproject.toml --extra lineage --constraint requirements/spark.txt
 compile build requirements/build.in

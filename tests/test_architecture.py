@@ -29,7 +29,7 @@ FLOORS = {
         "config kafka_log offset_bounds retry",
         "connections store",
         "formats",
-        "brokersets catalogs decode endpoints",
+        "brokersets catalogs decode endpoints kafka_tier",
         "parsers",
         "topics",
         "schemas storage",

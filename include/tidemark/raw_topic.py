@@ -210,10 +210,10 @@ class RawTopic:
             return []
 
     def _proved_cuts(self, segment: Segment) -> list[BatchCut]:
-        store = self._storage.store(segment.store)
+        store, beside = self._storage.store(segment.store), self._storage.store(segment.sibling_store)
         name = segment.sibling("index")
         entries = parse_offset_index(
-            store.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
+            beside.get(name, limit=object_sizes.SEGMENT_INDEX).body, segment.base, segment.size, name
         )
         by_position = {entry.position: entry for entry in entries}
         cuts: list[BatchCut] = []
@@ -265,7 +265,7 @@ class RawTopic:
 
     def _aborts(self, segment: Segment) -> list[AbortedTransaction]:
         try:
-            return objects.aborts_of(self._storage.store(segment.store), segment)
+            return objects.aborts_of(self._storage.store(segment.sibling_store), segment)
         except (NotFound, PreconditionFailed, FormatError) as error:
             name = segment.sibling("txnindex")
             reason = str(error).removeprefix(f"{name}: ")

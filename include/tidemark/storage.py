@@ -120,11 +120,26 @@ class PartitionStore:
     """The objects of one partition of one incarnation of a topic, and the store that has them.
 
     The agents write a segment's manifest after its other objects, and ``offset.wm`` after the manifests that it covers.
-    So a reader that reads ``offset.wm`` before it lists the manifests finds everything below it.
+    So a reader that reads ``offset.wm`` before it lists the manifests finds everything below it. ``others`` opens the
+    stores in which the logs of segments may lie that another system has written.
     """
 
     store: Store
     keys: PartitionKeys
+    others: OpenStore | None = None
+
+    def store_at(self, url: str) -> Store:
+        """The store at ``url``: this one, or another, in which a segment's log may lie. Raises as its opening."""
+        if url == self.store.url or self.others is None:
+            return self.store
+        return self.others(url)
+
+    def located(self, manifest: SegmentManifest, file: str) -> tuple[Store, str]:
+        """The store and the key of the object ``file`` of the segment with this ``manifest``."""
+        refers = manifest.refers
+        if refers is not None and file == manifest.log_name:
+            return self.store_at(refers.store), refers.key
+        return self.store, self.keys.file(file)
 
     @property
     def cluster(self) -> ClusterStore:
@@ -168,9 +183,10 @@ class PartitionStore:
 
         No bytes are read: the store's ETags prove that nothing was replaced, and not that its disks kept the bytes.
         """
-        for file, described in manifest.objects.items():
+        for file, described in manifest.sums.items():
+            store, key = self.located(manifest, file)
             try:
-                info = self.store.head(self.keys.file(file))
+                info = store.head(key)
             except NotFound:
                 return False
             if (info.size, info.etag) != (described.size, described.etag):
@@ -261,7 +277,7 @@ class Storage:
 
     def partition_store(self, keys: PartitionKeys) -> PartitionStore:
         """The objects of the partition with these ``keys``. Raises as the store's opening."""
-        return PartitionStore(self.store(keys.endpoint.store), keys)
+        return PartitionStore(self.store(keys.endpoint.store), keys, self.store)
 
     def partition_keys(self, topic: str, partition: int, place: str) -> PartitionKeys:
         """The keys of a partition of the incarnation with folders named ``place``, without opening the store."""

@@ -136,9 +136,10 @@ class DataFile:
 class Stop:
     """The offset at which a task ended before its last one, and the reason. Offsets up to ``end`` are unknown.
 
-    ``lost``: no batch holds the offsets. ``corrupt``: the batch is damaged. ``moved``: since the plan, the segment was
-    removed or replaced by other bytes, so that a new plan is needed. ``unread``: a pack lacks promised ranges, or the
-    store did not return it; its offsets wait until it does, or until they are sealed.
+    ``lost``: no batch holds the offsets, or another system has deleted its log, to which a manifest referred.
+    ``corrupt``: the batch is damaged. ``moved``: since the plan, the segment was removed or replaced by other bytes, so
+    that a new plan is needed. ``unread``: a pack lacks promised ranges, or the store did not return it; its offsets
+    wait until it does, or until they are sealed.
     """
 
     offset: int

@@ -163,7 +163,7 @@ AGENT: Final = (
     Mutant(
         "a stored .log is adopted only under the manifest that describes it",
         "uploader_agent/upload/segment_upload.py",
-        'if stored.manifest.objects[name.file("log")].etag != log.etag:',
+        "if stored.manifest.log is None or stored.manifest.log.etag != log.etag:",
         "if False:",
         (f"{_SEALING}::test_what_is_not_the_bytes_of_its_manifest_is_not_adopted",),
     ),

@@ -1,15 +1,17 @@
 """The commands with which a person repairs what is stored, or hands it over.
 
 ``reupload`` uploads a range again, from this broker's replica or from packs. ``adopt`` takes over a prefix that another
-uploader filled. ``branch`` goes on with the log of a restored broker. ``take-name`` hands a cluster's name in the store
-over to the cluster that replaces its owner.
+uploader filled, or what Kafka's own tiered storage has stored. ``branch`` goes on with the log of a restored broker.
+``take-name`` hands a cluster's name in the store over to the cluster that replaces its owner.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,9 +19,12 @@ import typer
 from tidemark.errors import FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_tier.copies import TierStore
+from tidemark.kafka_tier.encryption import KeyPairs
 from tidemark.store.identity import identity
 from tidemark.terminal import Output, Progress
 from uploader_agent.broker.admin import Cleanup
+from uploader_agent.broker.properties import Broker
 from uploader_agent.cli.common import (
     DEFAULT_CONFIG,
     CommandAnswer,
@@ -34,11 +39,13 @@ from uploader_agent.cli.common import (
     surveyed,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.repair.adoption import Adoption, partitions_here
+from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
 from uploader_agent.repair.branching import Branching, BranchRefused, Statement, confirmed
 from uploader_agent.repair.from_packs import FromPacks
 from uploader_agent.repair.reupload import Reupload
-from uploader_agent.settings import load_settings
+from uploader_agent.repair.tier_adoption import TierAdoption
+from uploader_agent.settings import AgentSettings, load_settings
+from uploader_agent.stored.incarnations import Incarnations
 
 
 def reupload(
@@ -84,36 +91,92 @@ def adopt(
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="Only this partition; may be repeated.")
     ] = None,
+    kafka_tier: Annotated[
+        str | None,
+        typer.Option(help="Adopt from Kafka's own remote tier (KIP-405), which lies in this store: s3://bucket."),
+    ] = None,
+    key_prefix: Annotated[
+        str, typer.Option(help="The remote tier's key.prefix, exactly as the brokers' plugin has it, such as tier/.")
+    ] = "",
+    key_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID=PATH", help="The private key (PEM) of a key pair of the remote tier; may be repeated."
+        ),
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Copy the remote tier's plain logs, too, instead of referring to them.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
     output: OutputOption = Output.text,
 ) -> None:
-    """Take over a topic that Pinterest's uploader stored: manifests and offset.wm for segments that have none.
+    """Take over a topic that another program has stored: Pinterest's uploader, or Kafka's own tiered storage.
 
-    Stop that uploader first, and run this on the leaders' brokers, beside the agent or before it is started. Each
-    stored byte is read once and checked. offset.wm is written last, and the agent continues from there. Nothing is
+    Without --kafka-tier, the segments are those of Pinterest's uploader, which lack manifests and offset.wm. Stop that
+    uploader first, and run this on the leaders' brokers, beside the agent or before it is started.
+
+    With --kafka-tier, they are those that Kafka's brokers have copied to a remote tier by Aiven's plugin. No broker is
+    asked, and nothing in the remote tier is changed. Logs that are neither compressed nor encrypted stay where they
+    lie, and manifests refer to them; others are copied. Run it once, before the topic's agents are started:
+
+    tidemark-agent adopt orders --kafka-tier s3://tier --key-prefix prod/ --key-file key-1=/etc/tidemark/key-1.pem
+
+    Each stored byte is read once and checked. offset.wm is written last, and the agent continues from there. Nothing is
     removed. Exits with 1 if a segment had to be left as it is: its offsets are a gap.
     """
     settings = load_settings(config)
     configure(settings)
+    if kafka_tier is None and (key_prefix or key_file or copy):
+        raise typer.BadParameter("--key-prefix, --key-file and --copy belong to --kafka-tier")
     broker = broker_of(settings)
-    wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partition or tp.partition in partition]
+    answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
+    with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
+        if kafka_tier is None:
+            rows = _of_pinterest(settings, broker, incarnations, topic, partition, dry_run=dry_run)
+        else:
+            tier = TierStore(incarnations.storage.store(kafka_tier), key_prefix, _key_pairs(key_file or ()))
+            adoption = TierAdoption(incarnations, tier, topic, broker.node_id, copy=copy)
+            rows = adoption.run(partition or (), dry_run=dry_run)
+        for row in rows:
+            answer.add(row)
+            done += 1
+            left |= row.outcome == "left"
+            progress.say(f"adopt: {row.partition}: {done} segments in all, from offset {row.base_offset}")
+    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
+    if left:
+        raise typer.Exit(1)
+
+
+def _of_pinterest(
+    settings: AgentSettings,
+    broker: Broker,
+    incarnations: Incarnations,
+    topic: str,
+    partitions: list[int] | None,
+    *,
+    dry_run: bool,
+) -> Iterator[AdoptionRow]:
+    """Adopt what Pinterest's uploader has stored of the partitions that this broker has a replica of."""
+    wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partitions or tp.partition in partitions]
     if not wanted:
         where = ", ".join(map(str, broker.log_dirs))
         raise FormatError(topic, f"{where} has no such partition: run this on a broker that has a replica")
     with closing(metadata_of(settings, broker)) as metadata:
         policy = metadata.cleanup([topic]).get(topic, Cleanup()).policy
-    answer, progress, done, left = CommandAnswer(output), Progress(), 0, False
-    with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
-        for tp in wanted:
-            for row in Adoption(incarnations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run):
-                answer.add(row)
-                done += 1
-                left |= row.outcome == "left"
-                progress.say(f"adopt: {row.partition}: {done} segments in all, from offset {row.base_offset}")
-    answer.close(["PARTITION", "FROM", "TO", "BYTES", "OUTCOME", "WHY"])
-    if left:
-        raise typer.Exit(1)
+    for tp in wanted:
+        yield from Adoption(incarnations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run)
+
+
+def _key_pairs(options: Iterable[str]) -> KeyPairs:
+    """The key pairs of the options ``ID=PATH``."""
+    files: dict[str, Path] = {}
+    for option in options:
+        name, separator, path = option.partition("=")
+        if not (name and separator and path):
+            raise typer.BadParameter(f"{option!r} must be ID=PATH", param_hint="--key-file")
+        files[name] = Path(path)
+    return KeyPairs(files)
 
 
 def branch(

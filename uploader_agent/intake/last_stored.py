@@ -43,7 +43,7 @@ def stored_end(partition: PartitionStore, topic_id: str, lineage: Lineage) -> St
         known = StoredSegment.of(stored.manifest, lineage) if stored else None
         if stored and known and known.state == "whole" and known.readable_end == known.next_offset == end:
             last = last_batch(
-                partition.store, segment_of(stored.manifest, partition.keys.manifest(name), partition.store.url), end
+                partition, segment_of(stored.manifest, partition.keys.manifest(name), partition.store.url), end
             )
             whole = last is not None and last.base_offset not in stored.manifest.gone
             return StoredEnd(end, last if whole else None, known.open_transactions)

@@ -33,14 +33,17 @@ from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
 
-Outcome = Literal["would adopt", "adopted", "as it was", "left"]
+Outcome = Literal["would adopt", "would refer", "adopted", "referred", "as it was", "passed over", "left"]
 
 
 class AdoptionRow(NamedTuple):
-    """The outcome for a segment, and the reason if it was left. ``next_offset`` is None if it was not read."""
+    """The outcome for a segment, and the reason if it was left or passed over. ``next_offset`` is None if not read.
+
+    From Kafka's remote tier a row may also be about a partition or a topic as a whole: then both offsets are None.
+    """
 
     partition: str
-    base_offset: int
+    base_offset: int | None
     next_offset: int | None
     bytes: int
     outcome: Outcome

@@ -211,10 +211,10 @@ def _has(files: SegmentFiles, stored: BatchHeader) -> bool:
 class _Piece:
     """Stored batches that begin on the lineage: a segment, or a range of a pack, up to the offset ``end``."""
 
-    def __init__(self, store: Store, start: int, end: int, source: Segment | PackedRange) -> None:
+    def __init__(self, place: PartitionStore, start: int, end: int, source: Segment | PackedRange) -> None:
         self.start = start
         self.end = end
-        self._store = store
+        self._place = place
         self._source = source
 
     def batches(self) -> Iterator[BatchHeader]:
@@ -228,14 +228,15 @@ class _Piece:
     def _chunks(self) -> Iterable[bytes]:
         if isinstance(self._source, Segment):
             segment = self._source
-            return pieces_between(self._store, segment.key, 0, segment.size, segment.etag)
-        return [read_range_bytes(self._store, self._source)]
+            store = self._place.store_at(segment.store)
+            return pieces_between(store, segment.key, 0, segment.size, segment.etag)
+        return [read_range_bytes(self._place.store, self._source)]
 
     def last(self) -> BatchHeader | None:
         """The last batch; None if it cannot be read."""
         if isinstance(self._source, Segment):
             with suppress(*_UNREADABLE):
-                before, split = last_batches(self._store, self._source, self.end)
+                before, split = last_batches(self._place, self._source, self.end)
                 return split or before
             return None
         last = None
@@ -257,7 +258,7 @@ def _pieces(
         for one in shared:
             live |= live_part(packed.range, one.lineage).clip(log_start, min(one.end, end))
         for part in reversed(live.parts):
-            yield _Piece(partition.store, packed.range.first, part.end, packed)
+            yield _Piece(partition, packed.range.first, part.end, packed)
     listed = [*partition.manifests(max(0, log_start - REACH), end)]
     for entry in reversed(listed):
         stored = read_manifest(partition, entry.name)
@@ -268,15 +269,15 @@ def _pieces(
             continue
         stop = min(end, max(min(one.end, live_end(segment, one.lineage)) for one in shared))
         if stop > max(segment.base, log_start):
-            yield _Piece(partition.store, segment.base, stop, segment)
+            yield _Piece(partition, segment.base, stop, segment)
 
 
-def last_batch(store: Store, segment: Segment, end: int) -> BatchHeader | None:
+def last_batch(place: PartitionStore, segment: Segment, end: int) -> BatchHeader | None:
     """The last batch of a segment below the offset ``end``; None without one."""
-    return last_batches(store, segment, end)[0]
+    return last_batches(place, segment, end)[0]
 
 
-def last_batches(store: Store, segment: Segment, end: int) -> tuple[BatchHeader | None, BatchHeader | None]:
+def last_batches(place: PartitionStore, segment: Segment, end: int) -> tuple[BatchHeader | None, BatchHeader | None]:
     """The last batch of a segment below the offset ``end``, and the one that begins below and ends above it, if any.
 
     If the segment has more than a few batches, they are found by the index.
@@ -284,13 +285,13 @@ def last_batches(store: Store, segment: Segment, end: int) -> tuple[BatchHeader 
     entries = []
     if segment.has_index and segment.size > _READ_WHOLE:
         try:
-            body = store.get(key := segment.sibling("index")).body
+            body = place.store.get(key := segment.sibling("index")).body
         except NotFound:
             return None, None
         entries = parse_offset_index(body, segment.base, segment.size, key)
     start = max((entry.position for entry in entries if entry.last_offset < end), default=0)
     last = None
-    for header in scan_batches(_small_pieces(store, segment, start), segment.key, segment.base):
+    for header in scan_batches(_small_pieces(place.store_at(segment.store), segment, start), segment.key, segment.base):
         if header.next_offset > end:
             return last, header if header.base_offset < end else None
         last = header

@@ -32,9 +32,9 @@ def write(partition: PartitionStore, manifest: SegmentManifest) -> StoredManifes
     if isinstance(created, ObjectSum):
         return StoredManifest(manifest, created.etag)
     stored = SegmentManifest.load(store, key, if_match=created.etag)
-    ours = manifest.objects[manifest.log_name]
-    if (stored.topic_id, stored.objects.get(manifest.log_name)) != (manifest.topic_id, ours):
-        raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {ours.etag}")
+    if (stored.topic_id, stored.log) != (manifest.topic_id, manifest.log):
+        version = manifest.log.etag if manifest.log is not None else "nothing"
+        raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {version}")
     return StoredManifest(stored, created.etag)
 
 
@@ -70,7 +70,7 @@ def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
 
 
 def _description(manifest: SegmentManifest) -> tuple[object, ...]:
-    return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.objects
+    return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.sums
 
 
 def transactions_open_at(
@@ -94,8 +94,9 @@ def transactions_open_at(
         if segment.next_offset == offset:
             return segment.open_transactions
         opened = transactions_open_at(partition, segment.base_offset, lineage)
-        log = find(partition.store, partition.keys.segment(segment.name, "log"))
+        store, key = partition.located(stored.manifest, segment.name.file("log")) if stored else (partition.store, "")
+        log = find(store, key) if opened is not None else None
         if opened is not None and log is not None:
-            batches = scan_batches(pieces(partition.store, log), log.key, segment.base_offset)
+            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
             return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
     return None

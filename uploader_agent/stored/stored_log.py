@@ -329,7 +329,7 @@ class StoredLog:
 
 def _bytes_per_offset(manifest: SegmentManifest) -> float | None:
     """Bytes per offset, to the thousandth; None if no byte is readable."""
-    log = manifest.objects.get(manifest.name.file("log"))
+    log = manifest.log if manifest.state == "whole" else None
     if log is None or not log.size or manifest.next_offset == manifest.base_offset:
         return None
     return round(log.size / (manifest.next_offset - manifest.base_offset), 3)
@@ -417,7 +417,7 @@ def _with_last(partition: PartitionStore, log: StoredLog) -> StoredLog:
     # Without its bytes nothing can be compared; verify tells that they are gone or damaged.
     with suppress(NotFound, PreconditionFailed, FormatError):
         segment = segment_of(stored.manifest, partition.keys.manifest(newest.name), partition.store.url)
-        last, split = histories.last_batches(partition.store, segment, newest.readable_end)
+        last, split = histories.last_batches(partition, segment, newest.readable_end)
         segments = {**log.segments, newest.name: replace(newest, last=last)}
         return replace(log, segments=segments, is_split=split is not None)
     return log

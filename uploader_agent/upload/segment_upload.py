@@ -217,7 +217,7 @@ class _Seal:
         if stored is not None:
             if not manifests.begins_on(stored.manifest, lineage):
                 return None
-            if stored.manifest.objects[name.file("log")].etag != log.etag:
+            if stored.manifest.log is None or stored.manifest.log.etag != log.etag:
                 raise Diverged(f"{log.key}: is not what its manifest describes, and differs from {self._path}")
             return stored
         sealer, lineages = self._sealer, KnownLineages.of(self._sealer.watermark, lineage)

@@ -256,7 +256,8 @@ class _Verification:
         """That the stored segment is of another history than the disk's, if a batch of the disk shows that."""
         assert checked.log is not None
         log = ObjectInfo(checked.key, checked.log.size, checked.log.etag, utc_now())
-        stored = scan_batches(pieces(self._partition.uploader.where.store, log), checked.key, checked.base_offset)
+        store = checked.store or self._partition.uploader.where.store
+        stored = scan_batches(pieces(store, log), checked.key, checked.base_offset)
         try:
             found = first_difference(stored, local_batches(files, checked.base_offset))
         except (NotFound, PreconditionFailed, SegmentError):
@@ -277,7 +278,7 @@ class _Verification:
             if self._deep and f"{checksum(local):08x}" != log.crc32c:
                 return f"has CRC32C {log.crc32c}, and {path} another one"
         elif self._deep:
-            store = self._partition.uploader.where.store
+            store = checked.store or self._partition.uploader.where.store
             version = ObjectInfo(checked.key, log.size, log.etag, utc_now())
             ours = scan_batches(pieces(store, version), checked.key, checked.base_offset)
             try:

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats.keys import SegmentName, TopicPartition
-from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.raw.manifest import OWNERS, ObjectSum, SegmentManifest
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentScanner
 from tidemark.raw.objects import pieces, read_checksum, read_manifest
 from tidemark.storage import PartitionStore
-from tidemark.store import ObjectInfo
+from tidemark.store import ObjectInfo, Store
 
 
 class Severity(StrEnum):
@@ -76,7 +76,7 @@ class Checked:
 
     ``log`` is the sum that the broker's own file must have as well; None where that may differ: compacted, or not
     whole. ``gone`` counts the erased records that the file has beyond that, by the base offset of their batch; ``key``
-    is the log's.
+    is the log's, in ``store``.
     """
 
     base_offset: int
@@ -86,6 +86,7 @@ class Checked:
     log: ObjectSum | None = None
     gone: Mapping[int, int] = field(default_factory=dict)
     key: str = ""
+    store: Store | None = None
     findings: list[VerifyFinding] = field(default_factory=list)
 
 
@@ -120,12 +121,12 @@ class _Check:
         manifest = self._manifest
         end = self._readable_end()
         readable = True
-        for name, total in manifest.objects.items():
+        for name, total in manifest.sums.items():
             broken = self._check_object(name, total, deep=deep)
             if broken is not None:
                 self._findings.append(broken)
                 readable = readable and name != self._log
-        if self._log not in manifest.objects:
+        if manifest.log is None:
             key = self._partition.keys.manifest(manifest.name)
             self._add(Severity.CORRUPT, manifest.base_offset, manifest.next_offset, key, f"names no {self._log}")
             readable = False
@@ -136,10 +137,11 @@ class _Check:
             manifest.base_offset,
             manifest.next_offset,
             end if readable else manifest.base_offset,
-            sum(total.size for total in manifest.objects.values()),
-            manifest.objects.get(self._log) if exact else None,
+            sum(total.size for total in manifest.sums.values()),
+            manifest.log if exact else None,
             manifest.gone,
-            self._partition.keys.file(self._log),
+            self._located(self._log)[1],
+            self._located(self._log)[0],
             self._findings,
         )
 
@@ -149,24 +151,24 @@ class _Check:
         if manifest.damage is not None:
             end = manifest.damage.offset
             detail = f"kept as damaged: at byte {manifest.damage.position}, {manifest.damage.rule}"
-            key = self._partition.keys.file(self._log)
+            key = self._located(self._log)[1]
             self._findings.append(VerifyFinding(Severity.CORRUPT, end, manifest.next_offset, key, detail))
         diverged = manifest.history.divergence(self._live, end)
         if diverged is None:
             return end
         at = max(manifest.base_offset, diverged)
         self._findings.append(
-            VerifyFinding(Severity.TRUNCATED, at, end, self._partition.keys.file(self._log), "is of a dead branch")
+            VerifyFinding(Severity.TRUNCATED, at, end, self._located(self._log)[1], "is of a dead branch")
         )
         return at
 
     def _check_object(self, name: str, total: ObjectSum, *, deep: bool) -> VerifyFinding | None:
-        key = self._partition.keys.file(name)
+        store, key = self._located(name)
         try:
-            info = self._partition.store.head(key)
+            info = store.head(key)
         except NotFound:
             word = Severity.GAP if name == self._log else Severity.CORRUPT
-            return self._wrong(word, key, "does not exist, although its manifest names it")
+            return self._wrong(word, key, "does not exist, although its manifest names it" + self._owned(name))
         try:
             rule = self._judge(name, info, total, deep=deep)
         except (PreconditionFailed, NotFound):
@@ -177,17 +179,30 @@ class _Check:
         rule = _differs(info, total)
         if rule is not None or not deep:
             return rule
-        return self._read_log(info) if name == self._log and not self._manifest.damage else self._read(info, total)
+        store = self._located(name)[0]
+        if name == self._log and not self._manifest.damage:
+            return self._read_log(store, info, total)
+        return self._read(store, info, total)
 
-    def _read(self, info: ObjectInfo, total: ObjectSum) -> str | None:
-        value = read_checksum(self._partition.store, info)  # from the bytes, since the store's disks are to be verified
+    def _located(self, name: str) -> tuple[Store, str]:
+        return self._partition.located(self._manifest, name)
+
+    def _owned(self, name: str) -> str:
+        """Who may have deleted the object, if it is another system's."""
+        refers = self._manifest.refers if name == self._log else None
+        if refers is None:
+            return ""
+        return f": it belonged to {OWNERS[refers.owner]}, in {refers.store}, which deletes by its own retention"
+
+    def _read(self, store: Store, info: ObjectInfo, total: ObjectSum) -> str | None:
+        value = read_checksum(store, info)  # from the bytes, since the store's disks are to be verified
         return None if f"{value:08x}" == total.crc32c else f"has bytes of CRC32C {value:08x} and not {total.crc32c}"
 
-    def _read_log(self, info: ObjectInfo) -> str | None:
+    def _read_log(self, store: Store, info: ObjectInfo, total: ObjectSum) -> str | None:
         manifest, lineage = self._manifest, Lineage(self._manifest.lineage)
         scanner, expected = SegmentScanner(info.key, manifest.base_offset), manifest.base_offset
         try:
-            for piece in pieces(self._partition.store, info):
+            for piece in pieces(store, info):
                 for header in scanner.batches(piece):
                     if header.base_offset > expected:
                         self._add_missing(expected, header.base_offset)
@@ -205,11 +220,10 @@ class _Check:
         if expected != manifest.last_batch_end:
             return f"ends at offset {expected}, and its manifest says {manifest.last_batch_end}"
         sum_ = f"{summary.crc32c:08x}"
-        expected_sum = manifest.objects[self._log].crc32c
-        return None if sum_ == expected_sum else f"has bytes of CRC32C {sum_} and not {expected_sum}"
+        return None if sum_ == total.crc32c else f"has bytes of CRC32C {sum_} and not {total.crc32c}"
 
     def _add_missing(self, start: int, end: int) -> None:
-        key = self._partition.keys.file(self._log)
+        key = self._located(self._log)[1]
         if self._manifest.compacted:
             self._findings.append(VerifyFinding(Severity.COMPACTED, start, end, key, "removed by compaction"))
         else:

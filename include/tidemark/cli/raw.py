@@ -19,7 +19,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.table.ledger import Ledger
 from tidemark.inspection.gap_acknowledgement import GapsOf, gaps_of
 from tidemark.intervals import Intervals
@@ -186,24 +186,23 @@ def _check_partition(
 
 
 def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> _CopiedSegment:
-    store, keys = partition.store, partition.keys
-    key, stored = keys.manifest(name), objects.read_manifest(partition, name)
+    key, stored = partition.keys.manifest(name), objects.read_manifest(partition, name)
     if stored is None:
         return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
     found: dict[str, ObjectSum] = {}
     findings: list[str] = []
-    for file, described in stored.manifest.objects.items():
-        proved = _proved(store, keys.file(file), described)
+    for file, described in stored.manifest.sums.items():
+        proved = _proved(*partition.located(stored.manifest, file), described)
         if isinstance(proved, ObjectSum):
             found[file] = proved
         else:
-            findings.append(f"{keys.file(file)}: {proved}")
+            findings.append(f"{partition.located(stored.manifest, file)[1]}: {proved}")
     size = sum(described.size for described in found.values())
-    if findings or found == stored.manifest.objects:
+    if findings or found == stored.manifest.sums:
         return _CopiedSegment(size, renewed=False, findings=tuple(findings))
     if not renew:
         return _CopiedSegment(size, renewed=False, findings=(f"{key}: names other ETags than this copy's: --renew",))
-    _renew(store, key, stored, found)
+    _renew(partition.store, key, stored, found)
     return _CopiedSegment(size, renewed=True, findings=())
 
 
@@ -221,8 +220,7 @@ def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:
 
 
 def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, ObjectSum]) -> None:
-    manifest: SegmentManifest = stored.manifest.model_copy(update={"objects": found})
-    store.put(key, manifest.to_bytes(), if_match=stored.etag)
+    store.put(key, stored.manifest.with_sums(found).to_bytes(), if_match=stored.etag)
 
 
 def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.formats.base import Model
+from tidemark.formats.keys import MANIFEST_EXTENSION
 from tidemark.formats.raw.lineage import Dataset
 from tidemark.formats.table.statuses import MirrorKey, MirrorState, MirrorStatus
 from tidemark.kafka_log.batch import HEADER_SIZE, PREFIX_SIZE, check_prefix, read_header
@@ -30,6 +31,8 @@ SAMPLE_BYTES: Final = 1 << 20
 """Bytes of each partition's newest segment that are read for producers' ids."""
 
 _NO_PRODUCER: Final = -1
+
+_SEGMENT: Final = ("log", MANIFEST_EXTENSION)
 
 
 class Named(Model):
@@ -190,10 +193,12 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
     view = raw.view(part)
     sealed = 0 if view is None else view.watermark.next_offset
     stored = raw.partition_store(part)
-    logs = [log for log in stored.objects() if log.extension == "log" and not log.name.is_of_damage]
-    start = min((log.name.base for log in logs), default=sealed)
+    listed = [one for one in stored.objects() if one.extension in _SEGMENT and not one.name.is_of_damage]
+    logs = [one for one in listed if one.extension == "log"]
+    names = {one.name for one in listed}  # a manifest may refer to a log that lies elsewhere
+    start = min((name.base for name in names), default=sealed)
     return _StoredPartition(
-        len(logs),
+        len(names),
         sum(log.info.size for log in logs),
         start,
         max(start, sealed),

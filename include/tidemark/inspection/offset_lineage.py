@@ -14,11 +14,11 @@ from pydantic import AwareDatetime
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
-from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, SegmentName
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
 from tidemark.formats.raw.slots import origin_of
 from tidemark.raw_topic import RawTopic
-from tidemark.storage import ClusterStore, Storage
+from tidemark.storage import ClusterStore, PartitionStore, Storage
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -49,7 +49,7 @@ class Derived(Model):
 
 
 class SegmentInfo(Model):
-    """A segment in raw; ``key`` is the key of its ``.log`` below ``store``, ``present`` is true if its manifest exists.
+    """A segment in raw; ``key`` is the key of its ``.log`` in ``store``, ``present`` is true if its manifest exists.
 
     A pack (``packed``) has ranges of many partitions: ``size`` is its whole size, and no offsets are named.
     """
@@ -99,7 +99,8 @@ def derivation_of(
     packed = [row.start for row in rows if row.segment and cluster.keys.pack_of(row.segment)]
     waiting, complete = _stored(table, key, min([max(start, landed), *packed]), end)
     keys = list(dict.fromkeys([*(row.segment for row in rows if row.segment), *waiting]))
-    segments = in_parallel(lambda segment: _segment(cluster, segment), keys[:MOST_SEGMENTS])
+    place = _place(table, storage, key)
+    segments = in_parallel(lambda segment: _segment(cluster, place, segment), keys[:MOST_SEGMENTS])
     more = not complete or len(derived) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
 
@@ -142,20 +143,28 @@ def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tu
     return [segment.key for segment in window.segments], window.complete
 
 
-def _segment(cluster: ClusterStore, key: str) -> SegmentInfo:
+def _place(table: TopicTable, storage: Storage, key: tuple[int, int]) -> PartitionStore | None:
+    """The partition's objects; None if no such incarnation is listed."""
+    incarnations = storage.cluster_store().incarnations(table.topic.topic).incarnations
+    if key[0] >= len(incarnations):
+        return None
+    return storage.partition_store(storage.partition_keys(table.topic.topic, key[1], incarnations[key[0]].place))
+
+
+def _segment(cluster: ClusterStore, place: PartitionStore | None, key: str) -> SegmentInfo:
     if pack := cluster.keys.pack_of(key):
         return _pack(cluster.store, key, pack.broker)
     folder, _, file = key.rpartition("/")
     parsed = SegmentName.parse(file)
-    gone = SegmentInfo(store=cluster.store.url, key=key, present=False)
     if parsed is None:
-        return gone
-    manifest = SegmentManifest.load_or_none(cluster.store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
+        manifest = _referring(place, key) if place is not None else None
+    else:
+        manifest = SegmentManifest.load_or_none(cluster.store, f"{folder}/{parsed[0].file(MANIFEST_EXTENSION)}")
     if manifest is None:
-        return gone
-    log = manifest.objects.get(file)
+        return SegmentInfo(store=cluster.store.url, key=key, present=False)
+    log = manifest.log
     return SegmentInfo(
-        store=cluster.store.url,
+        store=cluster.store.url if manifest.refers is None else manifest.refers.store,
         key=key,
         present=True,
         base_offset=manifest.base_offset,
@@ -168,6 +177,18 @@ def _segment(cluster: ClusterStore, key: str) -> SegmentInfo:
         origin=manifest.origin,
         leader_epoch=manifest.lineage[-1][0] if manifest.lineage else None,
     )
+
+
+def _referring(place: PartitionStore, key: str) -> SegmentManifest | None:
+    """The manifest that refers to the log ``key`` of Kafka's remote tier; None if there is none any more."""
+    digits = key.rpartition("/")[2][:OFFSET_DIGITS]
+    if not digits.isdecimal():
+        return None
+    for entry in place.manifests(int(digits), int(digits) + 1):
+        manifest = SegmentManifest.load_or_none(place.store, entry.info.key)
+        if manifest is not None and manifest.refers is not None and manifest.refers.key == key:
+            return manifest
+    return None
 
 
 def _pack(store: Store, key: str, broker: int) -> SegmentInfo:

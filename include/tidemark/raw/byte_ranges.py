@@ -44,6 +44,7 @@ def ranges_of(piece: SegmentPiece, cuts: Sequence[BatchCut]) -> list[SegmentRang
                     to_offset=to_offset,
                     origin=segment.origin,
                     compacted=segment.compacted,
+                    referred=segment.referred,
                     uploaded_at=segment.uploaded_at,
                     shipped=_shipped(segment, from_offset, to_offset),
                 )

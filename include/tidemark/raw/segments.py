@@ -33,6 +33,9 @@ class Segment:
     its end. ``max_timestamp`` (milliseconds) is that of its batches, if known. ``aborts`` is its ``.txnindex``, None
     without one; ``aborted`` are the transactions that a range lists itself. ``parts`` are the ranges that had been
     packed before; the time when they were shipped bounds the times of their records.
+
+    The log of a segment may be another system's object: then ``home`` is the store and the folder of the segment's
+    other objects, and they are those of the log otherwise.
     """
 
     store: str
@@ -53,6 +56,7 @@ class Segment:
     position: int = 0
     aborted: tuple[AbortedTransaction, ...] = ()
     parts: tuple[PackedPart, ...] = ()
+    home: tuple[str, str] | None = None
 
     @property
     def name(self) -> SegmentName:
@@ -70,8 +74,19 @@ class Segment:
         return not self.etag
 
     def sibling(self, extension: str) -> str:
-        """The key of another file of the segment: ``index``, ``txnindex``."""
-        return f"{self.key.rpartition('/')[0]}/{self.name.file(extension)}"
+        """The key of another file of the segment: ``index``, ``txnindex``; it lies in :attr:`sibling_store`."""
+        folder = self.key.rpartition("/")[0] if self.home is None else self.home[1]
+        return f"{folder}/{self.name.file(extension)}"
+
+    @property
+    def sibling_store(self) -> str:
+        """The store of the segment's other files."""
+        return self.store if self.home is None else self.home[0]
+
+    @property
+    def referred(self) -> bool:
+        """True if the log is another system's object, which that system may delete."""
+        return self.home is not None
 
 
 class SegmentPiece(NamedTuple):
@@ -92,7 +107,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         FormatError: the manifest does not list the segment's log, or lies under another segment's name.
     """
     name = manifest.name
-    log = manifest.objects.get(manifest.log_name)
+    log, refers = manifest.log, manifest.refers
     if log is None or not key.endswith(f"/{name.file(MANIFEST_EXTENSION)}"):
         rule = f"objects: does not list {manifest.log_name}" if log is None else f"is that of {manifest.log_name}"
         raise FormatError(key, rule)
@@ -100,9 +115,10 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         size, end = manifest.damage.position, manifest.damage.offset
     else:
         size, end = log.size, manifest.next_offset if manifest.compacted else manifest.last_batch_end
+    folder = key.rpartition("/")[0]
     return Segment(
-        store=store,
-        key=key.rpartition("/")[0] + f"/{manifest.log_name}",
+        store=store if refers is None else refers.store,
+        key=f"{folder}/{manifest.log_name}" if refers is None else refers.key,
         etag=log.etag,
         size=size,
         base=manifest.base_offset,
@@ -117,6 +133,7 @@ def segment_of(manifest: SegmentManifest, key: str, store: str) -> Segment:
         max_timestamp=None if manifest.damage else manifest.max_timestamp,
         suffix=manifest.suffix,
         parts=manifest.parts,
+        home=None if refers is None else (store, folder),
     )
 
 

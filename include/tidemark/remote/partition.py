@@ -240,7 +240,7 @@ class RemotePartition:
 
     def _stretch_of(self, view: WatermarkView, piece: SegmentPiece, *, committed: bool) -> Stretch:
         try:
-            position = self._indexes.position(self._stored.store, piece.segment, piece.start)
+            position = self._indexes.position(self._stored, piece.segment, piece.start)
         except (PreconditionFailed, NotFound):
             self.invalidate(piece.segment)
             raise
@@ -294,7 +294,7 @@ class RemotePartition:
         def mask_of(start: int, end: int) -> OffsetMask:
             return self._mask_of(view, start, end)
 
-        return first_at(timestamp, self._segments, view, self._stored.store, self._indexes, mask_of, markers=markers)
+        return first_at(timestamp, self._segments, view, self._stored, self._indexes, mask_of, markers=markers)
 
     def _at(self, view: WatermarkView, offset: int, end: int) -> SegmentPiece | Gap | None:
         """The piece or gap at ``offset``, up to ``end`` at most; None if there is nothing yet."""

@@ -30,6 +30,7 @@ from tidemark.lru import Lru
 from tidemark.raw.segments import Segment, live_until
 from tidemark.raw.stored_segments import StoredSegments
 from tidemark.remote.view import WatermarkView
+from tidemark.storage import PartitionStore
 from tidemark.store import Store
 
 MANIFEST_THREADS: Final = 16
@@ -52,7 +53,7 @@ def first_at(
     timestamp: int,
     segments: StoredSegments,
     view: WatermarkView,
-    store: Store,
+    place: PartitionStore,
     indexes: IndexObjects,
     mask_of: MaskOf,
     *,
@@ -67,14 +68,14 @@ def first_at(
     for name in list(segments.late_enough(timestamp, view.start)):
         segment = segments.segment(name)
         if segment is None:  # gone just now: another may have its offsets
-            return first_at(timestamp, segments, view, store, indexes, mask_of, markers=markers)
+            return first_at(timestamp, segments, view, place, indexes, mask_of, markers=markers)
         if segment.end <= at:
             continue
         begin = max(at, segment.base)
         end = live_until(segment, view.lineage, begin)
         if end > begin:
             try:
-                record = first_in(store, indexes, segment, timestamp, begin, end, mask_of, markers=markers)
+                record = first_in(place, indexes, segment, timestamp, begin, end, mask_of, markers=markers)
             except (PreconditionFailed, NotFound):
                 segments.forget(name)
                 raise
@@ -83,14 +84,14 @@ def first_at(
             at = end
     for packed, begin, end in view.tail.pieces:
         if packed.max_timestamp is not None and packed.max_timestamp >= timestamp and end > at:
-            record = first_in(store, indexes, packed, timestamp, max(begin, at), end, mask_of, markers=markers)
+            record = first_in(place, indexes, packed, timestamp, max(begin, at), end, mask_of, markers=markers)
             if record is not None:
                 return record
     return None
 
 
 def first_in(
-    store: Store,
+    place: PartitionStore,
     indexes: IndexObjects,
     segment: Segment,
     timestamp: int,
@@ -101,10 +102,10 @@ def first_in(
     markers: bool,
 ) -> OffsetForTime | None:
     """The first record of ``segment`` in ``[start, end)`` with at least ``timestamp``."""
-    after = max(start, before_time(indexes.times(store, segment), segment, timestamp) + 1)
-    position = indexes.position(store, segment, after)
+    after = max(start, before_time(indexes.times(place.store, segment), segment, timestamp) + 1)
+    position = indexes.position(place, segment, after)
     mask = mask_of(start, end)
-    for window in batch_windows(store, segment, position):
+    for window in batch_windows(place.store_at(segment.store), segment, position):
         record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
             return record
@@ -179,18 +180,24 @@ class IndexObjects:
         """Start with no object read."""
         self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
 
-    def position(self, store: Store, segment: Segment, offset: int) -> int:
+    def position(self, place: PartitionStore, segment: Segment, offset: int) -> int:
         """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
 
         A range of a pack has no index.
         """
         if offset <= segment.base or not segment.has_index:
             return segment.position
-        entry = floor_entry(self._sibling(store, segment, "index"), segment, offset)
+        entry = floor_entry(self._sibling(place.store, segment, "index"), segment, offset)
         if entry is None:
             return 0
         end = min(entry.position + HEADER_SIZE[2], segment.size)
-        head = store.get_range(segment.key, entry.position, end, if_match=segment.etag)
+        try:
+            log = place.store_at(segment.store)
+            head = log.get_range(segment.key, entry.position, end, if_match=segment.etag)
+        except NotFound:
+            if segment.referred:
+                return 0  # its owner has deleted it, which is told where it is read
+            raise
         if not confirms_cut(head, entry, segment.base, segment.size):
             return 0
         return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0

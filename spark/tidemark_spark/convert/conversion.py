@@ -111,6 +111,9 @@ class Conversion:
             try:
                 window = next(remaining, None)
             except (PreconditionFailed, NotFound) as error:
+                if isinstance(error, NotFound) and part.referred and self._job.kind == "ingest":
+                    why = f"{part.store}/{part.key}: its owner, another system, has deleted it"
+                    return Stop(self.next_offset, part.to_offset, "lost", why)
                 return Stop(self.next_offset, part.to_offset, "moved", str(error))
             except StoreError as error:
                 if not self._may_wait(part):

@@ -73,7 +73,10 @@ def rewrite(options: StoreOptions, task: SealTask) -> SealOutcome:
     manifest, store = task.stored.manifest, open_store(task.keys.endpoint.store, options)
     masks = open_store(task.masks.store, options)
     mask = OffsetMask((mask_of(masks, key) for key in task.masks.keys), restores=manifest.restores)
-    work = _Rewriting(store, task, manifest, mask)
+    refers = manifest.refers
+    log = task.keys.file(manifest.log_name) if refers is None else refers.key
+    source = store if refers is None else open_store(refers.store, options)
+    work = _Rewriting(store, task, manifest, mask, (source, log))
     try:
         with TemporaryFile(prefix="tidemark-") as before, TemporaryFile(prefix="tidemark-") as after:
             return work.run(before, after)
@@ -87,12 +90,13 @@ class CannotRewrite(Exception):
 
 @dataclass
 class _Rewriting:
-    """The steps of :func:`rewrite`."""
+    """The steps of :func:`rewrite`. The log lies in another store than the seal's other objects, if it is another's."""
 
     store: Store
     task: SealTask
     manifest: SegmentManifest
     mask: OffsetMask
+    source: tuple[Store, str]
     rewriter: BatchRewriter = field(default_factory=BatchRewriter)
     gone: dict[int, int] = field(default_factory=dict)
 
@@ -121,14 +125,14 @@ class _Rewriting:
 
     def _fetched(self, file: IO[bytes]) -> ObjectInfo:
         """The seal's log, which is now in ``file``."""
-        described = self.manifest.objects[self.manifest.log_name]
-        key = self.task.keys.file(self.manifest.log_name)
+        described = self.manifest.sums[self.manifest.log_name]
+        store, key = self.source
         try:
-            log = self.store.head(key)
+            log = store.head(key)
             if (log.size, log.etag) != (described.size, described.etag):
                 raise CannotRewrite("is not the version that its manifest describes: tidemark-agent verify")
             crc = 0
-            for piece in pieces(self.store, log):
+            for piece in pieces(store, log):
                 file.write(piece)
                 crc = crc32c(piece, crc)
         except (NotFound, PreconditionFailed) as error:
@@ -241,7 +245,7 @@ class _Rewriting:
             masks=tuple(sorted({*digests, *(known.masks if known else ())})),
             batches=tuple(sorted(gone.items())),
         )
-        return self.manifest.model_copy(
+        return self.manifest.referring(None).model_copy(
             update={"suffix": parsed[0].suffix, "objects": sums, "codecs": now.codecs, "erased": erased}
         )
 

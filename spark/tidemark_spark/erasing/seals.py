@@ -20,8 +20,8 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
-from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment
-from tidemark.formats.raw.manifest import SegmentManifest
+from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, LeftLog
+from tidemark.formats.raw.manifest import OWNERS, SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
 from tidemark.formats.raw.pack import PackedRange, Range, lines_of
 from tidemark.formats.table.ledger import PartitionState
@@ -138,6 +138,9 @@ class _Seal(NamedTuple):
                 file: BuriedObject(size=described.size, etag=described.etag)
                 for file, described in self.manifest.objects.items()
             },
+            left=LeftLog(**self.manifest.refers.model_dump(include={"store", "key", "owner"}))
+            if self.manifest.refers is not None
+            else None,
         )
 
 
@@ -247,7 +250,7 @@ class _Partition:
 
     def _successor(self, seal: _Seal) -> SegmentManifest | None:
         """The manifest of the rewriting of just this seal, None if there is none."""
-        replaced = seal.manifest.log_name, seal.manifest.objects[seal.manifest.log_name].etag
+        replaced = seal.manifest.log_name, seal.manifest.sums[seal.manifest.log_name].etag
         for other in (other.manifest for other in self.seals):
             erased = other.erased
             if erased and (erased.replaces, erased.etag) == replaced and _same_span(other, seal.manifest):
@@ -284,6 +287,7 @@ class _Partition:
         segments.sort(key=lambda segment: segment.base_offset)
         chunks = (segments[start : start + CHUNK] for start in range(0, len(segments), CHUNK))
         records += [self._record(chunk) for chunk in chunks]
+        self._name_left(records)
         for seal, segment in ((seal, seal.buried) for seal in going):
             if not remove_segment(self.stored, segment.name, segment.manifest_etag, segment.etags):
                 self._remains(seal, "was uploaded again meanwhile: a later pass rewrites it", seal.hidden)
@@ -294,6 +298,18 @@ class _Partition:
         self._delete_versions([record for record in records if record.gone is None])
         self._name_unseen()
         return len(going)
+
+    def _name_left(self, records: Sequence[Buried]) -> None:
+        """Name the logs of rewritten seals that are another system's, as long as they are there."""
+        left = [segment.left for record in records for segment in record.segments if segment.left is not None]
+        for log in left:
+            try:
+                self.stored.store_at(log.store).head(log.key)
+            except NotFound:
+                continue
+            owner = OWNERS.get(log.owner, log.owner)
+            why = f"belongs to {owner} in {log.store}, and Tidemark never deletes it: have its owner delete it"
+            self.remaining.append(Remaining(key=log.key, why=why))
 
     def _is_there(self, manifest: SegmentManifest) -> bool:
         """True if all objects of a seal are stored as its manifest says, and so is the manifest."""

@@ -171,6 +171,9 @@ class _ExpiringPartition:
                 self._close(partition)
                 break
             self.chunk.append(_removed_segment(manifest, group))
+            if manifest.refers is not None:
+                self._count("others_logs", 1)
+                self._count("others_bytes", manifest.refers.size)
         return stays
 
     def _why(self, group: SegmentObjects, manifest: SegmentManifest | None) -> str | None:
@@ -179,7 +182,7 @@ class _ExpiringPartition:
         return self.keeping.segment_stays(
             manifest,
             {group.name.file(name): info.etag for name, info in group.objects.items() if name != MANIFEST_EXTENSION},
-            self.part.keys.segment(group.name, "log"),
+            self.part.keys.segment(group.name, "log") if manifest.refers is None else manifest.refers.key,
         )
 
     def _leftovers(

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.errors import FormatError
-from tidemark.formats.base import StoredObject
+from tidemark.errors import FormatError, LaterFormat
+from tidemark.formats.base import StoredObject, check_format
 from tidemark.formats.raw import watermark as wm
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import TopicIncarnations
-from tidemark.formats.raw.manifest import ObjectSum, SegmentDamage, SegmentManifest
+from tidemark.formats.raw.manifest import ObjectSum, ReferredLog, SegmentDamage, SegmentManifest
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.table.statuses import ScanStatus
@@ -93,6 +93,11 @@ def test_watermarks_never_go_backwards_within_an_epoch() -> None:
     assert watermark(0, 0, "B" * 22).supersedes(watermark(5, 10)), "another topic id is another log"
 
 
+SUM = {"size": 5, "crc32c": "0a0b0c0d", "etag": '"x"'}
+REFERS = {**SUM, "store": "s3://tier", "key": "orders-x/0/y.log", "owner": "kafka"}
+DAMAGE = {"position": 1, "offset": 2, "rule": "CRC"}
+
+
 def manifest(**changes: object) -> SegmentManifest:
     values: dict[str, object] = {
         "cluster": "c",
@@ -140,13 +145,32 @@ def test_manifests_round_trip() -> None:
         ({"next_offset": 9}, "must not decrease"),
         ({"state": "corrupt"}, "if and only if"),
         ({"damage": SegmentDamage(position=1, offset=2, rule="CRC").model_dump()}, "if and only if"),
-        ({"format": 2}, "format"),
+        ({"format": 3}, "format"),
+        ({"refers": REFERS}, "refers needs format 2"),
+        ({"refers": REFERS, "format": 2, "state": "corrupt", "damage": DAMAGE}, "refers needs format 2"),
+        ({"refers": REFERS, "format": 2}, "refers needs format 2"),
+        ({"refers": {**REFERS, "owner": "nobody"}, "format": 2}, "owner"),
         ({"objects": {"x": {"size": 1, "crc32c": "XYZ", "etag": ""}}}, "crc32c"),
     ],
 )
 def test_manifests_that_contradict_themselves_are_refused(changes: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         manifest(**changes)
+
+
+def test_a_manifest_that_refers_to_a_log_needs_a_later_version() -> None:
+    own = manifest()
+    referring = own.model_copy(update={"objects": {}}).referring(ReferredLog.model_validate(REFERS))
+    assert SegmentManifest.from_bytes(referring.to_bytes(), "k") == referring
+    assert (referring.format, referring.needs) == (2, "1.1.0")
+    assert referring.log == referring.sums["00000000000000000010.log"] == ReferredLog.model_validate(REFERS)
+    renewed = referring.with_sums({"00000000000000000010.log": ObjectSum(size=5, crc32c="0a0b0c0d", etag='"y"')})
+    assert renewed.refers is not None
+    assert (renewed.refers.etag, renewed.refers.key, renewed.objects) == ('"y"', "orders-x/0/y.log", {})
+    assert own.log == own.objects["00000000000000000010.log"]
+    assert own.referring(None) == own
+    with pytest.raises(LaterFormat, match=r"install Tidemark 1\.1\.0 or newer"):
+        check_format("k", "SegmentManifest", referring.format, 1, referring.needs)
 
 
 def test_readers_ignore_what_a_newer_writer_adds() -> None:

@@ -49,7 +49,7 @@ def adopted(world: World, *, policy: str = "delete", dry_run: bool = False) -> l
     return list(Adoption(incarnations(world), broker.node_id, broker.log_dirs, T, policy).run(dry_run=dry_run))
 
 
-def outcomes(rows: list[AdoptionRow]) -> list[tuple[int, str]]:
+def outcomes(rows: list[AdoptionRow]) -> list[tuple[int | None, str]]:
     return [(row.base_offset, row.outcome) for row in rows]
 
 

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from tests.uploader_agent.simulation.mutant import Mutant, Patches
 from tidemark.raw.segments import Segment
-from tidemark.store import Store
+from tidemark.storage import PartitionStore
 from uploader_agent.disk.segment_files import SegmentFiles
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
@@ -56,8 +56,8 @@ def _batches_at_a_cut_are_not_compared() -> Patches:
     """Of what a lineage leaves in the middle, the agent believes the lineage."""
     last_batches = histories.last_batches
 
-    def uncut(store: Store, segment: Segment, end: int) -> object:
-        return last_batches(store, segment, end) if end == segment.end else (None, None)
+    def uncut(place: PartitionStore, segment: Segment, end: int) -> object:
+        return last_batches(place, segment, end) if end == segment.end else (None, None)
 
     yield patch.object(histories, "last_batches", uncut)
     yield patch.object(Tail, "cut", None)

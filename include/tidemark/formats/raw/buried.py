@@ -24,14 +24,26 @@ class BuriedObject(Model):
     etag: str
 
 
+class LeftLog(Model):
+    """The log of a segment that goes, ``key`` in ``store``, which is another system's (``owner``) and stays there."""
+
+    store: str
+    key: str
+    owner: str
+
+
 class BuriedSegment(Model):
-    """A segment that goes: ``objects`` by file name, and the ETag of its manifest, empty if it has none."""
+    """A segment that goes: ``objects`` by file name, and the ETag of its manifest, empty if it has none.
+
+    ``left`` is its log if that is another system's object: it is no object of the segment, and is not deleted.
+    """
 
     base_offset: int = Field(ge=0)
     suffix: str = ""
     next_offset: int = Field(ge=0)
     manifest_etag: str
     objects: dict[str, BuriedObject]
+    left: LeftLog | None = None
 
     @property
     def name(self) -> SegmentName:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64, b2a_base64
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, AwareDatetime, Field, model_validator
 
@@ -40,6 +41,24 @@ class ObjectSum(Model):
     size: int = Field(ge=0)
     crc32c: str = Field(pattern="^[0-9a-f]{8}$")
     etag: str
+
+
+class ReferredLog(ObjectSum):
+    """The proof of a log that lies where another system has put it, under ``key`` of the store at the URL ``store``.
+
+    ``owner`` names that system. Tidemark reads the object and never writes or deletes it; its owner may delete it.
+    """
+
+    store: str
+    key: str
+    owner: Literal["kafka"]
+
+
+OWNERS: Final = {"kafka": "Kafka's remote tier"}
+"""The systems to which a :class:`ReferredLog` belongs, in words."""
+
+REFERRED_NEED: Final = "1.1.0"
+"""The first version that reads a manifest with ``refers``. An earlier one would not find the log."""
 
 
 class SegmentDamage(Model):
@@ -101,12 +120,17 @@ class SegmentManifest(StoredObject):
     segment as a whole, by their offsets: they prove that the packs are not needed for these ranges. ``last_batch`` is
     the last batch as the log had it (None: not stated, or no batch).
 
+    With ``refers``, the segment's log is another system's object, and no object of the segment's name: ``objects`` has
+    the others. Such a manifest has format 2, and ``needs`` names the version that reads it.
+
     A segment that was rewritten without ``erased`` records has all else from the manifest before: times are judged by
     ``uploaded_at`` and ``parts``, although the bytes are younger and lack records of these parts.
     """
 
     most_bytes: ClassVar[int] = object_sizes.MANIFEST
 
+    format: Literal[1, 2] = 1  # type: ignore[assignment]  # it reads both
+    needs: str | None = None
     cluster: str
     topic: str
     topic_id: str | None
@@ -140,6 +164,7 @@ class SegmentManifest(StoredObject):
     parts: tuple[PackedPart, ...] = ()
     erased: ErasedRecords | None = None
     last_batch: LastBatch | None = None
+    refers: ReferredLog | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -147,7 +172,32 @@ class SegmentManifest(StoredObject):
             raise ValueError("base_offset, last_batch_end and next_offset must not decrease in this order")
         if (self.state == "corrupt") != (self.damage is not None):
             raise ValueError("damage is given if and only if state is 'corrupt'")
+        if self.refers is not None and (self.format == 1 or self.damage is not None or self.log_name in self.objects):
+            raise ValueError("refers needs format 2, and a segment that is whole and has no log of its own")
         return self
+
+    def referring(self, refers: ReferredLog | None) -> Self:
+        """A copy whose log is that of ``refers``, or its own, in the format that it needs."""
+        later = {"format": 2, "needs": REFERRED_NEED} if refers is not None else {"format": 1, "needs": None}
+        return self.model_copy(update={"refers": refers, **later})
+
+    def with_sums(self, sums: Mapping[str, ObjectSum]) -> Self:
+        """A copy with other sums of all of :attr:`sums`, which state other ETags of the same bytes."""
+        if self.refers is None:
+            return self.model_copy(update={"objects": dict(sums)})
+        own = {name: described for name, described in sums.items() if name != self.log_name}
+        refers = self.refers.model_copy(update={"etag": sums[self.log_name].etag})
+        return self.model_copy(update={"objects": own, "refers": refers})
+
+    @property
+    def log(self) -> ObjectSum | None:
+        """The sum of the object that has the bytes, wherever it lies; None if none is named."""
+        return self.refers or self.objects.get(self.log_name)
+
+    @property
+    def sums(self) -> dict[str, ObjectSum]:
+        """The sums of all objects by file name, with that of a log that lies elsewhere."""
+        return self.objects if self.refers is None else {**self.objects, self.log_name: self.refers}
 
     @property
     def name(self) -> SegmentName:

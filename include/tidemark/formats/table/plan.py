@@ -45,6 +45,8 @@ class SegmentRange(Model):
     record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
     they do not depend on whether the pack or the seal is read.
 
+    The log of a ``referred`` range is another system's object, which that system may delete.
+
     A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
     has the upload time of their segment. A compaction reads files of the table: each is a range, under the file's key.
     """
@@ -60,6 +62,7 @@ class SegmentRange(Model):
     uploaded_at: AwareDatetime
     origin: Origin = "disk"
     compacted: bool = False
+    referred: bool = False
     quarantined: str = ""
     shipped: tuple[Shipped, ...] = ()
 

@@ -40,7 +40,7 @@ class PartitionGoes(Model):
     """The segments of ``[start, end)`` that may be removed, and the reason that the next one ``stays``.
 
     ``removed_to`` is the end of the removed segments. ``leftover`` objects should have been deleted by an earlier run
-    that was killed.
+    that was killed. Of these segments, ``others_logs`` logs of ``others_bytes`` are another system's: they stay.
     """
 
     incarnation: int = Field(ge=0)
@@ -51,6 +51,8 @@ class PartitionGoes(Model):
     bytes: int = Field(default=0, ge=0)
     removed_to: int = Field(default=0, ge=0)
     leftover: int = Field(default=0, ge=0)
+    others_logs: int = Field(default=0, ge=0)
+    others_bytes: int = Field(default=0, ge=0)
     stays: str = ""
 
 
@@ -88,6 +90,11 @@ class RetentionReport(StoredObject):
                 line += f"{partition.segments} segments past, {offsets}, {partition.bytes} bytes"
                 line += f", removed up to {partition.removed_to - 1}; " if partition.removed_to else "; "
             line += f"{partition.leftover} objects that an earlier run left; " if partition.leftover else ""
+            if partition.others_logs:
+                line += (
+                    f"{partition.others_logs} of their logs ({partition.others_bytes} bytes) belong to Kafka's remote"
+                )
+                line += " tier, which alone deletes them; "
             lines.append(line + partition.stays)
         return "\n".join(lines)
 

@@ -26,6 +26,7 @@ from tidemark.remote.reader.range_requests import HEAD_BYTES, Buffers, Bytes, Co
 from tidemark.remote.topics import RemotePartition, Stretch
 from tidemark.retry import ATTEMPTS
 from tidemark.storage import Storage
+from tidemark.timestamps import utc_now
 
 OnGap = Literal["error", "skip"]
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
@@ -317,10 +318,12 @@ class PartitionReader:
 
         If the key has another version, or no object, the catalogue is refreshed: a repair may have made the segment
         again, or retention may have removed it. Damaged bytes are read again, as the transfer may have damaged them.
+        A log that another system has deleted is a gap.
         """
         self._failures = self._failures + 1 if self._next == self._failed_at else 1
         self._failed_at = self._next
-        if self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
+        lost = isinstance(error, NotFound) and piece.stretch.segment.referred and self._failures > 1
+        if not lost and self._failures > (_MORE_READS if isinstance(error, SegmentError) else ATTEMPTS):
             raise self._named(error, self._next)
         log.info("%s, offset %s: reading again after: %s", self._tp, self._next, error)
         self._means.counters.add(retries=1)
@@ -329,7 +332,10 @@ class PartitionReader:
         self._locate_from = self._next
         if self._located is not None:
             self._located.cancel()
-        if isinstance(error, SegmentError):
+        if lost:
+            self._located = Future()
+            self._located.set_result(_deleted(self._next, piece.stretch))
+        elif isinstance(error, SegmentError):
             self._located = None
         else:
             self._located = self._means.submit(lambda: self._look_again(piece.stretch))
@@ -357,3 +363,9 @@ class PartitionReader:
         """Return the memory of an unwanted piece, as soon as nothing is written to it any more."""
         piece.done.cancel()
         piece.done.add_done_callback(lambda _done: self._means.buffers.give(piece.memory))
+
+
+def _deleted(start: int, stretch: Stretch) -> Gap:
+    """The rest of a stretch whose log another system has deleted."""
+    fields = {"from": start, "to": stretch.end, "reason": "unknown", "detected_at": utc_now(), "read": True}
+    return Gap.model_validate(fields)

@@ -1,0 +1,276 @@
+"""The ``.rsm-manifest`` of a copy: how its ``.log`` is cut into chunks, where its indexes lie, what Kafka said of it.
+
+Unknown fields are ignored: newer brokers add some. Everything else that breaks the format raises FormatError with the
+object's key and the field.
+"""
+
+from __future__ import annotations
+
+from binascii import Error as NotBase64
+from binascii import a2b_base64
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Annotated, Final, Literal, NamedTuple, Self
+
+from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from tidemark.errors import FormatError
+from tidemark.formats.base import Model, describe
+from tidemark.kafka_log import Lineage
+from tidemark.kafka_tier.keys import CopyName
+from tidemark.kafka_tier.zstd import decompressed
+
+MOST_BYTES: Final = 16 << 20
+"""The largest ``.rsm-manifest`` that is read: a log of 4 GiB in chunks of 4 KiB has less."""
+
+SEALED_BYTES: Final = 28
+"""The bytes by which encryption makes a piece longer: 12 of the IV before it, 16 of the tag after it."""
+
+_MOST_CHUNKS: Final = 1 << 20
+_MOST_LOG: Final = (1 << 31) - 1
+
+_Size = Annotated[int, Field(ge=0, le=_MOST_LOG)]
+_Offset = Annotated[int, Field(ge=0)]
+
+
+class _Part(Model):
+    model_config = ConfigDict(alias_generator=to_camel)
+
+
+class _Chunks(_Part):
+    original_chunk_size: int = Field(gt=0, le=_MOST_LOG)
+    original_file_size: _Size
+
+    @property
+    def count(self) -> int:
+        """The number of chunks."""
+        return -(-self.original_file_size // self.original_chunk_size)
+
+
+class FixedChunks(_Chunks):
+    """All chunks but the last take the same bytes in the object."""
+
+    kind: Literal["fixed"] = Field(alias="type")
+    transformed_chunk_size: _Size
+    final_transformed_chunk_size: _Size
+
+    def stored_sizes(self) -> Sequence[int]:
+        """The bytes of each chunk in the object."""
+        if not self.count:
+            return []
+        return [*[self.transformed_chunk_size] * (self.count - 1), self.final_transformed_chunk_size]
+
+
+class VariableChunks(_Chunks):
+    """``transformed_chunks`` is base64 of a zstd frame of the sizes, see :func:`_unpacked`."""
+
+    kind: Literal["variable"] = Field(alias="type")
+    transformed_chunks: str
+
+    def stored_sizes(self) -> Sequence[int]:
+        """The bytes of each chunk in the object. Raises ValueError if they do not parse."""
+        try:
+            frame = a2b_base64(self.transformed_chunks, strict_mode=True)
+        except NotBase64 as error:
+            raise ValueError("transformedChunks is not base64") from error
+        return _unpacked(decompressed(frame, most=13 + 4 * self.count))
+
+
+def _unpacked(raw: bytes) -> Sequence[int]:
+    """The sizes in their packed form, in which all numbers are big-endian. Raises ValueError.
+
+    It has the count (4 bytes) and, of a single chunk, its size (4). Of several chunks it has a base (4), the width of a
+    value (1), for each chunk but the last a value of this width, to be added to the base, and the last size (4).
+    """
+
+    def number(start: int, width: int) -> int:
+        return int.from_bytes(raw[start : start + width], "big")
+
+    count = number(0, 4)
+    base, width = (number(4, 4), number(8, 1)) if count > 1 else (0, 0)
+    if count > 1 and not 1 <= width <= 4:
+        raise ValueError(f"transformedChunks has values of {width} bytes, not 1 to 4")
+    last = 9 + (count - 1) * width if count > 1 else 4
+    end = last + 4 if count else last
+    if end != len(raw):
+        raise ValueError(f"transformedChunks has {len(raw)} bytes, and {count} chunks take {end}")
+    sizes = [base + number(at, width) for at in range(9, last, width)] if count > 1 else []
+    return [*sizes, number(last, 4)] if count else []
+
+
+class Chunk(NamedTuple):
+    """``size`` bytes of the original ``.log`` from ``start`` on, in ``stored`` bytes of the object from ``at`` on."""
+
+    start: int
+    size: int
+    at: int
+    stored: int
+
+
+class IndexSpan(_Part):
+    """The bytes of an index in ``.indexes``, as stored."""
+
+    position: _Size
+    size: _Size
+
+
+class IndexSpans(_Part):
+    """The indexes of a copy, one after the other in this order. Without a transaction index there was none to copy."""
+
+    offset: IndexSpan
+    timestamp: IndexSpan
+    producer_snapshot: IndexSpan
+    leader_epoch: IndexSpan
+    transaction: IndexSpan | None
+
+    @property
+    def all(self) -> list[IndexSpan]:
+        """Those that are there, in order."""
+        spans = (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction)
+        return [span for span in spans if span is not None]
+
+    @property
+    def size(self) -> int:
+        """The size of the ``.indexes`` object."""
+        return sum(span.size for span in self.all)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if [span.position for span in self.all] != [0, *accumulate(span.size for span in self.all)][:-1]:
+            raise ValueError("the indexes must follow one another without a gap")
+        return self
+
+
+class Encryption(_Part):
+    """``data_key`` is the key of this copy under a key pair: ``<id of the key pair>:<base64>``; ``aad`` is base64."""
+
+    data_key: str = Field(pattern=r"^[^:]+:[A-Za-z0-9+/=]+$")
+    aad: str
+
+    @property
+    def key_pair(self) -> str:
+        """The id of the key pair."""
+        return self.data_key.partition(":")[0]
+
+
+class _TopicPartition(_Part):
+    topic: str
+    partition: int = Field(ge=0)
+
+
+class _TopicIdPartition(_Part):
+    topic_id: str
+    topic_partition: _TopicPartition
+
+
+class _SegmentId(_Part):
+    topic_id_partition: _TopicIdPartition
+    id: str
+
+
+class SegmentMetadata(_Part):
+    """What Kafka said when the copy began. ``end_offset`` is inclusive, ``event_timestamp_ms`` that of the beginning.
+
+    ``segment_leader_epochs`` has each epoch's first offset in this segment; the first epoch may have begun before it.
+    """
+
+    remote_log_segment_id: _SegmentId
+    start_offset: _Offset
+    end_offset: _Offset
+    broker_id: int
+    event_timestamp_ms: int
+    segment_leader_epochs: dict[Annotated[int, Field(ge=0)], _Offset] = Field(min_length=1)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last one."""
+        return self.end_offset + 1
+
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """(leader epoch, its first offset in this segment), ascending."""
+        return tuple(sorted(self.segment_leader_epochs.items()))
+
+    @property
+    def lineage(self) -> Lineage:
+        """:attr:`epochs` as a lineage that begins with the segment."""
+        return Lineage(self.epochs)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.end_offset < self.start_offset:
+            raise ValueError(f"endOffset {self.end_offset} is below startOffset {self.start_offset}")
+        starts = [start for _, start in self.epochs]
+        if starts[0] != self.start_offset or starts[-1] > self.end_offset:
+            raise ValueError("segmentLeaderEpochs must begin at startOffset, and not above endOffset")
+        if any(later <= start for start, later in pairwise(starts)):
+            raise ValueError("segmentLeaderEpochs must begin at increasing offsets")
+        return self
+
+
+class TierManifest(_Part):
+    """A parsed ``.rsm-manifest``."""
+
+    version: Literal["1"]
+    chunk_index: Annotated[FixedChunks | VariableChunks, Field(discriminator="kind")]
+    segment_indexes: IndexSpans
+    compression: bool
+    encryption: Encryption | None = None
+    remote_log_segment_metadata: SegmentMetadata
+
+    @classmethod
+    def parse(cls, body: bytes, key: str, name: CopyName) -> TierManifest:
+        """The manifest of the copy ``name`` under ``key``.
+
+        Raises:
+            FormatError: it does not parse, names the field and the rule; or it is that of another segment.
+        """
+        try:
+            manifest = cls.model_validate_json(body)
+        except ValidationError as error:
+            raise FormatError(key, describe(error)) from error
+        if manifest.name != name:
+            rule = f"describes {manifest.name}, and its key names another segment"
+            raise FormatError(key, f"remoteLogSegmentMetadata: {rule}: it was copied or renamed")
+        return manifest
+
+    @property
+    def about(self) -> SegmentMetadata:
+        """What Kafka said of the segment."""
+        return self.remote_log_segment_metadata
+
+    @property
+    def name(self) -> CopyName:
+        """The name of the copy that it describes."""
+        segment = self.about.remote_log_segment_id
+        topic, place = segment.topic_id_partition, segment.topic_id_partition.topic_partition
+        return CopyName(place.topic, topic.topic_id, place.partition, self.about.start_offset, segment.id)
+
+    @property
+    def size(self) -> int:
+        """The size of the original ``.log``."""
+        return self.chunk_index.original_file_size
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the ``.log`` object is the original log, byte for byte."""
+        return not self.compression and self.encryption is None
+
+    def chunks(self, key: str) -> list[Chunk]:
+        """All chunks, in order. Raises FormatError under the manifest's ``key`` if their sizes do not parse."""
+        index, step = self.chunk_index, self.chunk_index.original_chunk_size
+        if index.count > _MOST_CHUNKS:
+            raise FormatError(key, f"chunkIndex: {index.count} chunks are more than {_MOST_CHUNKS}")
+        try:
+            stored = index.stored_sizes()
+        except ValueError as error:
+            raise FormatError(key, f"chunkIndex: {error}") from error
+        if len(stored) != index.count:
+            raise FormatError(key, f"chunkIndex: has {len(stored)} chunks, and a log of {self.size} has {index.count}")
+        sizes = [min(step, self.size - start) for start in range(0, self.size, step)]
+        longer = 0 if self.encryption is None else SEALED_BYTES
+        if not self.compression and any(one != size + longer for one, size in zip(stored, sizes, strict=True)):
+            raise FormatError(key, "chunkIndex: has other sizes than chunks of this log that are not compressed")
+        places = [0, *accumulate(stored)]
+        return [Chunk(number * step, size, places[number], stored[number]) for number, size in enumerate(sizes)]
