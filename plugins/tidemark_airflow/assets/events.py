@@ -126,8 +126,12 @@ def publish_state(context: Context, table: TopicTable) -> None:
 
 
 def set_outlets(context: Context, outlets: Collection[Asset]) -> None:
-    """Set the task's outlets; Airflow sends an event of each when the task succeeds, whatever it declared."""
-    context["ti"].task.outlets = list(outlets)
+    """Set the task's outlets; Airflow sends an event of each when the task succeeds, whatever it declared.
+
+    An asset alias would need no such change, but Airflow sends its events without a partition key, and with only the
+    declared outlets it would send an event of each, whatever has changed.
+    """
+    context["task"].outlets = list(outlets)
 
 
 def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset] | None:

@@ -37,7 +37,7 @@ class Airflow:
         """(asset, partition key or nothing) of the events of a task that publishes and then succeeds, or is killed."""
         accessors = OutletEventAccessors()
         task = SimpleNamespace(outlets=["as declared"])
-        context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
+        context = {"task": task, "outlet_events": accessors}
         publish(cast("Context", context), self.world.table(), planned)
         found = [
             (asset.name, key, dict(accessors[asset].extra))
@@ -162,7 +162,7 @@ def committed(monkeypatch: pytest.MonkeyPatch, n: int, attempt: int = 7) -> None
 def state_events(world: World) -> list[tuple[str, dict[str, Any]]]:
     """The events of a task that publishes the state, by asset."""
     accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=["as declared"])
-    context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
+    context = {"task": task, "outlet_events": accessors}
     publish_state(cast("Context", context), world.table())
     return [(asset.name, dict(accessors[asset].extra)) for asset in cast("Sequence[Any]", task.outlets)]
 
