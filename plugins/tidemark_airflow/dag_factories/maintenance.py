@@ -162,6 +162,10 @@ class UpkeepOperator(JobOperator):
         dry = ("--dry-run",) if params.get("dry_run") else ()
         due = self._upkeep.unless_named if params["topic"] == ALL else ()
         self.submit(context, *self._upkeep.arguments, *dated, *dry, *due)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish, if the upkeep does."""
         if self._upkeep.publishes is not None:
             self._upkeep.publishes(context, settings.topic_table(self.cluster, self.topic))
 

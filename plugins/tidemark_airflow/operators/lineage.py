@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import TaskDeferred
 
 from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.openlineage import hand_over
@@ -50,7 +51,10 @@ class LineageMixin(BaseOperator):
 
     @contextmanager
     def lineage_of_job(self) -> Iterator[str]:
-        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read."""
+        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read.
+
+        If the task is deferred there, the job goes on, and :meth:`lineage_of_ended_job` reads its lineage.
+        """
         if not (self.tells_lineage and enabled()):
             yield OFF
             return
@@ -58,10 +62,20 @@ class LineageMixin(BaseOperator):
         place = hand_over.new_place()
         try:
             yield place
+        except TaskDeferred:
+            raise  # the job runs: see lineage_of_ended_job
         except BaseException:
             self._take(place, required=False)
             raise
         self._take(place, required=True)
+
+    def lineage_of_ended_job(self, place: str, *, succeeded: bool) -> None:
+        """Read the lineage of a job for which the task was deferred; ``place`` is the value of :meth:`lineage_of_job`.
+
+        A job that ``succeeded`` must have left one.
+        """
+        if place != OFF:
+            self._take(place, required=succeeded)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Lineage that the task is expected to have."""

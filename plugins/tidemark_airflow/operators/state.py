@@ -31,4 +31,8 @@ class StateOperator(JobOperator):
         if table.topic.state is None:
             raise AirflowSkipException(f"{self.cluster}/{self.topic} has no state table")
         self.submit(context)
-        publish_state(context, table)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish."""
+        publish_state(context, settings.topic_table(self.cluster, self.topic))

@@ -34,7 +34,8 @@ def run(
     context: dict[str, Any] = {
         "params": {"topic": topic, "date": date, "dry_run": dry_run},
         "data_interval_start": start,
-        "ti": SimpleNamespace(task=operator, id="1", dag_id=name, run_id="run", task_id=name, map_index=0),
+        "task": operator,
+        "ti": SimpleNamespace(id="1", dag_id=name, run_id="run", task_id=name, map_index=0),
     }
     operator.execute(cast("Context", context))
 

@@ -6,19 +6,33 @@ documentation says: it shows what is sent, and not what the platforms do.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import boto3
 import pytest
+from airflow.providers.databricks.hooks.databricks import DatabricksHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tests.plugins.submitters.platform_server import JOB, THERE, TOKEN, Kept, Platform, Request, run, use
+from tests.plugins.submitters.platform_server import (
+    JOB,
+    THERE,
+    TOKEN,
+    Kept,
+    Platform,
+    Request,
+    ended,
+    run,
+    stored,
+    use,
+    waiting_for,
+)
 from tests.plugins.world import CLUSTER
 from tests.support.glue import REGION, GlueServer
 from tests.support.paths import ROOT
@@ -150,20 +164,78 @@ def test_a_run_that_fails_on_databricks_fails_the_task(workspace: Platform) -> N
         run(Kept())
 
 
-def test_a_task_that_is_killed_ends_its_run(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def cancelled(platform: Platform) -> list[Any]:
+    """The bodies of the requests that end a run."""
+    return [one.body for one in platform.sent("POST") if one.path == "/api/2.2/jobs/runs/cancel"]
+
+
+def test_a_task_that_is_killed_ends_its_run(workspace: Platform) -> None:
     databricks(workspace, state(None))
     with submitter(JOB.program, {}) as made:
+        assert made.run(JOB, Kept()) == "7"
+        made.end()
+    assert cancelled(workspace) == [{"run_id": 7}]
 
-        def killed(_seconds: float) -> None:
-            """What Airflow's signal does while the task waits."""
-            made.end()
-            databricks(workspace, state("CANCELED"))
 
-        monkeypatch.setattr(time, "sleep", killed)
-        with pytest.raises(AirflowException, match="CANCELED"):
-            made.run(JOB, Kept())
-    assert workspace.sent("POST")[-1].path == "/api/2.2/jobs/runs/cancel"
-    assert workspace.sent("POST")[-1].body == {"run_id": 7}
+def test_a_task_that_is_ended_while_it_waits_ends_its_run(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    asyncio.run(waiting_for(JOB).on_kill())
+    assert cancelled(workspace) == [{"run_id": 7}]
+
+
+def test_a_triggerer_that_stops_leaves_the_run_to_the_next(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+
+    async def stopped() -> None:
+        waiting = asyncio.ensure_future(anext(trigger.run()))
+        asked = len(workspace.requests)
+        while len(workspace.requests) < asked + 3:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(stopped())
+    assert cancelled(workspace) == []
+    databricks(workspace, state("SUCCESS"))
+    assert ended(stored(trigger))["state"] == "succeeded"
+
+
+def test_a_run_that_outlasts_the_task_is_ended_once_and_waited_for(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB, timedelta(0))
+    looks = [state(None), state(None), state(None), state("CANCELED")]
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return 200, {}
+        return 200, looks.pop(0)
+
+    workspace.answer = answer
+    event = ended(trigger)
+    assert cancelled(workspace) == [{"run_id": 7}]
+    assert looks == [], "a run that is being ended may still write"
+    assert event["state"] == "failed"
+    assert re.match(r"ended at .*, the task's execution_timeout: TERMINATED: CANCELED", event["words"])
+
+
+def test_a_look_that_fails_is_no_end_of_the_run(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The try fails without an event, so the id is kept, and the next try finds the run."""
+    monkeypatch.setattr(DatabricksHook, "retry_limit", 1, raising=False)
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+    workspace.answer = lambda _: (403, {"error_code": "PERMISSION_DENIED"})
+    with pytest.raises(AirflowException, match="403"):
+        ended(trigger)
+
+
+def test_a_platform_that_this_version_does_not_have_is_named(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+    trigger.submitter = "Livy"
+    with pytest.raises(ConfigError, match="Livy: is no platform of this version"):
+        ended(trigger)
 
 
 @pytest.mark.parametrize(("result", "submits"), [(None, 0), ("SUCCESS", 0), ("FAILED", 1)])
