@@ -40,7 +40,7 @@ from tidemark.errors import ConfigError
 from tidemark_airflow.operators.spark_job import JobOperator
 from tidemark_airflow.submitters import choice, emr_serverless
 from tidemark_airflow.submitters.base import JobState, RemoteSubmitter
-from tidemark_airflow.submitters.choice import submitter
+from tidemark_airflow.submitters.choice import submitter, watcher
 
 # The provider of Databricks imports a name that Airflow has moved.
 pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
@@ -98,14 +98,16 @@ def test_emr_serverless_is_asked_to_start_the_job(emr: tuple[Any, str]) -> None:
 
 
 @pytest.mark.usefixtures("emr")
-def test_a_job_of_emr_serverless_is_ended_and_found_again() -> None:
+def test_a_job_of_emr_serverless_is_ended_and_found_again(tmp_path: Path) -> None:
     with submitter(JOB.program, {}) as made:
         assert isinstance(made, RemoteSubmitter)
         job_id = made.submit(JOB)
         assert made.status(job_id).state is JobState.SUCCEEDED
-        made.cancel(job_id)
-        assert made.status(job_id).state is JobState.FAILED
-        assert made.status("00unknown").state is JobState.UNKNOWN
+    (tmp_path / "job.yaml").unlink()  # the triggerer has no template
+    there = watcher(type(made).__name__, made.conn_id, made.place)
+    there.cancel(job_id)
+    assert there.status(job_id).state is JobState.FAILED
+    assert there.status("00unknown").state is JobState.UNKNOWN
 
 
 # Databricks
@@ -322,14 +324,12 @@ def test_an_application_that_fails_or_is_gone_fails_the_task(cluster: Platform) 
         run(Kept())
 
 
-def test_an_application_is_deleted_with_its_task(cluster: Platform) -> None:
+def test_an_application_is_deleted_with_its_task(cluster: Platform, tmp_path: Path) -> None:
     kubernetes(cluster, "RUNNING")
-    with submitter(JOB.program, {}) as made:
-        assert isinstance(made, RemoteSubmitter)
-        job_id = made.submit(JOB)
-        assert made.status(job_id).state is JobState.RUNS
-        made.cancel(job_id)
-    assert [one.path for one in cluster.sent("DELETE")] == [f"{APPLICATIONS}/{job_id}"]
+    trigger = waiting_for(JOB)
+    (tmp_path / "job.yaml").unlink()
+    asyncio.run(trigger.on_kill())
+    assert [one.path for one in cluster.sent("DELETE")] == [f"{APPLICATIONS}/{trigger.job_id}"]
 
 
 # What is configured
