@@ -9,7 +9,7 @@ with outlets always names some. Lineage never fails a task: its errors are logge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,8 +40,8 @@ def enabled() -> bool:
 class LineageMixin(BaseOperator):
     """Takes over the lineage of the job that a task runs, and returns it to the provider.
 
-    ``job``, ``cluster`` and, for a task with one topic, ``topic`` are the operator's. A class whose jobs write nothing
-    sets ``tells_lineage`` to False.
+    ``job`` and ``cluster`` are the operator's, and ``topic`` or ``topics``, unless it has all topics of its cluster.
+    A class whose jobs write nothing sets ``tells_lineage`` to False.
     """
 
     tells_lineage = True
@@ -90,8 +90,11 @@ class LineageMixin(BaseOperator):
         return self._answer(self._handed, ended=False)
 
     @property
-    def _topic(self) -> str | None:
-        return getattr(self, "topic", None)
+    def _named(self) -> Sequence[str] | None:
+        """The topics of the task; None for those of its cluster."""
+        topic: str | None = getattr(self, "topic", None)
+        topics: Sequence[str] | None = getattr(self, "topics", None)
+        return topics if topic is None else [topic]
 
     def _take(self, place: str, *, required: bool) -> None:
         try:
@@ -127,8 +130,8 @@ class LineageMixin(BaseOperator):
         try:
             deployment = settings.deployment()
             topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
-            if self._topic is not None:
-                topics = [deployment.topic(self._topic, self.cluster)]
+            if self._named is not None:
+                topics = [deployment.topic(topic, self.cluster) for topic in self._named]
             return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")

@@ -17,7 +17,7 @@ from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.formats.table.state_ledger import CommitName
 from tidemark.planning import plan_ingest
 from tidemark.table.state_table import StateTable
-from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_state
+from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_states
 from tidemark_airflow.assets.outbox import Commit, read_published
 from tidemark_airflow.planned import Planned, write_planned
 
@@ -163,7 +163,7 @@ def state_events(world: World) -> list[tuple[str, dict[str, Any]]]:
     """The events of a task that publishes the state, by asset."""
     accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=["as declared"])
     context = {"task": task, "outlet_events": accessors}
-    publish_state(cast("Context", context), world.table())
+    publish_states(cast("Context", context), world.deployment, world.deployment.topics)
     return [(asset.name, dict(accessors[asset].extra)) for asset in cast("Sequence[Any]", task.outlets)]
 
 
