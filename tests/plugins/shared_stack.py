@@ -53,7 +53,8 @@ class SharedStack(AirflowStack):
         """Nothing is started yet."""
         self.ingest = World(folder / "ingest", "orders", "clicks", "views", "hits", "broken")
         content = yaml.safe_load(self.ingest.topics_file.read_text())
-        content["topics"][0]["state"] = {}
+        for topic in (content["topics"][0], content["topics"][-1]):
+            topic["state"] = {}
         for topic in content["topics"][2:]:
             topic["freshness"] = "10s"
         self.ingest.write_topics(**content)

@@ -13,6 +13,7 @@ from airflow.sdk import Context
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
+from tidemark.errors import StoreError
 from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.formats.table.state_ledger import CommitName
 from tidemark.planning import plan_ingest
@@ -181,6 +182,24 @@ def test_a_state_sends_an_event_of_each_commit_until_it_is_stored(
     assert state_events(state_world) == []
     committed(monkeypatch, 4, attempt=8)
     assert [extra["ledger"] for _, extra in state_events(state_world)] == [4]
+
+
+def test_a_state_that_cannot_be_read_keeps_no_other_from_its_event(
+    state_world: World, stored: set[Commit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not stored
+    lake = f"file://{state_world.root}/lake"
+    topics = [{"topic": name, "state": {}} for name in ("lost", "orders")]
+    state_world.write_topics(cluster=CLUSTER, raw={"url": f"file://{state_world.root}/raw"}, lake=lake, topics=topics)
+    ledger = SimpleNamespace(n=3, attempt=7, of=CommitName(n=40, attempt=1), rows=3)
+
+    def found(table: StateTable) -> Any:
+        if table.of.topic.topic == "lost":
+            raise StoreError(lake, "does not answer")
+        return ledger
+
+    monkeypatch.setattr(StateTable, "committed", found)
+    assert [name for name, _ in state_events(state_world)] == ["orders_current"]
 
 
 def test_a_topic_without_a_state_sends_no_event_of_one(world: World) -> None:
