@@ -189,7 +189,7 @@ def test_a_state_that_cannot_be_read_keeps_no_other_from_its_event(
 ) -> None:
     assert not stored
     lake = f"file://{state_world.root}/lake"
-    topics = [{"topic": name, "state": {}} for name in ("lost", "orders")]
+    topics: list[dict[str, Any]] = [{"topic": name, "state": {}} for name in ("lost", "orders")]
     state_world.write_topics(cluster=CLUSTER, raw={"url": f"file://{state_world.root}/raw"}, lake=lake, topics=topics)
     ledger = SimpleNamespace(n=3, attempt=7, of=CommitName(n=40, attempt=1), rows=3)
 
