@@ -36,6 +36,11 @@ def names(name: str) -> list[str]:
     return [listed for word in option(name).split(",") if (listed := word.strip())]
 
 
+def triggerer_capacity() -> int:
+    """The most triggers that a triggerer runs at a time, by Airflow's own option; its command line may have another."""
+    return conf.getint("triggerer", "capacity", fallback=1000)
+
+
 def label(name: str) -> str:
     """An option's label in messages."""
     return f"[{SECTION}] {name}"

@@ -1,8 +1,9 @@
 """Remove objects that no reader and no run can need: leftovers of dead runs, replaced objects, and old reports.
 
-``spark-submit vacuum.py --topics FILE --topic NAME [--dry-run]``
+``spark-submit vacuum.py --topics FILE --topic NAME… [--dry-run]``
 
-The last line of output lists the removed objects, as JSON. Exit codes: 0 done; 2 a configuration error; 1 others.
+A line of output for each topic lists the removed objects, as JSON. A topic that fails does not keep others from their
+work. Exit codes: 0 done; 2 a configuration error; 1 others.
 """
 
 from __future__ import annotations

@@ -32,10 +32,8 @@ BACKFILL = {
     "convert": {"result"},
     "result": set[str](),
 }
-UPKEEP = [
-    f"tidemark_{name}"
-    for name in ("audit", "compaction", "erasure", "pack_retention", "raw_retention", "retention", "vacuum")
-]
+OF_TOPICS = ["audit", "compaction", "erasure", "raw_retention", "retention", "vacuum"]
+UPKEEP = [f"tidemark_{name}" for name in sorted([*OF_TOPICS, "pack_retention"])]
 # Of a topic there is its own beside these.
 ALWAYS = [*UPKEEP, "tidemark_approve_erasure", "tidemark_backfill", "tidemark_onboard", "tidemark_watch"]
 # What a DAG processor must not pay for at each parse. boto3 is not among ours either; see the test.
@@ -148,7 +146,8 @@ def test_the_task_graphs(bag: DagBag) -> None:
         "tidemark_approve_erasure": {"approve": set()},
         "tidemark_onboard": {"propose": set()},
         "tidemark_watch": {"observe": {"deliver"}, "deliver": set()},
-        **{name: {name.removeprefix("tidemark_"): set()} for name in UPKEEP},
+        "tidemark_pack_retention": {"pack_retention": set()},
+        **{f"tidemark_{name}": {"topics": {name}, name: set()} for name in OF_TOPICS},
     }
 
 
@@ -164,7 +163,7 @@ def test_every_dag_has_what_an_operator_looks_for(bag: DagBag) -> None:
             assert task.retry_exponential_backoff
             # What incidents tell of, once each, no callback tells of as well.
             assert bool(task.on_failure_callback) is (
-                "ingest" not in dag.tags and task.task_id not in {"audit", "deliver"}
+                "ingest" not in dag.tags and dag.dag_id != "tidemark_audit" and task.task_id != "deliver"
             )
 
 
@@ -225,11 +224,18 @@ def test_state_tables_have_a_dag_with_a_task_for_each(world: World, monkeypatch:
         dag = bag.dags[name]
         assert dag.schedule == CronDataIntervalTimetable(at, timezone="UTC")
         assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/customers", "kafka-2/users"]
-        [task] = dag.tasks
+        task = dag.task_dict[name.removeprefix("tidemark_")]
         assert task.is_mapped
         assert bool(getattr(task, "partial_kwargs", {})["on_failure_callback"]) is (name != "tidemark_state"), (
             "incidents"
         )
+    dag = bag.dags["tidemark_state"]
+    publish = dag.task_dict["publish"]
+    assert (publish.is_teardown, publish.on_failure_fail_dagrun) == (True, False), "the job's tasks decide"
+    assert publish.trigger_rule == "all_done_setup_success", "also if the job has failed for a topic"
+    assert set(dag.task_dict["state"].downstream_task_ids) == {"publish"}
+    assert [asset.name for asset in publish.outlets] == ["customers_current", "users_current"]
+    assert not any(task.is_teardown for task in bag.dags["tidemark_state_audit"].tasks)
     backfill = bag.dags["tidemark_backfill"]
     assert {task.task_id: set(task.downstream_task_ids) for task in backfill.tasks} == {
         **BACKFILL,
@@ -363,12 +369,11 @@ def test_the_onboarding_form(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     assert empty == {"cluster", "topic"}, "a person must choose these alone"
 
 
-def test_upkeep_is_of_the_day_before_one_task_a_topic(bag: DagBag) -> None:
+def test_upkeep_is_of_the_day_before(bag: DagBag) -> None:
     for name in UPKEEP:
         dag = bag.dags[name]
         assert type(dag.timetable).__name__ == "CronDataIntervalTimetable"
-        [task] = dag.tasks
-        assert task.is_mapped
+        assert dag.task_dict[name.removeprefix("tidemark_")].is_mapped
         if name != "tidemark_pack_retention":  # which is by cluster
             assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
     assert "date" in bag.dags["tidemark_audit"].params

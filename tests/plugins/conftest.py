@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.shared_stack import SharedStack
+from tests.plugins.submitters.platform_server import Platform
 from tests.plugins.world import GATE, World
 from tests.support.lineage import LineageServer
 from tests.support.receivers import HookServer, SmtpServer
@@ -19,6 +20,7 @@ from tidemark_airflow.triggers import watermark
 _ON_THE_STACK = (
     "test_airflow_stack.py",
     "test_live_stack.py",
+    "test_waiting_stack.py",
     "test_lineage_stack.py",
     "test_monitor_stack.py",
     "test_onboarding_stack.py",
@@ -55,15 +57,23 @@ def lineage() -> Iterator[LineageServer]:
 
 
 @pytest.fixture(scope="session")
+def remote() -> Iterator[Platform]:
+    """The platform that runs the jobs of one DAG of the shared Airflow."""
+    with Platform() as platform:
+        yield platform
+
+
+@pytest.fixture(scope="session")
 def stack(
     starts_airflow: None,
     smtp: SmtpServer,
     hook: HookServer,
     lineage: LineageServer,
+    remote: Platform,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SharedStack]:
     """The shared Airflow, all DAGs paused. Leave it with all components running, and your DAGs paused."""
-    with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook, lineage) as running:
+    with SharedStack(tmp_path_factory.mktemp("stack"), smtp, hook, lineage, remote) as running:
         yield running
 
 

@@ -7,6 +7,8 @@ deployment       topics file                    who reads it
 ``watch``        ``<folder>/watch/``            the DAG of the watch
 ``page``         ``<folder>/page/``             the API server, for the continuity page: the environment's
 ===============  =============================  ==========================================================
+
+The jobs of ``ingest`` are processes; those of the DAG :data:`REMOTE` run on a platform, see ``platform_server``.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.plugins.submitters.platform_server import Platform
 from tests.plugins.world import CLUSTER, World
 from tests.support.airflow import AirflowStack, import_early, with_times
 from tests.support.lineage import LineageServer
@@ -24,21 +27,34 @@ from tests.support.paths import ROOT
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 
 DAILY = "daily_orders"
+REMOTE = "remote"
 ADDED = "added"
 """A topic that a test adds while Airflow runs."""
 STORE_SECRET = "store-secret-of-this-test"
 KAFKA_SECRET = "kafka-secret-of-this-test"
+_REMOTE_DAG = f"""\
+from __future__ import annotations
+from datetime import timedelta
+from airflow.sdk import DAG
+from tidemark_airflow.dag_factories.maintenance import LiveCompactionOperator
+
+with DAG({REMOTE!r}, schedule=None):
+    LiveCompactionOperator(task_id="job", cluster={CLUSTER!r}, execution_timeout=timedelta(hours=1))
+"""
 _FIRST_LINE = "from __future__ import annotations\n"
 
 
 class SharedStack(AirflowStack):
     """That Airflow. ``ingest`` and ``watched`` are there, and the test makes the one of the page below ``page``."""
 
-    def __init__(self, folder: Path, smtp: SmtpServer, hook: HookServer, lineage: LineageServer) -> None:
+    def __init__(
+        self, folder: Path, smtp: SmtpServer, hook: HookServer, lineage: LineageServer, remote: Platform
+    ) -> None:
         """Nothing is started yet."""
         self.ingest = World(folder / "ingest", "orders", "clicks", "views", "hits", "broken")
         content = yaml.safe_load(self.ingest.topics_file.read_text())
-        content["topics"][0]["state"] = {}
+        for topic in (content["topics"][0], content["topics"][-1]):
+            topic["state"] = {}
         for topic in content["topics"][2:]:
             topic["freshness"] = "10s"
         self.ingest.write_topics(**content)
@@ -56,11 +72,21 @@ class SharedStack(AirflowStack):
             _copy(text, dags / one.root.name / path.name, one)
         example = (ROOT / "dags" / "examples" / f"{DAILY}.py").read_text()
         _copy(example.replace('"demo"', f'"{CLUSTER}"'), dags / "ingest" / f"{DAILY}.py", self.ingest)
+        template = home / "job.yaml"
+        template.write_text(yaml.safe_dump({"existing_cluster_id": "1234"}))
+        path = dags / "ingest" / f"{REMOTE}.py"
+        options = {"SPARK_CONN_ID": "platform", "REMOTE_JOBS": "s3://code", "REMOTE_TOPICS": "/there/topics.yaml"}
+        _copy(_REMOTE_DAG, path, self.ingest, JOB_TEMPLATE=str(template), **options)
         submit = home / "spark-submit"
         submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
         submit.chmod(0o755)
         transport = json.dumps({"type": "http", "url": lineage.url})
-        told = {**alert_env(smtp, hook), "AIRFLOW__OPENLINEAGE__TRANSPORT": transport}
+        at = {"host": "127.0.0.1", "port": remote.server.server_port, "schema": "http", "password": "p"}
+        told = {
+            **alert_env(smtp, hook),
+            "AIRFLOW__OPENLINEAGE__TRANSPORT": transport,
+            "AIRFLOW_CONN_PLATFORM": json.dumps({"conn_type": "databricks", **at}),
+        }
         super().__init__(home, dags=dags, plugins=ROOT / "plugins", env={**self._env(submit), **told})
 
     def _env(self, submit: Path) -> dict[str, str]:
@@ -90,9 +116,12 @@ class SharedStack(AirflowStack):
         }
 
 
-def _copy(text: str, to: Path, world: World) -> None:
-    """A DAG file whose deployment is ``world``, where it is parsed and in its tasks."""
+def _copy(text: str, to: Path, world: World, **options: str) -> None:
+    """A DAG file whose deployment is ``world``, where it is parsed and in its tasks; they alone have ``options``."""
     assert _FIRST_LINE in text
     to.parent.mkdir(parents=True, exist_ok=True)
-    named = f'import os\n\nos.environ["AIRFLOW__TIDEMARK__TOPICS"] = {str(world.topics_file)!r}\n'
+    values = {
+        f"AIRFLOW__TIDEMARK__{name}": value for name, value in ({"TOPICS": str(world.topics_file)} | options).items()
+    }
+    named = f"import os\n\nos.environ.update({values!r})\n"
     to.write_text(text.replace(_FIRST_LINE, f"{_FIRST_LINE}\n{named}", 1))

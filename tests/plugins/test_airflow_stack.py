@@ -92,21 +92,41 @@ def test_a_watermark_becomes_a_published_date(stack: SharedStack, world: World) 
 
 
 def test_a_commit_of_a_state_table_is_an_event_once(stack: SharedStack, world: World) -> None:
-    """The second run finds the event of the first in Airflow's record."""
+    """The second run finds the event of the first in Airflow's record. A run for one topic has one task for it."""
     if not committed_ledger(world.table("orders")).n:
         commit(world.table("orders"), state(0, 100))
     stack.client.wait_for_dag(STATE)
     stack.client.unpause(STATE)
     for _ in range(2):
-        run = stack.client.trigger(STATE)
+        run = stack.client.trigger(STATE, {"topic": f"{CLUSTER}/orders"})
         wait_until(partial(has_ended, stack, STATE, run), what="the run of the state", interval=0.5)
         assert set(states(stack, STATE, run).values()) == {"success"}
+        assert len(stack.client.task_instances(STATE, run)) == len(states(stack, STATE, run)) == 3
     stack.client.pause(STATE)
     ledger = StateTable.open(world.table("orders")).committed()
     assert ledger is not None
     events = stack.client.get("/assets/events", source_dag_id=STATE)["asset_events"]
     assert [(event["extra"]["ledger"], event["extra"]["attempt"]) for event in events] == [(1, str(ledger.attempt))]
     assert events[0]["extra"]["of"] == committed_ledger(world.table("orders")).n
+
+
+def test_a_state_that_fails_makes_the_run_red_and_keeps_no_other_from_its_event(
+    stack: SharedStack, world: World
+) -> None:
+    commit(world.table("orders"), state(0, 100))
+    before = len(stack.client.get("/assets/events", source_dag_id=STATE)["asset_events"])
+    stack.client.unpause(STATE)
+    run = stack.client.trigger(STATE)
+    wait_until(partial(has_ended, stack, STATE, run), what="the run of the states", interval=0.5)
+    stack.client.pause(STATE)
+    assert stack.client.run(STATE, run)["state"] == "failed"
+    tasks = [(one["rendered_map_index"], one["state"]) for one in stack.client.task_instances(STATE, run)]
+    assert {named: ended for named, ended in tasks if named is not None} == {
+        f"{CLUSTER}/broken": "failed",
+        f"{CLUSTER}/orders": "success",
+    }
+    assert states(stack, STATE, run)["publish"] == "success"
+    assert len(stack.client.get("/assets/events", source_dag_id=STATE)["asset_events"]) == before + 1
 
 
 def test_a_date_that_closes_starts_the_dag_that_waits_for_it(stack: SharedStack, world: World) -> None:

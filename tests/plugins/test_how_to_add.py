@@ -22,9 +22,6 @@ from tidemark_airflow.submitters.base import JobState, JobStatus, RemoteSubmitte
 class StubPlatform(RemoteSubmitter):
     """A platform on which each job has succeeded at once."""
 
-    def __init__(self, _conn_id: str) -> None:
-        super().__init__()
-
     @override
     def submit(self, job: SparkJob) -> str:
         return job.name

@@ -296,17 +296,24 @@ def _run_plan(argv: Sequence[str]) -> None:
 
 
 def _state(argv: Sequence[str]) -> None:
-    """Commit a state of no key, if the topic's table has moved on."""
-    from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-    from deltalake.schema import PrimitiveType
-
+    """Commit a state of no key for each topic whose table has moved on; but one named ``broken`` fails."""
     parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster", "lineage", "topic"):
+    for option in ("topics", "cluster", "lineage"):
         parser.add_argument(f"--{option}", required=True)
+    parser.add_argument("--topic", action="append", required=True)
     parser.add_argument("--due", action="store_true")
     options = parser.parse_args(argv)
     deployment = load_topics(Path(options.topics))
-    table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
+    for topic in options.topic:
+        if topic != "broken":
+            _commit_state(open_topic_table(deployment, deployment.topic(topic, options.cluster)))
+    sys.exit(1 if "broken" in options.topic else 0)
+
+
+def _commit_state(table: TopicTable) -> None:
+    from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+    from deltalake.schema import PrimitiveType
+
     state_table, source = StateTable.open(table), committed_ledger(table)
     before = state_table.committed()
     if before is not None and before.of.n == source.n:
@@ -314,8 +321,8 @@ def _state(argv: Sequence[str]) -> None:
     ledger = StateLedger(
         n=before.n + 1 if before else 1,
         attempt=new_attempt(),
-        cluster=options.cluster,
-        topic=options.topic,
+        cluster=table.topic.cluster,
+        topic=table.topic.topic,
         table=table.topic.state_table,
         kind="merge",
         of=CommitName(n=source.n, attempt=source.attempt),

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
-from tidemark.cli.read_models import agent_problems, summary_of
+from tidemark.cli.read_models import agent_problems, summary_of, triggerer_capacity
 from tidemark.config import content_of, grouped
 from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, FormatError, RegistryUnavailable, StoreError
+from tidemark.monitoring.deployment_conditions import waiting_triggers
 from tidemark.parsers.settings import followed_by, registry_of
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from tidemark.terminal import Output
@@ -49,7 +50,9 @@ def check(
     agents: Annotated[
         bool,
         typer.Option(
-            "--agents", help="Ask whether agents were seen for each topic, and whether each freshness can be held."
+            "--agents",
+            help="Ask whether agents were seen for each topic, whether each freshness can be held, and whether one "
+            "triggerer of Airflow's is enough.",
         ),
     ] = False,
     offline: Annotated[
@@ -142,10 +145,27 @@ def _of_agents(deployment: Deployment, *, asked: bool) -> Iterator[Tried]:
         yield Tried(subject, "unknown", f"their reports cannot be read: {error}")
         return
     yield from (Tried(subject, "no", problem) for problem in problems)
+    yield _of_triggerers(deployment)
     if not problems:
         live = sum(topic.freshness is not None for topic in deployment.topics)
         seen = f"they have seen each of the {len(deployment.topics)} topics"
         yield Tried(subject, "yes", f"{seen}; their settings of freshness hold {live} promises")
+
+
+def _of_triggerers(deployment: Deployment) -> Tried:
+    """Whether one triggerer takes all waits. How many triggerers run is known to Airflow alone."""
+    subject, waits = "triggerers", waiting_triggers(deployment)
+    try:
+        capacity = triggerer_capacity(deployment)
+    except (StoreError, FormatError) as error:
+        return Tried(subject, "unknown", f"their reports cannot be read: {error}")
+    if capacity is None:
+        return Tried(subject, "not tried", "none has reported how many triggers it runs")
+    told = f"{waits:,} DAGs wait as triggers, and a triggerer runs {capacity:,} ([triggerer] capacity)"
+    if waits <= capacity:
+        return Tried(subject, "yes", told)
+    least = -(-waits // capacity)
+    return Tried(subject, "not tried", f"{told}: raise it, or run {least} triggerers; Airflow alone knows how many run")
 
 
 def reachability(deployment: Deployment, client_of: ClientOf) -> Iterator[Tried]:

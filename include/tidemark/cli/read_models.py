@@ -173,6 +173,13 @@ def agent_problems(deployment: Deployment) -> list[str]:
     return [*_unseen(deployment), *freshness_problems(deployment, now)]
 
 
+def triggerer_capacity(deployment: Deployment) -> int | None:
+    """The most triggers that one triggerer runs, by the last scans; None if none has told. Raises StoreError."""
+    store = open_store(deployment.lake_store, deployment.store)
+    scans = (ScanStatus.load_or_none(store, deployment.deployment_keys(name).scan) for name in deployment.clusters)
+    return min((scan.capacity for scan in scans if scan is not None and scan.capacity is not None), default=None)
+
+
 def _unseen(deployment: Deployment) -> list[str]:
     problems: list[str] = []
     for topic in deployment.topics:

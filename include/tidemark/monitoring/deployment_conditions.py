@@ -14,6 +14,7 @@ from tidemark.kafka_log.same_batch import described
 from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import OpenErasure
 from tidemark.store import clock
+from tidemark.topics import Deployment
 from tidemark.words import plural
 
 BEGINNING: Final = timedelta(minutes=15)
@@ -231,6 +232,11 @@ def unreadable_index(cluster: str, reason: str, now: datetime, key: str) -> Cond
         f"remove {key}",
         patience=PATIENCE,
     )
+
+
+def waiting_triggers(deployment: Deployment) -> int:
+    """The most triggers that wait in Airflow for a deployment's watermarks: one for each DAG that lands."""
+    return len(deployment.topics) + sum(bool(deployment.live_topics(cluster)) for cluster in deployment.clusters)
 
 
 def scan_failing(cluster: str, since: datetime, reason: str) -> Condition:

@@ -105,8 +105,8 @@ class _ClusterObservation:
     """An observation of a cluster: what it reads for all topics, and what it finds.
 
     ``led`` are the leaders' entries by topic and partition, None if the watermark indexes could not be read. ``gone``
-    are brokers without an agent. ``scan`` is the triggerer's last report of its scan. ``etags`` are those of the
-    objects that are kept for each topic, by key.
+    are brokers without an agent. ``scan`` is the triggerer's last report of its scan. ``waits`` is how many triggers
+    wait in Airflow. ``etags`` are those of the objects that are kept for each topic, by key.
     """
 
     def __init__(self, deployment: Deployment, cluster: str, before: Sightings, now: datetime) -> None:
@@ -118,6 +118,7 @@ class _ClusterObservation:
         self.led: dict[str, dict[int, LeaderEntry]] | None = None
         self.gone: frozenset[int] = frozenset()
         self.scan: ScanStatus | None = None
+        self.waits = deployment_conditions.waiting_triggers(deployment)
         self.etags: Mapping[str, str] = {}
 
     def look(self) -> ClusterLook:
@@ -363,8 +364,9 @@ class _TopicObservation:
                 ledger, health, exact = self._read(self.led, exact=old or not self.committed)
                 uploaded = _uploaded(self.led, ledger, before.uploaded, now)
                 conditions = [*topic_conditions.gaps(health), *topic_conditions.remote_tier(health)]
-                scanned_at = self.around.scan.at if self.around.scan else None
-                run = LastRun(before.failed_at, before.failure, scanned_at)
+                run = LastRun(before.failed_at, before.failure, waits=self.around.waits)
+                if (scan := self.around.scan) is not None:
+                    run = run._replace(scanned_at=scan.at, capacity=scan.capacity)
                 conditions += topic_conditions.late(self.topic, health, uploaded, now, run)
                 quiet = not health.marks and not any(partition.gaps for partition in health.partitions)
                 new = samples_of(self.table, ledger, before.n)

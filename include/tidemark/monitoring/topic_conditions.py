@@ -188,12 +188,15 @@ def stuck(
 class LastRun(NamedTuple):
     """What is known of the runs that land a topic: when the last one failed, and how; empty if it did not.
 
-    ``scanned_at`` is when the triggerer last reported its scan.
+    ``scanned_at`` is when the triggerer last reported its scan, and ``capacity`` the most triggers that it said to run.
+    ``waits`` is how many wait in Airflow for watermarks.
     """
 
     failed_at: datetime | None = None
     failure: str = ""
     scanned_at: datetime | None = None
+    capacity: int | None = None
+    waits: int = 0
 
 
 def late(
@@ -336,7 +339,14 @@ def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, run: 
     since = oldest.waits_since or now
     if committed is None or committed < since:
         last = "nothing was ever" if committed is None else f"since {in_utc(committed)} nothing was"
-        return f"{last} committed: the ingest DAG is paused, its runs fail, or Spark does not answer"
+        why = "the ingest DAG is paused, its runs fail, or Spark does not answer"
+        if run.capacity is not None and run.waits > run.capacity:
+            enough = -(-run.waits // run.capacity)
+            why += (
+                f"; or the DAG waits for a triggerer: {run.waits:,} DAGs wait, and one triggerer runs {run.capacity:,} "
+                f"triggers: raise [triggerer] capacity, or run {enough} triggerers"
+            )
+        return f"{last} committed: {why}"
     return "runs commit, and do not keep up, or leave this partition out; see the log of the last run"
 
 

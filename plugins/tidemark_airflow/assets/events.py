@@ -20,13 +20,14 @@ before they count as sent, see :mod:`tidemark_airflow.assets.outbox`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow.sdk import Asset
 from airflow.sdk.execution_time.context import InletEventsAccessors
 from pydantic import JsonValue
 
+from tidemark.errors import TidemarkError
 from tidemark.formats.table.plan import RunResult
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow.assets.outbox import Commit, UnpublishedCommits, unpublished
@@ -100,20 +101,34 @@ def publish(context: Context, table: TopicTable, planned: Planned) -> bool:
     return outlets is not None
 
 
-def publish_state(context: Context, table: TopicTable) -> None:
-    """Have Airflow send an event of the state table's newest commit when the task succeeds, unless it has one.
+def publish_states(context: Context, deployment: Deployment, topics: Iterable[TopicSettings]) -> None:
+    """Have Airflow send an event of each state table's newest commit when the task succeeds, unless it has one.
 
     The task's outlets are set here, whatever topics its declared ones are of: Airflow knows only declared assets. A
-    commit that was sent is found in Airflow's record of events, so that a kill repeats events and loses none.
+    commit that was sent is found in Airflow's record of events, so that a kill repeats events and loses none. A topic
+    that cannot be read does not keep others from their events.
     """
+    outlets: list[Asset] = []
+    for topic in topics:
+        try:
+            asset = _announced_state(context, deployment, topic)
+        except (TidemarkError, OSError):
+            log.exception("%s/%s: no event of its state table; the next run will send it", topic.cluster, topic.topic)
+        else:
+            outlets += [asset] if asset is not None else []
+    set_outlets(context, outlets)
+
+
+def _announced_state(context: Context, deployment: Deployment, topic: TopicSettings) -> Asset | None:
+    """The asset of a state table for which the task is to have an event; None if its commit is sent."""
+    from tidemark.table.delta_table import open_topic_table
     from tidemark.table.state_table import StateTable
 
-    set_outlets(context, ())
+    table = open_topic_table(deployment, topic)
     ledger = StateTable.open(table).committed() if table.topic.state else None
     asset = state_asset(table.deployment, table.topic)
     if ledger is None or Commit(ledger.n, ledger.attempt) in stored_commits([asset]):
-        return
-    set_outlets(context, [asset])
+        return None
     context["outlet_events"][asset].extra = {
         "cluster": table.topic.cluster,
         "topic": table.topic.topic,
@@ -123,11 +138,16 @@ def publish_state(context: Context, table: TopicTable) -> None:
         "rows": ledger.rows,
     }
     log.info("commit %d of %s: an event", ledger.n, asset.name)
+    return asset
 
 
 def set_outlets(context: Context, outlets: Collection[Asset]) -> None:
-    """Set the task's outlets; Airflow sends an event of each when the task succeeds, whatever it declared."""
-    context["ti"].task.outlets = list(outlets)
+    """Set the task's outlets; Airflow sends an event of each when the task succeeds, whatever it declared.
+
+    An asset alias would need no such change, but Airflow sends its events without a partition key, and with only the
+    declared outlets it would send an event of each, whatever has changed.
+    """
+    context["task"].outlets = list(outlets)
 
 
 def announced(context: Context, table: TopicTable, ledger: Ledger) -> list[Asset] | None:

@@ -1,6 +1,8 @@
 """The DAGs of the tables' upkeep: audit, compaction, retention, vacuum daily, erasure weekly, state tables hourly.
 
-Each has a task per topic.
+The task ``topics`` puts the topics of the run into groups, and each group has one job. A topic that fails does not keep
+the others of its group from their work; the task is red, and its log names the topics that failed. A retry does what is
+left: jobs find nothing to do where all is done, and audits pass over topics that have passed since the first try.
 
 Packs have batches of many topics, so their retention has a task per cluster. The hourly compaction of topics with a
 ``freshness`` has one too: their landings write a small file of each partition every minute.
@@ -11,27 +13,33 @@ backfill of the DAG, for a single topic a run from its form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param, get_current_context
+from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import publish_state, state_asset
+from tidemark_airflow.assets.events import state_asset
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.spark_job import ClusterJobOperator, JobOperator
+from tidemark_airflow.operators.spark_job import ClusterJobOperator
+from tidemark_airflow.operators.state import PublishStatesOperator
 from tidemark_airflow.submitters.environment import erasure_environment, retention_environment
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from tidemark.table.delta_table import TopicTable
-
 ALL: Final = "all"
 _AT_A_TIME: Final = 2
+MOST_TOPICS: Final = 50
+MOST_CHARACTERS: Final = 6000
+"""Limits of a group: a minute for each topic makes an hour, and Databricks takes 10,000 bytes of arguments at most."""
+
+_OPTION: Final = len('"--topic", "", ')
+_SINCE: Final = "tidemark_since"
 _RETRIES: Final = 2
 """Fewer retries than other tasks have: an audit repeats its findings."""
 
@@ -52,8 +60,9 @@ class Upkeep(NamedTuple):
 
     The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
     ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
-    job's process. ``for_topic`` chooses the topics with a task. ``unless_named`` are arguments of runs for all topics.
-    ``publishes`` sends asset events of its commits.
+    job's process. ``for_topic`` chooses the topics. ``unless_named`` are arguments of runs for all topics. A job that
+    ``resumes`` passes over topics that it has done since the first try, because to do them again would take as long.
+    ``publishes_states`` adds a task that sends asset events.
     """
 
     name: str
@@ -67,7 +76,8 @@ class Upkeep(NamedTuple):
     environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
     unless_named: tuple[str, ...] = ()
-    publishes: Callable[[Context, TopicTable], None] | None = None
+    resumes: bool = False
+    publishes_states: bool = False
 
 
 UPKEEP: Final = (
@@ -77,6 +87,7 @@ UPKEEP: Final = (
         "0 3 * * *",
         "Reads a date's raw segments and files again and proves them equal; red when anything differs.",
         dated=True,
+        resumes=True,
     ),
     Upkeep(
         "compaction",
@@ -116,7 +127,7 @@ UPKEEP: Final = (
         "Brings state tables to the newest commits of their topics' tables, those whose state.every has passed.",
         for_topic=_has_state,
         unless_named=("--due",),
-        publishes=publish_state,
+        publishes_states=True,
     ),
     Upkeep(
         "state_audit",
@@ -125,6 +136,7 @@ UPKEEP: Final = (
         "Compares a sixteenth of the keys of state tables with a replay of their topics' tables; red if one differs.",
         arguments=("--audit",),
         for_topic=_has_state,
+        resumes=True,
     ),
     Upkeep(
         "vacuum",
@@ -135,35 +147,109 @@ UPKEEP: Final = (
 )
 
 
-class UpkeepOperator(JobOperator):
-    """Runs one job for one topic, unless the run's form names another topic.
+class Group(TypedDict):
+    """Topics of one cluster, for which one job works."""
+
+    cluster: str
+    topics: list[str]
+
+
+def groups_of(topics: Iterable[TopicSettings]) -> list[Group]:
+    """``topics`` in groups of one cluster, each within :data:`MOST_TOPICS` and :data:`MOST_CHARACTERS`.
+
+    There are as many groups at least as tasks run at a time, if there are as many topics.
+    """
+    clusters: dict[str, list[str]] = {}
+    for topic in topics:
+        clusters.setdefault(topic.cluster, []).append(topic.topic)
+    found: list[Group] = []
+    for cluster, names in clusters.items():
+        most = min(MOST_TOPICS, -(-len(names) // _AT_A_TIME))
+        left = list(names)
+        while left:
+            taken = [left.pop(0)]
+            while left and len(taken) < most and _size([*taken, left[0]]) <= MOST_CHARACTERS:
+                taken.append(left.pop(0))
+            found.append({"cluster": cluster, "topics": taken})
+    return found
+
+
+def _size(names: Sequence[str]) -> int:
+    """Characters of the arguments that name these topics."""
+    return sum(_OPTION + len(name) for name in names)
+
+
+def groups(upkeep_name: str) -> list[Group]:
+    """The groups of a run: of all topics of the upkeep, or of the topic that the run's form names."""
+    named = get_current_context()["params"]["topic"]
+    upkeep, topics = _named(upkeep_name), settings.in_order(settings.deployment())
+    return groups_of(
+        topic for topic in topics if upkeep.for_topic(topic) and named in {ALL, f"{topic.cluster}/{topic.topic}"}
+    )
+
+
+def _named(name: str) -> Upkeep:
+    [found] = (upkeep for upkeep in UPKEEP if upkeep.name == name)
+    return found
+
+
+class UpkeepOperator(ClusterJobOperator):
+    """Runs one job for a group of topics.
 
     :param upkeep_name: the name of one of :data:`UPKEEP`
+    :param topics: the topics' names (templated)
     """
 
-    def __init__(self, *, upkeep_name: str, **kwargs: Any) -> None:
-        [self._upkeep] = (upkeep for upkeep in UPKEEP if upkeep.name == upkeep_name)
-        upkeep = self._upkeep
+    template_fields: Sequence[str] = (*ClusterJobOperator.template_fields, "topics")
+
+    def __init__(self, *, upkeep_name: str, topics: Any, **kwargs: Any) -> None:
+        self._upkeep = upkeep = _named(upkeep_name)
         more, deletes = upkeep.environment, upkeep.deletes_raw
         super().__init__(job=upkeep.job, environment=more, deletes_raw=deletes, **kwargs)
+        self.topics = topics
+
+    @property
+    def label(self) -> str:
+        """The group's name on Airflow's pages."""
+        first, last = self.topics[0], self.topics[-1]
+        return f"{self.cluster}/{first}" if first == last else f"{self.cluster}: {first} to {last}"
 
     def execute(self, context: Context) -> None:
         """Submit and wait.
 
         Raises:
-            AirflowSkipException: the run is for another topic.
             AirflowFailException: the run has no date, and its form names none.
-            AirflowException: there is no connection, or it names no master, or the job failed.
+            AirflowException: there is no connection, or it names no master, or the job failed for some topics.
         """
         params = context["params"]
-        if params["topic"] not in {ALL, f"{self.cluster}/{self.topic}"}:
-            raise AirflowSkipException(f"this run is for {params['topic']} alone")
+        names = (word for topic in self.topics for word in ("--topic", topic))
         dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
         dry = ("--dry-run",) if params.get("dry_run") else ()
         due = self._upkeep.unless_named if params["topic"] == ALL else ()
-        self.submit(context, *self._upkeep.arguments, *dated, *dry, *due)
-        if self._upkeep.publishes is not None:
-            self._upkeep.publishes(context, settings.topic_table(self.cluster, self.topic))
+        since = ("--since", _first_try(context)) if self._upkeep.resumes else ()
+        self.submit(context, *names, *self._upkeep.arguments, *dated, *dry, *due, *since)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Forget the time of the first try."""
+        store = context.get("task_state_store")
+        if store is not None and self._upkeep.resumes:
+            store.delete(_SINCE)
+
+    def _subject(self) -> str:
+        return str(self.topics[0]) if len(self.topics) == 1 else f"{self._upkeep.name}-{self.cluster}"
+
+
+def _first_try(context: Context) -> str:
+    """The time of the first try of the task since it succeeded last; now, in a test without Airflow's state of it."""
+    now, store = utc_now().isoformat(), context.get("task_state_store")
+    if store is None:
+        return now
+    known = store.get(_SINCE)
+    if not isinstance(known, str):
+        store.set(_SINCE, now)
+        return now
+    return known
 
 
 class ClusterUpkeepOperator(ClusterJobOperator):
@@ -242,15 +328,22 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
                 default=False, type="boolean", title="Dry run", description="Only count what would be done."
             )
         with _upkeep_dag(upkeep.name, upkeep.at, upkeep.does, params) as dag:
+            task_of_groups = task_defaults.task_of_promises(task_id="topics", multiple_outputs=False)
+            chosen = task_of_groups(groups)(upkeep.name)
             UpkeepOperator.partial(
                 task_id=upkeep.name,
                 upkeep_name=upkeep.name,
                 max_active_tis_per_dagrun=_AT_A_TIME,
-                map_index_template="{{ task.cluster }}/{{ task.topic }}",
+                map_index_template="{{ task.label }}",
                 execution_timeout=task_defaults.CONVERT_TIMEOUT,
                 retries=_RETRIES,
-                outlets=[state_asset(deployment, topic) for topic in topics] if upkeep.publishes else [],
-            ).expand_kwargs([{"cluster": topic.cluster, "topic": topic.topic} for topic in topics])
+            ).expand_kwargs(chosen)
+            if upkeep.publishes_states:
+                publish = PublishStatesOperator(
+                    task_id="publish", groups=chosen, outlets=[state_asset(deployment, topic) for topic in topics]
+                )
+                # Also if the job failed for a topic. A teardown does not decide how the run ended.
+                dag.task_dict[upkeep.name] >> publish.as_teardown()
         yield dag
 
 

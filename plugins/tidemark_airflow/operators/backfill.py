@@ -65,16 +65,26 @@ class PreviewOperator(JobOperator):
             AirflowFailException: more would be read than ``max_gib`` allows.
             AirflowException: there is no connection, or it names no master, or the job failed.
         """
-        from tidemark.backfill.report import read_report, write_part
+        from tidemark.backfill.report import write_part
+
+        request = BackfillRequest.model_validate(self.request)
+        name = report_name(context["run_id"])
+        write_part(settings.topic_table(request.cluster, request.topic), name, "request", request)
+        self.job = job_of(request)
+        self.submit(context, *arguments_of(request), "--report", name)
+        return self.after_job(context)
+
+    def after_job(self, context: Context) -> Previewed:
+        """Show the report.
+
+        Raises:
+            AirflowFailException: more would be read than ``max_gib`` allows.
+        """
         from tidemark.backfill.report_tables import gib, text
 
         request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
-        table = settings.topic_table(request.cluster, request.topic)
-        write_part(table, name, "request", request)
-        self.job = job_of(request)
-        self.submit(context, *arguments_of(request), "--report", name)
-        report = read_report(table, name)
+        table, report = report_of(request.cluster, request.topic, name)
         self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
         preview = report.preview
         if preview is None:

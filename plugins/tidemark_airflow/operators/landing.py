@@ -63,6 +63,14 @@ class LandLiveOperator(ClusterJobOperator):
         """
         self.log.info("due: %s", ", ".join(event["topics"]))
         self.submit(context)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish the commits of each topic, and end the landing.
+
+        Raises:
+            AirflowSkipException: there is no landing any more.
+        """
         landing = _read(self.cluster)
         # One thread reads Airflow's own record, many read the lake.
         commits = in_parallel(lambda topic: self._committed(landing.deployment, topic), landing.topics)

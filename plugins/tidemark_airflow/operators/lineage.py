@@ -9,11 +9,12 @@ with outlets always names some. Lineage never fails a task: its errors are logge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import TaskDeferred
 
 from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.openlineage import hand_over
@@ -39,8 +40,8 @@ def enabled() -> bool:
 class LineageMixin(BaseOperator):
     """Takes over the lineage of the job that a task runs, and returns it to the provider.
 
-    ``job``, ``cluster`` and, for a task with one topic, ``topic`` are the operator's. A class whose jobs write nothing
-    sets ``tells_lineage`` to False.
+    ``job`` and ``cluster`` are the operator's, and ``topic`` or ``topics``, unless it has all topics of its cluster.
+    A class whose jobs write nothing sets ``tells_lineage`` to False.
     """
 
     tells_lineage = True
@@ -50,7 +51,10 @@ class LineageMixin(BaseOperator):
 
     @contextmanager
     def lineage_of_job(self) -> Iterator[str]:
-        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read."""
+        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read.
+
+        If the task is deferred there, the job goes on, and :meth:`lineage_of_ended_job` reads its lineage.
+        """
         if not (self.tells_lineage and enabled()):
             yield OFF
             return
@@ -58,10 +62,20 @@ class LineageMixin(BaseOperator):
         place = hand_over.new_place()
         try:
             yield place
+        except TaskDeferred:
+            raise  # the job runs: see lineage_of_ended_job
         except BaseException:
             self._take(place, required=False)
             raise
         self._take(place, required=True)
+
+    def lineage_of_ended_job(self, place: str, *, succeeded: bool) -> None:
+        """Read the lineage of a job for which the task was deferred; ``place`` is the value of :meth:`lineage_of_job`.
+
+        A job that ``succeeded`` must have left one.
+        """
+        if place != OFF:
+            self._take(place, required=succeeded)
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Lineage that the task is expected to have."""
@@ -76,8 +90,11 @@ class LineageMixin(BaseOperator):
         return self._answer(self._handed, ended=False)
 
     @property
-    def _topic(self) -> str | None:
-        return getattr(self, "topic", None)
+    def _named(self) -> Sequence[str] | None:
+        """The topics of the task; None for those of its cluster."""
+        topic: str | None = getattr(self, "topic", None)
+        topics: Sequence[str] | None = getattr(self, "topics", None)
+        return topics if topic is None else [topic]
 
     def _take(self, place: str, *, required: bool) -> None:
         try:
@@ -113,8 +130,8 @@ class LineageMixin(BaseOperator):
         try:
             deployment = settings.deployment()
             topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
-            if self._topic is not None:
-                topics = [deployment.topic(self._topic, self.cluster)]
+            if self._named is not None:
+                topics = [deployment.topic(topic, self.cluster) for topic in self._named]
             return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")

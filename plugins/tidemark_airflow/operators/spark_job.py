@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
@@ -14,11 +14,29 @@ from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
 from tidemark_airflow.operators.lineage import LineageMixin
-from tidemark_airflow.submitters.base import SparkJob, Submitter, TaskState
+from tidemark_airflow.submitters.base import (
+    JobState,
+    JobStatus,
+    RemoteSubmitter,
+    SparkJob,
+    Submitter,
+    TaskState,
+    check_ended,
+)
 from tidemark_airflow.submitters.choice import submitter
+from tidemark_airflow.submitters.waiting import JobEnded, JobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+class WaitedJob(TypedDict):
+    """A job for which a task is deferred; ``lineage`` is the value of its ``--lineage``."""
+
+    program: str
+    job_id: str
+    page: str
+    lineage: str
 
 
 class ClusterJobOperator(LineageMixin):
@@ -50,14 +68,18 @@ class ClusterJobOperator(LineageMixin):
         self._more = environment
         self._deletes_raw = deletes_raw
         self._submitter: Submitter | None = None
+        self._page = ""
 
     @property
     def job_page(self) -> str:
         """Address of the job's page or log; empty if there is none, or before it has started."""
-        return self._submitter.page if self._submitter else ""
+        return self._submitter.page if self._submitter else self._page
 
     def submit(self, context: Context, *arguments: str) -> None:
         """Run the job with ``arguments`` beside the topics file and the cluster, and wait.
+
+        While the job runs on a platform, the task is deferred: it returns to :meth:`resume`, which calls
+        :meth:`after_job`. So whatever follows this call must be in that method.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
@@ -71,9 +93,32 @@ class ClusterJobOperator(LineageMixin):
             ):
                 given = (*where, "--lineage", lineage, *arguments)
                 job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context), _task(context))
-                self._submitter.run(job, TaskState(context))
+                if (job_id := self._submitter.run(job, TaskState(context))) is not None:
+                    self._wait(job_id, lineage)
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
+
+    def _wait(self, job_id: str, lineage: str) -> None:
+        assert isinstance(self._submitter, RemoteSubmitter)
+        trigger = JobTrigger.of(self._submitter, job_id, self.execution_timeout)
+        waited = WaitedJob(program=self.job, job_id=job_id, page=self.job_page, lineage=lineage)
+        self.defer(trigger=trigger, method_name="resume", kwargs={"job": waited})
+
+    def resume(self, context: Context, job: WaitedJob, event: JobEnded) -> Any:
+        """Go on after the end of a ``job`` on a platform: forget its id, take its lineage, do the task's rest.
+
+        Raises:
+            AirflowException: the job failed, or the platform does not know it; the message has the platform's words.
+        """
+        self._page = event["page"] or job["page"]
+        status = JobStatus(JobState(event["state"]), event["words"])
+        self.lineage_of_ended_job(job["lineage"], succeeded=status.state is JobState.SUCCEEDED)
+        check_ended(job["program"], job["job_id"], status, TaskState(context))
+        self.log.info("%s, job %s: %s", job["program"], job["job_id"], status.words)
+        return self.after_job(context)
+
+    def after_job(self, context: Context) -> Any:
+        """Do the rest of the task, once its job has succeeded; nothing by default. Its result is the task's."""
 
     def on_kill(self) -> None:
         """End the job: all of its processes, or its run on a platform."""
@@ -143,5 +188,14 @@ class RunPlanOperator(JobOperator):
         """
         if not self.planned["empty"]:
             self.submit(context, "--plan", self.planned["plan"])
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish.
+
+        Raises:
+            AirflowSkipException: the plan has nothing to do, and all commits are published.
+            TableTampered: the table was restored to a version older than the published one.
+        """
         if not publish(context, settings.topic_table(self.cluster, self.topic), self.planned) and self.planned["empty"]:
             raise AirflowSkipException("the plan has nothing to do, and all is published")

@@ -1,13 +1,15 @@
-"""The task that brings a topic's state table to the newest commit of its table."""
+"""The tasks that bring a topic's state table to the newest commit of its table, and that publish state tables."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import publish_state
+from tidemark_airflow.assets.events import publish_states
 from tidemark_airflow.operators.spark_job import JobOperator
 
 if TYPE_CHECKING:
@@ -31,4 +33,33 @@ class StateOperator(JobOperator):
         if table.topic.state is None:
             raise AirflowSkipException(f"{self.cluster}/{self.topic} has no state table")
         self.submit(context)
-        publish_state(context, table)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish."""
+        deployment = settings.deployment()
+        publish_states(context, deployment, [deployment.topic(self.topic, self.cluster)])
+
+
+class PublishStatesOperator(BaseOperator):
+    """Sends asset events of the newest commits of state tables that have none yet.
+
+    A topic that cannot be read does not keep others from their events: its error is in the log, and the next run sends
+    its event.
+
+    :param groups: clusters, each with names of topics: a :class:`tidemark_airflow.dag_factories.maintenance.Group` each
+        (templated)
+    """
+
+    template_fields: Sequence[str] = ("groups",)
+
+    def __init__(self, *, groups: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.groups = groups
+
+    def execute(self, context: Context) -> None:
+        """Publish. Raises ConfigError if the topics file is wrong."""
+        deployment = settings.deployment()
+        # None if the task that makes the groups has failed.
+        named = [(topic, of["cluster"]) for of in self.groups or () for topic in of["topics"]]
+        publish_states(context, deployment, [deployment.topic(topic, cluster) for topic, cluster in named])

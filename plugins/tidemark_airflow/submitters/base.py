@@ -7,7 +7,6 @@ submitter may start it again whenever it is not known to run.
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _KEY: Final = "tidemark_job"
-POLL_SECONDS: Final = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +72,11 @@ class Submitter(ABC):
     page = ""
 
     @abstractmethod
-    def run(self, job: SparkJob, kept: KeptId) -> None:
-        """Run the job to its end, or wait for the job that an earlier try has started.
+    def run(self, job: SparkJob, kept: KeptId) -> str | None:
+        """Run the job to its end, or start it on a platform, unless the job of an earlier try runs there.
+
+        Returns the id of a job that runs on a platform, where :class:`tidemark_airflow.submitters.waiting.JobTrigger`
+        waits for it; None if the job has ended.
 
         Raises:
             AirflowException: the job failed; the message has the platform's reason, if any.
@@ -104,9 +105,16 @@ class JobStatus(NamedTuple):
 
 
 class RemoteSubmitter(Submitter):
-    """Runs a job on a platform that gives it an id. The job survives the worker's death, and a retry waits for it."""
+    """Starts a job on a platform that gives it an id. The job survives the worker's death, and a retry waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, conn_id: str, place: str | None = None) -> None:
+        """``place`` is where the job runs beside the connection, such as an application of EMR.
+
+        None opens the submitter for starting jobs, and takes the place from the template. With a place it only asks
+        about jobs, and needs no template: it may be in the triggerer.
+        """
+        self.conn_id = conn_id
+        self.place = place or ""
         self._running: str | None = None
 
     @abstractmethod
@@ -126,17 +134,17 @@ class RemoteSubmitter(Submitter):
         """Address of the job's page or log, or empty. It holds no secret, as Airflow stores it."""
 
     @override
-    def run(self, job: SparkJob, kept: KeptId) -> None:
+    def run(self, job: SparkJob, kept: KeptId) -> str | None:
         job_id = self._found_again(kept) or self._submitted(job, kept)
         self._running = job_id
         self.page = self.link(job_id)
         log.info("job %s: %s", job_id, self.page or "no page")
-        while (now := self.status(job_id)).state is JobState.RUNS:
-            time.sleep(POLL_SECONDS)
+        now = self.status(job_id)
+        if now.state is JobState.RUNS:
+            return job_id
         self._running = None
-        kept.write(None)
-        if now.state is not JobState.SUCCEEDED:
-            raise AirflowException(f"{job.program}, job {job_id}: {now.state.value}: {now.words}")
+        check_ended(job.program, job_id, now, kept)
+        return None
 
     @override
     def end(self) -> None:
@@ -159,3 +167,10 @@ class RemoteSubmitter(Submitter):
         job_id = self.submit(job)
         kept.write(job_id)
         return job_id
+
+
+def check_ended(program: str, job_id: str, status: JobStatus, kept: KeptId) -> None:
+    """Forget the id of a job that has ended. Raises AirflowException unless the job has succeeded."""
+    kept.write(None)
+    if status.state is not JobState.SUCCEEDED:
+        raise AirflowException(f"{program}, job {job_id}: {status.state.value}: {status.words}")

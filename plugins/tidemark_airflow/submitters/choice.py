@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -26,7 +26,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from tidemark.errors import ConfigError
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, option
-from tidemark_airflow.submitters.base import Submitter
+from tidemark_airflow.submitters.base import RemoteSubmitter, Submitter
 from tidemark_airflow.submitters.job_connections import job_connections
 from tidemark_airflow.submitters.template import request_of
 
@@ -75,6 +75,19 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         yield made(conn_id, {**settings.spark_environment(), **environment, **given})
 
 
+def watcher(name: str, conn_id: str, place: str) -> RemoteSubmitter:
+    """The submitter of class ``name`` for a job that runs already: it asks about the job, or ends it.
+
+    Raises:
+        ConfigError: the submitter is not installed here, or this version has none of this name.
+    """
+    for kind in (*_KINDS.values(), _YARN):
+        if kind.name == name and not kind.child:
+            found: RemoteSubmitter = _class(kind)(conn_id, place)
+            return found
+    raise ConfigError("this installation", [(name, "is no platform of this version: let the task be tried again")])
+
+
 def _kind(conn_id: str, conn_type: str) -> _Kind:
     """The submitter for a type of connection. Raises ConfigError if there is none, or the template names none."""
     kinds = {key: kind for (found, key), kind in _KINDS.items() if found == conn_type}
@@ -107,9 +120,9 @@ def is_yarn_cluster(connection: Connection) -> bool:
     return mode == ("spark", "yarn", "cluster")
 
 
-def _class(kind: _Kind) -> Callable[..., Submitter]:
+def _class(kind: _Kind) -> Callable[..., Any]:
     try:
-        submitter_class: Callable[..., Submitter] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
+        submitter_class: Callable[..., Any] = getattr(import_module(f"{__package__}.{kind.module}"), kind.name)
     except ModuleNotFoundError as error:
         if not kind.extra:
             raise

@@ -12,9 +12,9 @@ from tidemark_airflow.submitters.template import program_url, remote_arguments, 
 class DatabricksRun(RemoteSubmitter):
     """Its template is the only task of a request ``runs/submit``: its cluster and libraries."""
 
-    def __init__(self, conn_id: str) -> None:
-        super().__init__()
-        self._task = request_of()
+    def __init__(self, conn_id: str, place: str | None = None) -> None:
+        super().__init__(conn_id, place)
+        self._task = request_of() if place is None else {}
         self._hook = DatabricksHook(databricks_conn_id=conn_id)
 
     @override

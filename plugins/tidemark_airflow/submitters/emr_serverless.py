@@ -15,10 +15,12 @@ from tidemark_airflow.submitters.template import mapping, program_url, remote_ar
 class EmrServerless(RemoteSubmitter):
     """Its template is a request ``StartJobRun`` with ``applicationId`` and ``executionRoleArn``."""
 
-    def __init__(self, conn_id: str) -> None:
-        super().__init__()
-        self._request = request_of("applicationId", "executionRoleArn")
-        self._application = str(self._request["applicationId"])
+    def __init__(self, conn_id: str, place: str | None = None) -> None:
+        super().__init__(conn_id, place)
+        self._request: dict[str, Any] = {}
+        if place is None:
+            self._request = request_of("applicationId", "executionRoleArn")
+            self.place = str(self._request["applicationId"])
         self._client: Any = EmrServerlessHook(aws_conn_id=conn_id).conn
 
     @override
@@ -33,7 +35,7 @@ class EmrServerless(RemoteSubmitter):
     @override
     def status(self, job_id: str) -> JobStatus:
         try:
-            run = self._client.get_job_run(applicationId=self._application, jobRunId=job_id)["jobRun"]
+            run = self._client.get_job_run(applicationId=self.place, jobRunId=job_id)["jobRun"]
         except self._client.exceptions.ResourceNotFoundException as error:
             return JobStatus(JobState.UNKNOWN, str(error))
         words = f"{run['state']}: {run.get('stateDetails', '')}"
@@ -45,7 +47,7 @@ class EmrServerless(RemoteSubmitter):
 
     @override
     def cancel(self, job_id: str) -> None:
-        self._client.cancel_job_run(applicationId=self._application, jobRunId=job_id)
+        self._client.cancel_job_run(applicationId=self.place, jobRunId=job_id)
 
     @override
     def link(self, job_id: str) -> str:
@@ -56,6 +58,6 @@ class EmrServerless(RemoteSubmitter):
         if not isinstance(url, str) or not url.startswith("s3://"):
             return ""
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        parts = (prefix.strip("/"), "applications", self._application, "jobs", job_id)
+        parts = (prefix.strip("/"), "applications", self.place, "jobs", job_id)
         folder = "/".join(part for part in parts if part)
         return f"https://console.aws.amazon.com/s3/buckets/{quote(bucket)}?prefix={quote(folder)}/"

@@ -18,18 +18,20 @@ _FAILED: Final = {"FAILED", "SUBMISSION_FAILED", "FAILING", "INVALIDATING"}
 class SparkApplication(RemoteSubmitter):
     """Its template is a SparkApplication with ``spec``. Its service account gives the credentials."""
 
-    def __init__(self, conn_id: str) -> None:
-        super().__init__()
-        self._request = request_of("spec")
+    def __init__(self, conn_id: str, place: str | None = None) -> None:
+        super().__init__(conn_id, place)
+        self._request: dict[str, Any] = {}
         self._hook = KubernetesHook(conn_id=conn_id)
-        named = mapping(self._request, "metadata").get("namespace")
-        self._namespace = str(named or self._hook.get_namespace() or "default")
+        if place is None:
+            self._request = request_of("spec")
+            named = mapping(self._request, "metadata").get("namespace")
+            self.place = str(named or self._hook.get_namespace() or "default")
 
     @override
     def submit(self, job: SparkJob) -> str:
         name = f"tidemark-{job.token[:32]}"  # constant within a try, so that it is created once
         self._request.update(apiVersion=f"{_KIND['group']}/{_KIND['version']}", kind="SparkApplication")
-        mapping(self._request, "metadata").update(name=name, namespace=self._namespace)
+        mapping(self._request, "metadata").update(name=name, namespace=self.place)
         mapping(self._request, "metadata", "annotations")["tidemark/name"] = job.name
         # Airflow does the retries.
         mapping(self._request, "spec").update(
@@ -38,7 +40,7 @@ class SparkApplication(RemoteSubmitter):
             restartPolicy={"type": "Never"},
         )
         try:
-            self._hook.create_custom_object(**_KIND, body=self._request, namespace=self._namespace)
+            self._hook.create_custom_object(**_KIND, body=self._request, namespace=self.place)
         except ApiException as error:
             if error.status != 409:
                 raise
@@ -47,7 +49,7 @@ class SparkApplication(RemoteSubmitter):
     @override
     def status(self, job_id: str) -> JobStatus:
         try:
-            application: Any = self._hook.get_custom_object(**_KIND, name=job_id, namespace=self._namespace)
+            application: Any = self._hook.get_custom_object(**_KIND, name=job_id, namespace=self.place)
         except ApiException as error:
             if error.status != 404:
                 raise
@@ -60,7 +62,7 @@ class SparkApplication(RemoteSubmitter):
 
     @override
     def cancel(self, job_id: str) -> None:
-        self._hook.delete_custom_object(**_KIND, name=job_id, namespace=self._namespace)
+        self._hook.delete_custom_object(**_KIND, name=job_id, namespace=self.place)
 
     @override
     def link(self, job_id: str) -> str:

@@ -21,10 +21,11 @@ class SparkConnect(Submitter):
         self._environment = dict(environment)
 
     @override
-    def run(self, job: SparkJob, kept: KeptId) -> None:
+    def run(self, job: SparkJob, kept: KeptId) -> str | None:
         server = {"SPARK_REMOTE": SparkConnectHook(self._conn_id).get_connection_url()}
         environment = job_environment({**self._environment, **server})
         subprocesses.run_job("Spark Connect", settings.spark_python(), job.program, job.arguments, environment)
+        return None
 
     @override
     def end(self) -> None:

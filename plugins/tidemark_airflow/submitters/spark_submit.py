@@ -33,11 +33,11 @@ class SparkSubmit(Submitter):
         self._hook: SparkSubmitHook | None = None
 
     @override
-    def run(self, job: SparkJob, kept: KeptId) -> None:
+    def run(self, job: SparkJob, kept: KeptId) -> str | None:
         if job.program in WITHOUT_SPARK and (python := settings.python_of_spark()) is not None:
             environment = job_environment(self._environment)
             subprocesses.run_job("without Spark", python, job.program, job.arguments, environment)
-            return
+            return None
         self._hook = SparkSubmitHook(
             conn_id=self._conn_id,
             name=job.name,
@@ -49,6 +49,7 @@ class SparkSubmit(Submitter):
         # First, because the JVM applies the last of two options: the deployment's, here or in Spark's settings.
         environment[_OPTIONS] = f"{_ONE_COMPILER} {environment.get(_OPTIONS, '')}".rstrip()
         self._hook.submit(str(settings.spark_job(job.program)), env=environment)
+        return None
 
     @override
     def end(self) -> None:

@@ -37,17 +37,16 @@ log = logging.getLogger(__name__)
 class YarnApplication(RemoteSubmitter):
     """Its template has settings of Spark. The nodes give the job its environment and credentials."""
 
-    def __init__(self, conn_id: str) -> None:
-        super().__init__()
-        self._conn_id = conn_id
-        self._settings = spark_settings()
+    def __init__(self, conn_id: str, place: str | None = None) -> None:
+        super().__init__(conn_id, place)
+        self._settings = spark_settings() if place is None else {}
         self._manager = _resource_manager(conn_id)
         self._tag = ""
 
     @override
-    def run(self, job: SparkJob, kept: KeptId) -> None:
+    def run(self, job: SparkJob, kept: KeptId) -> str | None:
         self._tag = _tag(job)
-        super().run(job, kept)
+        return super().run(job, kept)
 
     @override
     def submit(self, job: SparkJob) -> str:
@@ -103,7 +102,7 @@ class YarnApplication(RemoteSubmitter):
         driver = {_DRIVER_PYTHON: self._settings[_PYTHON]} if _PYTHON in self._settings else {}
         hook = SparkSubmitHook(
             conf={**driver, **self._settings, **ours},
-            conn_id=self._conn_id,
+            conn_id=self.conn_id,
             name=job.name,
             application_args=remote_arguments(job.arguments),
             spark_binary=settings.spark_submit(),

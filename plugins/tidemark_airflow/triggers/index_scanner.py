@@ -31,6 +31,7 @@ from tidemark.retry import Backoff
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
+from tidemark_airflow.configuration import triggerer_capacity
 from tidemark_airflow.triggers.readiness import UNKNOWN_INCARNATION, Row, row_of, row_of_head, row_rank, with_head
 
 _LONGEST_PAUSE = 60.0
@@ -166,6 +167,7 @@ class IndexScanner:
             error=self._last.failure,
             failures=self._failures,
             version=VERSION,
+            capacity=triggerer_capacity(),
         )
         before = self._reported
         same = before is not None and before.failing_since == status.failing_since

@@ -10,7 +10,8 @@ topic and a group of partitions, never by rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import cached_property
 
 from tidemark.erasure.requests import ErasureFolder, all_requests
@@ -77,6 +78,14 @@ def write_report(table: TopicTable, report: AuditReport) -> str:
     put_once(table.store, key, report.to_bytes())
     change_verdict(table, lambda known: known.after(report, f"{table.deployment.lake_store}/{key}"))
     return key
+
+
+def passed_since(table: TopicTable, dates: Sequence[str], since: datetime) -> bool:
+    """True if the newest report of an audit of exactly these ``dates`` has passed, and is not older than ``since``."""
+    folder = table.keys.audit(dates, "", 0).rpartition("/")[0]
+    newest = max((found.key for found in table.store.list(f"{folder}/")), default=None)
+    report = AuditReport.load(table.store, newest) if newest is not None else None
+    return report is not None and report.passed and report.started_at >= since
 
 
 def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerdict]) -> AuditVerdict:

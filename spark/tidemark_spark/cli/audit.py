@@ -13,9 +13,17 @@ from tidemark.inspection.agent_sightings import check_begun
 from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
-from tidemark_spark.audit.run import audit, change_verdict, write_report
+from tidemark_spark.audit.run import audit, change_verdict, passed_since, write_report
 from tidemark_spark.audit.worker import Examine
-from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
+from tidemark_spark.cli.common import (
+    add_since,
+    add_some_topics,
+    executor_of,
+    job_parser,
+    on_each_table,
+    run_job,
+    show,
+)
 from tidemark_spark.cli.plans import examining
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
@@ -33,11 +41,14 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 def _audit(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     dates = _dates(options)
-    tables = tables_of(options)
-    name = f"audit {' '.join(table.topic.topic for table in tables[:3])}"
-    examine = examining(executor_of(options, executor, name))
-    passed = [_audited(table, examine, dates, lineage, as_json=options.json) for table in tables]
-    return 0 if all(passed) else 1
+    examine = examining(executor_of(options, executor, f"audit {' '.join((options.topic or ())[:3])}".strip()))
+
+    def audited(table: TopicTable) -> int:
+        if options.since is not None and passed_since(table, dates, options.since):
+            return 0
+        return 0 if _audited(table, examine, dates, lineage, as_json=options.json) else 1
+
+    return on_each_table(options, audited)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dt", action="append", default=[], metavar="DATE", help="a date to audit; repeatable")
     parser.add_argument("--from", dest="first", metavar="DATE", help="first date to audit")
     parser.add_argument("--to", dest="last", metavar="DATE", help="last date to audit")
+    add_since(parser, "these dates")
     parser.add_argument("--json", action="store_true", help="print the reports as JSON, one a line")
     return parser
 

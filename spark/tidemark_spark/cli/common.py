@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Final
 
 from typing_extensions import override
 
-from tidemark.errors import ConfigError, TidemarkError
+from tidemark.errors import ConfigError, SparkUnavailable, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
-from tidemark.topics import Deployment, load_topics
+from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.cluster.target import ClusterTarget
 from tidemark_spark.openlineage.recorder import EVENTS, OFF, Recorder
@@ -74,6 +75,22 @@ def add_some_topics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", action="append", metavar="NAME", help="repeatable (default: all of the file)")
 
 
+def add_topics(parser: argparse.ArgumentParser) -> None:
+    """Add ``--topic`` for a job with one topic or several."""
+    parser.add_argument("--topic", action="append", required=True, metavar="NAME", help="repeatable")
+
+
+def add_since(parser: argparse.ArgumentParser, subject: str) -> None:
+    """Add ``--since`` for an audit of some topics, of which some may be done; ``subject`` is what is audited."""
+    parser.add_argument(
+        "--since",
+        type=_moment,
+        metavar="TIME",
+        help=f"pass over topics of which {subject} passed an audit at this time or later, such as "
+        "2026-11-21T03:00:00+00:00: a retry goes on where the last try ended",
+    )
+
+
 def add_attempt(parser: argparse.ArgumentParser) -> None:
     """Add ``--attempt`` for a job that makes its plan itself."""
     parser.add_argument(
@@ -88,9 +105,54 @@ def tables_of(options: argparse.Namespace) -> list[TopicTable]:
         ConfigError: the topics file is wrong, or has no such topic.
     """
     deployment = load_topics(options.topics)
+    return [open_topic_table(deployment, topic) for topic in _topics(deployment, options)]
+
+
+def _topics(deployment: Deployment, options: argparse.Namespace) -> list[TopicSettings]:
     names = [options.topic] if isinstance(options.topic, str) else options.topic
-    chosen = [deployment.topic(name, options.cluster) for name in names] if names else deployment.topics
-    return [open_topic_table(deployment, topic) for topic in chosen]
+    return [deployment.topic(name, options.cluster) for name in names] if names else list(deployment.topics)
+
+
+def on_each_table(
+    options: argparse.Namespace,
+    work: Callable[[TopicTable], int],
+    wanted: Callable[[TopicSettings], bool] = lambda _: True,
+) -> int:
+    """Do ``work`` for the table of each ``wanted`` topic of the command line; returns the largest exit code, or 0.
+
+    The tables are opened one after the other. An error is printed, counts as exit code 1, and does not keep others from
+    their work. Standard error has a line with each topic before its work, and a last line with those that failed. The
+    error of an only topic is raised.
+
+    Raises:
+        ConfigError: the topics file is wrong, or has no such topic.
+        SparkUnavailable: there is no Spark for the other topics either.
+        TidemarkError: the only topic failed.
+    """
+    deployment = load_topics(options.topics)
+    topics = [topic for topic in _topics(deployment, options) if wanted(topic)]
+    if len(topics) == 1:
+        return work(open_topic_table(deployment, topics[0]))
+    worst, failed = 0, list[str]()
+    for topic in topics:
+        name = f"{topic.cluster}/{topic.topic}"
+        sys.stderr.write(f"topic {name}\n")
+        try:
+            code = work(open_topic_table(deployment, topic))
+        except SparkUnavailable:
+            raise
+        except TidemarkError as error:
+            sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n")
+            code = 1
+        except Exception:  # noqa: BLE001 - whatever it is, it is of this topic
+            sys.stderr.write(f"{name}:\n{traceback.format_exc()}")
+            code = 1
+        if code:
+            failed.append(name)
+        worst = max(worst, code)
+    if failed:
+        sys.stderr.write(f"failed for {len(failed)} of {len(topics)} topics: {', '.join(failed)}\n")
+    return worst
 
 
 def begun_table(options: argparse.Namespace) -> TopicTable:
@@ -101,6 +163,11 @@ def begun_table(options: argparse.Namespace) -> TopicTable:
         NeverSeen: there is no table, and no agent was ever seen that could upload data.
     """
     [table] = tables_of(options)
+    return begun(table)
+
+
+def begun(table: TopicTable) -> TopicTable:
+    """``table``. Raises NeverSeen if there is none, and no agent was ever seen that could upload data."""
     check_begun(table, committed_ledger(table).n)
     return table
 
@@ -184,6 +251,16 @@ def _attempt(text: str) -> int:
     if not text.isdecimal() or int(text) > _MAX_ATTEMPT:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MAX_ATTEMPT}")
     return int(text)
+
+
+def _moment(text: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-11-21T03:00:00+00:00") from error
+    if at.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone: add it, such as +00:00")
+    return at
 
 
 def day(text: str) -> date:

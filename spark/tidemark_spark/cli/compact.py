@@ -11,7 +11,16 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
+from tidemark_spark.cli.common import (
+    add_attempt,
+    add_topics,
+    begun,
+    executor_of,
+    job_parser,
+    on_each_table,
+    run_job,
+    show,
+)
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
@@ -26,20 +35,25 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 
 def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
-    executor = executor_of(options, executor, f"compact {options.topic}")
+    if options.attempt is not None and len(options.topic) > 1:
+        raise ConfigError("compact.py", [("--attempt", "is of one topic: name one --topic")])
+    execute = converting(executor_of(options, executor, f"compact {' '.join(options.topic[:3])}"))
     dates = _dates(options.dt)
-    table = begun_table(options)
-    plan = _plan(table, dates, options)
-    if not options.json:
-        show("\n".join(told(plan)))
-    if options.dry_run:
-        if options.json or not plan.empty:
-            show(plan.to_bytes().decode())
+
+    def compacted(table: TopicTable) -> int:
+        plan = _plan(begun(table), dates, options)
+        if not options.json:
+            show("\n".join(told(plan)))
+        if options.dry_run:
+            if options.json or not plan.empty:
+                show(plan.to_bytes().decode())
+            return 0
+        result = run(table, plan, execute)
+        lineage.note(lambda: of_run(table, plan, result))
+        show(result.to_bytes().decode())
         return 0
-    result = run(table, plan, converting(executor))
-    lineage.note(lambda: of_run(table, plan, result))
-    show(result.to_bytes().decode())
-    return 0
+
+    return on_each_table(options, compacted)
 
 
 def told(plan: RunPlan) -> Iterator[str]:
@@ -59,15 +73,17 @@ def told(plan: RunPlan) -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = job_parser(
         "compact.py",
-        "Merge small files of a topic's table; no row changes.",
+        "Merge small files of the tables of topics; no row changes.",
         "--topic orders --dt 2026-11-20 --dry-run",
     )
-    add_topic(parser)
+    add_topics(parser)
     add_options(parser)
     parser.add_argument("--dt", action="append", metavar="DATE", help="a date to merge files of; repeatable")
     add_attempt(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be merged, and do nothing")
-    parser.add_argument("--json", action="store_true", help="print only the last line: the result, or the plan")
+    parser.add_argument(
+        "--json", action="store_true", help="print only the last line of each topic: the result, or the plan"
+    )
     return parser
 
 

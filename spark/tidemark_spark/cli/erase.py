@@ -8,10 +8,9 @@ import socket
 from collections.abc import Sequence
 
 from tidemark.erasure.secret import secrets
-from tidemark.inspection.agent_sightings import check_begun
 from tidemark.store import StoreOptions
-from tidemark.table.delta_table import committed_ledger
-from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.cli.common import add_some_topics, begun, executor_of, job_parser, on_each_table, run_job, show
 from tidemark_spark.cli.plans import converting
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
@@ -35,14 +34,13 @@ def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
         return executor.on_each(rewrite, options, tasks)
 
-    code = 0
-    for table in tables_of(options):
-        check_begun(table, committed_ledger(table).n)
-        work = Pass(table, options.by, secrets, searching, converting(executor), rewriting)
+    def erased(table: TopicTable) -> int:
+        work = Pass(begun(table), options.by, secrets, searching, converting(executor), rewriting)
         report = erase(work, dry_run=options.dry_run)
         show(report.to_bytes().decode() if options.json else report.text())
-        code = max(code, any(request.status == "refused" for request in report.requests))
-    return code
+        return int(any(request.status == "refused" for request in report.requests))
+
+    return on_each_table(options, erased)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from tidemark.inspection.agent_sightings import check_begun
 from tidemark.openlineage.upkeep import of_retention
 from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, write_report
 from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark_spark.cli.common import add_some_topics, job_parser, run_job, show, tables_of
+from tidemark_spark.cli.common import add_some_topics, job_parser, on_each_table, run_job, show
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.retention.table import retain_table
@@ -27,12 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _retain_all(options: argparse.Namespace, lineage: Recorder) -> int:
     subjects: list[Subject] = [options.only] if options.only else ["table", "raw"]
-    for table in tables_of(options):
+
+    def retained(table: TopicTable) -> int:
         for subject in subjects:
             report = retain(table, subject, table.store.now(), options.by, dry_run=options.dry_run)
             lineage.note(partial(of_retention, table, report))
             show(report.to_bytes().decode() if options.json else report.text())
-    return 0
+        return 0
+
+    return on_each_table(options, retained)
 
 
 def retain(table: TopicTable, subject: Subject, now: datetime, by: str, *, dry_run: bool = False) -> RetentionReport:

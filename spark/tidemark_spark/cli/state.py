@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from datetime import datetime
 
 from tidemark.errors import ConfigError
 from tidemark.formats.table.state_ledger import Leaf
 from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning.state import is_due
-from tidemark.table.state_table import StateTable
-from tidemark_spark.cli.common import add_some_topics, executor_of, job_parser, run_job, show, tables_of
+from tidemark.table.delta_table import TopicTable
+from tidemark.table.state_table import StateTable, state_status
+from tidemark.topics import load_topics
+from tidemark_spark.cli.common import add_since, add_some_topics, executor_of, job_parser, on_each_table, run_job, show
 from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
@@ -41,21 +44,38 @@ def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
         return executor.on_each(audit_leaf, job, tasks) if tasks else []
 
-    code = 0
-    tables = [table for table in tables_of(options) if options.topic or table.topic.state]
-    if not tables:
-        raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
-    for table in map(StateTable.open, tables):
-        if options.due and not is_due(table.of, table.store.now()):
-            continue
-        if not options.audit:
-            show(run_state(table, Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode())
-            continue
-        part = table.store.now().toordinal() % AUDIT_PARTS if options.part is None else options.part
-        audit = audit_state(table, part, first, compare)
+    def brought(of: TopicTable) -> int:
+        if options.due and not is_due(of, of.store.now()):
+            return 0
+        show(
+            run_state(StateTable.open(of), Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode()
+        )
+        return 0
+
+    def audited(of: TopicTable) -> int:
+        part = of.store.now().toordinal() % AUDIT_PARTS if options.part is None else options.part
+        if options.since is not None and _passed_since(of, part, options.since):
+            return 0
+        audit = audit_state(StateTable.open(of), part, first, compare)
         show(audit.to_bytes().decode())
-        code = max(code, audit.different > 0)
-    return code
+        return int(audit.different > 0)
+
+    _check(options)
+    work = audited if options.audit else brought
+    return on_each_table(options, work, lambda topic: bool(options.topic) or topic.state is not None)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not options.topic and not any(topic.state for topic in load_topics(options.topics).topics):
+        raise ConfigError("state.py", [("--topics", "no topic of the file has `state:`")])
+    if options.since is not None and not options.audit:
+        raise ConfigError("state.py", [("--since", "is an option of --audit")])
+
+
+def _passed_since(table: TopicTable, part: int, since: datetime) -> bool:
+    status = state_status(table)
+    last = status.audits.get(part) if status is not None else None
+    return last is not None and last.at >= since and not last.different
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "--audit", action="store_true", help=f"compare 1/{AUDIT_PARTS} of the keys with the table, and change nothing"
     )
     parser.add_argument("--part", type=int, choices=range(AUDIT_PARTS), help="the part to audit (default: by the date)")
+    add_since(parser, "the part")
     modes.add_argument("--due", action="store_true", help="pass over topics whose state.every has not passed yet")
     modes.add_argument("--rebuild", action="store_true", help="make the state again from all rows of the table")
     return parser

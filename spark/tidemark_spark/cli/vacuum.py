@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 
 from tidemark.openlineage.upkeep import of_vacuum
-from tidemark_spark.cli.common import add_topic, begun_table, job_parser, run_job, show
+from tidemark.table.delta_table import TopicTable
+from tidemark_spark.cli.common import add_topics, begun, job_parser, on_each_table, run_job, show
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.vacuum import vacuum
 
@@ -18,12 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _vacuum(options: argparse.Namespace, lineage: Recorder) -> int:
-    table = begun_table(options)
-    report = vacuum(table, dry_run=options.dry_run)
-    removed = (0, 0) if options.dry_run else (len(report.removed), report.bytes)
-    lineage.note(lambda: of_vacuum(table, report.ledger_n, *removed))
-    show(report.to_bytes().decode())
-    return 0
+    def vacuumed(table: TopicTable) -> int:
+        report = vacuum(begun(table), dry_run=options.dry_run)
+        removed = (0, 0) if options.dry_run else (len(report.removed), report.bytes)
+        lineage.note(lambda: of_vacuum(table, report.ledger_n, *removed))
+        show(report.to_bytes().decode())
+        return 0
+
+    return on_each_table(options, vacuumed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,6 +36,6 @@ def _parser() -> argparse.ArgumentParser:
         "reports.",
         "--topic orders --dry-run",
     )
-    add_topic(parser)
+    add_topics(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and do nothing")
     return parser

@@ -13,11 +13,12 @@ from airflow.sdk import Context
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.plugins.world import CLUSTER, DATE, World, commit, run_job, state
+from tidemark.errors import StoreError
 from tidemark.formats.table.ledger import DateState, Ledger
 from tidemark.formats.table.state_ledger import CommitName
 from tidemark.planning import plan_ingest
 from tidemark.table.state_table import StateTable
-from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_state
+from tidemark_airflow.assets.events import assets_of, named_by, publish, publish_states
 from tidemark_airflow.assets.outbox import Commit, read_published
 from tidemark_airflow.planned import Planned, write_planned
 
@@ -37,7 +38,7 @@ class Airflow:
         """(asset, partition key or nothing) of the events of a task that publishes and then succeeds, or is killed."""
         accessors = OutletEventAccessors()
         task = SimpleNamespace(outlets=["as declared"])
-        context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
+        context = {"task": task, "outlet_events": accessors}
         publish(cast("Context", context), self.world.table(), planned)
         found = [
             (asset.name, key, dict(accessors[asset].extra))
@@ -162,8 +163,8 @@ def committed(monkeypatch: pytest.MonkeyPatch, n: int, attempt: int = 7) -> None
 def state_events(world: World) -> list[tuple[str, dict[str, Any]]]:
     """The events of a task that publishes the state, by asset."""
     accessors, task = OutletEventAccessors(), SimpleNamespace(outlets=["as declared"])
-    context = {"ti": SimpleNamespace(task=task), "outlet_events": accessors}
-    publish_state(cast("Context", context), world.table())
+    context = {"task": task, "outlet_events": accessors}
+    publish_states(cast("Context", context), world.deployment, world.deployment.topics)
     return [(asset.name, dict(accessors[asset].extra)) for asset in cast("Sequence[Any]", task.outlets)]
 
 
@@ -181,6 +182,24 @@ def test_a_state_sends_an_event_of_each_commit_until_it_is_stored(
     assert state_events(state_world) == []
     committed(monkeypatch, 4, attempt=8)
     assert [extra["ledger"] for _, extra in state_events(state_world)] == [4]
+
+
+def test_a_state_that_cannot_be_read_keeps_no_other_from_its_event(
+    state_world: World, stored: set[Commit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not stored
+    lake = f"file://{state_world.root}/lake"
+    topics: list[dict[str, Any]] = [{"topic": name, "state": {}} for name in ("lost", "orders")]
+    state_world.write_topics(cluster=CLUSTER, raw={"url": f"file://{state_world.root}/raw"}, lake=lake, topics=topics)
+    ledger = SimpleNamespace(n=3, attempt=7, of=CommitName(n=40, attempt=1), rows=3)
+
+    def found(table: StateTable) -> Any:
+        if table.of.topic.topic == "lost":
+            raise StoreError(lake, "does not answer")
+        return ledger
+
+    monkeypatch.setattr(StateTable, "committed", found)
+    assert [name for name, _ in state_events(state_world)] == ["orders_current"]
 
 
 def test_a_topic_without_a_state_sends_no_event_of_one(world: World) -> None:

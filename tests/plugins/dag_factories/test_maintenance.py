@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,16 +10,23 @@ from typing import Any, cast
 
 import pytest
 from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tests.plugins.operators.test_spark import called, environment, pytestmark
+from tests.plugins.operators.test_spark import called, environment, pytestmark, submit_with
+from tests.plugins.submitters.test_waiting import Store
 from tests.plugins.world import CLUSTER, World
 from tidemark.store.s3.credentials import STATIC_KEYS
+from tidemark.timestamps import utc_now
+from tidemark.topics import TopicSettings
+from tidemark_airflow.dag_factories import maintenance
 from tidemark_airflow.dag_factories.maintenance import (
+    MOST_CHARACTERS,
+    MOST_TOPICS,
     UPKEEP,
     LiveCompactionOperator,
     PackRetentionOperator,
     UpkeepOperator,
+    groups_of,
 )
 
 __all__ = ["called", "pytestmark"]
@@ -27,14 +35,22 @@ AT_THREE = datetime(2026, 1, 30, 3, tzinfo=UTC)
 
 
 def run(
-    name: str, *, topic: str = "all", date: str | None = None, start: datetime | None = AT_THREE, dry_run: bool = False
+    name: str,
+    *topics: str,
+    topic: str = "all",
+    date: str | None = None,
+    start: datetime | None = AT_THREE,
+    dry_run: bool = False,
+    store: Store | None = None,
 ) -> None:
-    """The task for ``orders`` in a run whose form says ``topic``, ``date`` and ``dry_run``."""
-    operator = UpkeepOperator(task_id=name, upkeep_name=name, cluster=CLUSTER, topic="orders")
+    """The task for ``topics``, or ``orders``, in a run whose form says ``topic``, ``date`` and ``dry_run``."""
+    operator = UpkeepOperator(task_id=name, upkeep_name=name, cluster=CLUSTER, topics=topics or ["orders"])
     context: dict[str, Any] = {
+        "task_state_store": store,
         "params": {"topic": topic, "date": date, "dry_run": dry_run},
         "data_interval_start": start,
-        "ti": SimpleNamespace(task=operator, id="1", dag_id=name, run_id="run", task_id=name, map_index=0),
+        "task": operator,
+        "ti": SimpleNamespace(id="1", dag_id=name, run_id="run", task_id=name, map_index=0),
     }
     operator.execute(cast("Context", context))
 
@@ -49,12 +65,12 @@ def arguments(called: Path) -> list[str]:
 def test_an_audit_is_of_the_runs_date(called: Path, world: World) -> None:
     run("audit")
     name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"]
-    assert arguments(called) == ["audit.py", *name, "--dt", "2026-01-30"]
+    assert arguments(called)[:-2] == ["audit.py", *name, "--dt", "2026-01-30"]
 
 
 def test_the_form_may_name_the_date(called: Path) -> None:
     run("audit", date="2026-01-02", start=None)
-    assert arguments(called)[-2:] == ["--dt", "2026-01-02"]
+    assert arguments(called)[-4:-2] == ["--dt", "2026-01-02"]
 
 
 def test_a_run_without_any_date_is_refused(called: Path) -> None:
@@ -63,12 +79,89 @@ def test_a_run_without_any_date_is_refused(called: Path) -> None:
     assert not called.exists()
 
 
-def test_a_run_for_another_topic_is_skipped(called: Path) -> None:
-    with pytest.raises(AirflowSkipException, match=f"for {CLUSTER}/clicks alone"):
-        run("audit", topic=f"{CLUSTER}/clicks")
-    assert not called.exists()
-    run("audit", topic=f"{CLUSTER}/orders")
-    assert called.exists()
+def test_a_group_has_one_job(called: Path, world: World) -> None:
+    run("compaction", "clicks", "orders", "views")
+    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
+    assert arguments(called) == [
+        "compact.py", *name, "--topic", "clicks", "--topic", "orders", "--topic", "views"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["audit", "state_audit"])
+def test_a_retry_of_an_audit_goes_on_where_the_first_try_ended(
+    called: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+
+    def since() -> str:
+        [at] = [number for number, word in enumerate(arguments(called)) if word == "--since"]
+        return arguments(called)[at + 1]
+
+    submit_with(called.parent, monkeypatch, code=1)
+    before = utc_now()
+    with pytest.raises(AirflowException):
+        run(name, store=store)
+    first = since()
+    assert before <= datetime.fromisoformat(first) <= utc_now()
+    submit_with(called.parent, monkeypatch, code=0)
+    run(name, store=store)
+    assert since() == first
+    run(name, store=store)
+    assert since() > first, "a task that has succeeded and is cleared does all again"
+
+
+def topics_of(cluster: str, *names: str) -> list[TopicSettings]:
+    return [TopicSettings.model_validate({"cluster": cluster, "topic": name, "table": "t"}) for name in names]
+
+
+def test_the_topics_of_a_cluster_are_put_into_groups() -> None:
+    names = [f"topic-{number:04}" for number in range(3000)]
+    found = groups_of([*topics_of("east", *names), *topics_of("west", "orders")])
+    assert [name for group in found if group["cluster"] == "east" for name in group["topics"]] == names
+    assert found[-1] == {"cluster": "west", "topics": ["orders"]}
+    assert len(found) == 3000 / MOST_TOPICS + 1
+    assert {len(group["topics"]) for group in found} == {MOST_TOPICS, 1}
+
+
+def test_a_few_topics_have_a_group_for_each_task_that_may_run() -> None:
+    assert [group["topics"] for group in groups_of(topics_of("east", "a", "b", "c"))] == [["a", "b"], ["c"]]
+    assert groups_of([]) == []
+
+
+def test_long_names_make_small_groups() -> None:
+    names = [f"{number:03}{'x' * 246}" for number in range(100)]
+    found = groups_of(topics_of("east", *names))
+    assert [name for group in found for name in group["topics"]] == names
+    words = [[word for name in group["topics"] for word in ("--topic", name)] for group in found]
+    assert max(len(json.dumps(group)) for group in words) <= MOST_CHARACTERS
+    assert len(found) <= 6
+
+
+@pytest.mark.parametrize(
+    ("named", "groups"),
+    [
+        ("all", [{"cluster": CLUSTER, "topics": ["clicks"]}, {"cluster": CLUSTER, "topics": ["orders"]}]),
+        (f"{CLUSTER}/orders", [{"cluster": CLUSTER, "topics": ["orders"]}]),
+        ("west/orders", []),
+    ],
+)
+def test_a_run_for_one_topic_has_one_task(
+    world: World, monkeypatch: pytest.MonkeyPatch, named: str, groups: list[Any]
+) -> None:
+    topics = [{"topic": "orders", "cluster": CLUSTER}, {"topic": "clicks", "cluster": CLUSTER}]
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=f"file://{world.root}/lake", topics=topics)
+    monkeypatch.setattr(maintenance, "get_current_context", lambda: {"params": {"topic": named}})
+    assert maintenance.groups("vacuum") == groups
+    assert maintenance.groups("state") == []
+
+
+@pytest.mark.parametrize(
+    ("topics", "label", "job"),
+    [(["orders"], f"{CLUSTER}/orders", "orders"), (["a", "b"], f"{CLUSTER}: a to b", f"vacuum-{CLUSTER}")],
+)
+def test_a_group_has_a_name(topics: list[str], label: str, job: str) -> None:
+    operator = UpkeepOperator(task_id="vacuum", upkeep_name="vacuum", cluster=CLUSTER, topics=topics)
+    assert (operator.label, operator._subject()) == (label, job)
 
 
 @pytest.mark.parametrize("name", [one.name for one in UPKEEP if not one.dated])
@@ -76,7 +169,10 @@ def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     run(name)
     [upkeep] = [one for one in UPKEEP if one.name == name]
     assert arguments(called)[0] == upkeep.job
-    assert arguments(called)[9:] == [*upkeep.arguments, *upkeep.unless_named]
+    since = ["--since"] if upkeep.resumes else []
+    assert [word for word in arguments(called)[9:] if "T" not in word] == [
+        *upkeep.arguments, *upkeep.unless_named, *since
+    ]  # fmt: skip
 
 
 def test_the_form_may_ask_for_a_dry_run_of_erasure(called: Path) -> None:

@@ -51,8 +51,8 @@ class Airflow:
 
     @property
     def context(self) -> Context:
-        ti = SimpleNamespace(id="a try", task=self.task, dag_id="a DAG", run_id="a run", task_id="a task", map_index=-1)
-        return cast("Context", {"ti": ti, "outlet_events": self.accessors})
+        ti = SimpleNamespace(id="a try", dag_id="a DAG", run_id="a run", task_id="a task", map_index=-1)
+        return cast("Context", {"ti": ti, "task": self.task, "outlet_events": self.accessors})
 
     @property
     def events(self) -> list[tuple[str, str]]:

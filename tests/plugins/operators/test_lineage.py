@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from airflow.providers.openlineage import conf
 from airflow.providers.openlineage.extractors.manager import ExtractorManager
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from airflow.utils.state import TaskInstanceState
 
 from tests.plugins.world import CLUSTER, World
@@ -108,6 +108,25 @@ def test_what_the_job_left_is_told_with_its_facets(world: World) -> None:
     found = asked(task, TaskInstanceState.SUCCESS)
     assert outputs(found) == [known.name]
     assert found.run_facets["tidemark_runs"]["runs"] == [{"kind": "replay", "cluster": CLUSTER, "status": "landed"}]
+
+
+def test_the_lineage_of_a_job_that_is_waited_for_is_read_at_its_end(world: World) -> None:
+    known = naming.quarantine(world.deployment, world.table().topic)
+    lineage = joined([LineagePart((), (known,), {"kind": "replay", "cluster": CLUSTER, "status": "landed"})])
+    places: list[str] = []
+
+    def defers(place: str) -> None:
+        places.append(place)
+        leaving(world, lineage)(place)  # the job may be fast
+        raise TaskDeferred(trigger=None, method_name="resume")
+
+    with pytest.raises(TaskDeferred):
+        operator(world, defers).execute(CONTEXT)
+    [place] = places
+    resumed = operator(world)
+    resumed.lineage_of_ended_job(place, succeeded=True)
+    assert outputs(asked(resumed, TaskInstanceState.SUCCESS)) == [known.name]
+    assert left(world) == []
 
 
 def test_a_job_that_leaves_nothing_fails_no_task_and_is_an_error_in_its_log(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from tests.plugins.operators.test_spark import CONTEXT, called, pytestmark
 from tests.plugins.world import CLUSTER, World
-from tidemark_airflow.dag_factories.maintenance import UpkeepOperator
+from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow.operators import state
-from tidemark_airflow.operators.state import StateOperator
+from tidemark_airflow.operators.state import PublishStatesOperator, StateOperator
 
 __all__ = ["called", "pytestmark"]
 
@@ -21,7 +20,11 @@ __all__ = ["called", "pytestmark"]
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The topics whose commits are published."""
     topics: list[str] = []
-    monkeypatch.setattr(state, "publish_state", lambda _, table: topics.append(table.topic.topic))
+
+    def publish(_context: object, _deployment: Deployment, of: list[TopicSettings]) -> None:
+        topics.extend(topic.topic for topic in of)
+
+    monkeypatch.setattr(state, "publish_states", publish)
     return topics
 
 
@@ -60,19 +63,14 @@ def test_a_job_that_failed_publishes_nothing(
     assert told == []
 
 
-@pytest.mark.parametrize(("name", "topics"), [("state", ["orders"]), ("state_audit", []), ("vacuum", [])])
-def test_the_hourly_task_publishes_and_others_do_not(
-    called: Path, world: World, name: str, topics: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_states_of_all_groups_are_published(world: World, told: list[str]) -> None:
     with_state(world)
-    told: list[str] = []
+    groups = [{"cluster": CLUSTER, "topics": ["orders"]}]
+    PublishStatesOperator(task_id="publish", groups=groups).execute(CONTEXT)
+    assert told == ["orders"]
 
-    def publish(_: Any, table: Any) -> None:
-        told.append(table.topic.topic)
 
-    operator = UpkeepOperator(task_id=name, upkeep_name=name, cluster=CLUSTER, topic="orders")
-    upkeep = operator._upkeep
-    monkeypatch.setattr(operator, "_upkeep", upkeep._replace(publishes=upkeep.publishes and publish))
-    context: Any = {**CONTEXT, "params": {"topic": "all", "date": None}}
-    operator.execute(context)
-    assert told == topics
+@pytest.mark.usefixtures("world")
+def test_without_groups_there_is_no_state_to_publish(told: list[str]) -> None:
+    PublishStatesOperator(task_id="publish", groups=None).execute(CONTEXT)
+    assert told == []

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.plugins.submitters.platform_server import Platform
-from tidemark_airflow.submitters import base
+from tidemark_airflow.submitters import waiting
 
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
     """It answers 404 at first."""
-    made = Platform()
-    thread = threading.Thread(target=made.server.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-    thread.join()
+    with Platform() as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The platform is the connection ``platform``, and is asked without pauses."""
-    monkeypatch.setattr(base, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.0)
     for name, value in (
         ("JOB_TEMPLATE", str(tmp_path / "job.yaml")),
         ("REMOTE_JOBS", "s3://code/jobs/"),

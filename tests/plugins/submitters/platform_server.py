@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Callable
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 import yaml
 from typing_extensions import override
 
-from tidemark_airflow.submitters.base import KeptId, SparkJob
+from tidemark_airflow.submitters.base import (
+    JobState,
+    JobStatus,
+    KeptId,
+    RemoteSubmitter,
+    SparkJob,
+    Submitter,
+    check_ended,
+)
 from tidemark_airflow.submitters.choice import submitter
+from tidemark_airflow.submitters.waiting import JobEnded, JobTrigger
 
 TOKEN = "0123456789abcdef" * 4
 TASK = "dag/run/task/-1"
@@ -77,6 +89,16 @@ class Platform:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
     def sent(self, method: str) -> list[Request]:
         return [one for one in self.requests if one.method == method]
 
@@ -86,8 +108,44 @@ def use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, template: dict[str, Any
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(template))
 
 
-def run(kept: Kept) -> str:
-    """Run the job to its end; the address of its page."""
-    with submitter(JOB.program, {}) as made:
-        made.run(JOB, kept)
+def run(kept: Kept, job: SparkJob = JOB) -> str:
+    """Run the job to its end as a task does; the address of its page."""
+    with submitter(job.program, {}) as made:
+        return to_its_end(made, job, kept)
+
+
+def to_its_end(made: Submitter, job: SparkJob, kept: Kept) -> str:
+    """The same with this submitter; the triggerer is this process."""
+    job_id = made.run(job, kept)
+    if job_id is None:
         return made.page
+    assert isinstance(made, RemoteSubmitter)
+    event = ended(stored(JobTrigger.of(made, job_id, None)))
+    check_ended(job.program, job_id, JobStatus(JobState(event["state"]), event["words"]), kept)
+    return event["page"] or made.page
+
+
+def waiting_for(job: SparkJob, limit: timedelta | None = None) -> JobTrigger:
+    """The trigger of a task that has started ``job``."""
+    with submitter(job.program, {}) as made:
+        job_id = made.run(job, Kept())
+        assert isinstance(made, RemoteSubmitter)
+        assert job_id is not None
+        return stored(JobTrigger.of(made, job_id, limit))
+
+
+def stored(trigger: JobTrigger) -> JobTrigger:
+    """``trigger`` as the triggerer makes it from Airflow's database."""
+    path, arguments = trigger.serialize()
+    assert path == "tidemark_airflow.submitters.waiting.JobTrigger"
+    return JobTrigger(**json.loads(json.dumps(arguments)))
+
+
+def ended(trigger: JobTrigger) -> JobEnded:
+    """The only event of ``trigger``."""
+
+    async def events() -> list[JobEnded]:
+        return [event.payload async for event in trigger.run()]
+
+    [event] = asyncio.run(events())
+    return event

@@ -6,19 +6,33 @@ documentation says: it shows what is sent, and not what the platforms do.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
 import boto3
 import pytest
+from airflow.providers.databricks.hooks.databricks import DatabricksHook
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from tests.plugins.submitters.platform_server import JOB, THERE, TOKEN, Kept, Platform, Request, run, use
+from tests.plugins.submitters.platform_server import (
+    JOB,
+    THERE,
+    TOKEN,
+    Kept,
+    Platform,
+    Request,
+    ended,
+    run,
+    stored,
+    use,
+    waiting_for,
+)
 from tests.plugins.world import CLUSTER
 from tests.support.glue import REGION, GlueServer
 from tests.support.paths import ROOT
@@ -26,7 +40,7 @@ from tidemark.errors import ConfigError
 from tidemark_airflow.operators.spark_job import JobOperator
 from tidemark_airflow.submitters import choice, emr_serverless
 from tidemark_airflow.submitters.base import JobState, RemoteSubmitter
-from tidemark_airflow.submitters.choice import submitter
+from tidemark_airflow.submitters.choice import submitter, watcher
 
 # The provider of Databricks imports a name that Airflow has moved.
 pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
@@ -84,14 +98,16 @@ def test_emr_serverless_is_asked_to_start_the_job(emr: tuple[Any, str]) -> None:
 
 
 @pytest.mark.usefixtures("emr")
-def test_a_job_of_emr_serverless_is_ended_and_found_again() -> None:
+def test_a_job_of_emr_serverless_is_ended_and_found_again(tmp_path: Path) -> None:
     with submitter(JOB.program, {}) as made:
         assert isinstance(made, RemoteSubmitter)
         job_id = made.submit(JOB)
         assert made.status(job_id).state is JobState.SUCCEEDED
-        made.cancel(job_id)
-        assert made.status(job_id).state is JobState.FAILED
-        assert made.status("00unknown").state is JobState.UNKNOWN
+    (tmp_path / "job.yaml").unlink()  # the triggerer has no template
+    there = watcher(type(made).__name__, made.conn_id, made.place)
+    there.cancel(job_id)
+    assert there.status(job_id).state is JobState.FAILED
+    assert there.status("00unknown").state is JobState.UNKNOWN
 
 
 # Databricks
@@ -150,20 +166,78 @@ def test_a_run_that_fails_on_databricks_fails_the_task(workspace: Platform) -> N
         run(Kept())
 
 
-def test_a_task_that_is_killed_ends_its_run(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def cancelled(platform: Platform) -> list[Any]:
+    """The bodies of the requests that end a run."""
+    return [one.body for one in platform.sent("POST") if one.path == "/api/2.2/jobs/runs/cancel"]
+
+
+def test_a_task_that_is_killed_ends_its_run(workspace: Platform) -> None:
     databricks(workspace, state(None))
     with submitter(JOB.program, {}) as made:
+        assert made.run(JOB, Kept()) == "7"
+        made.end()
+    assert cancelled(workspace) == [{"run_id": 7}]
 
-        def killed(_seconds: float) -> None:
-            """What Airflow's signal does while the task waits."""
-            made.end()
-            databricks(workspace, state("CANCELED"))
 
-        monkeypatch.setattr(time, "sleep", killed)
-        with pytest.raises(AirflowException, match="CANCELED"):
-            made.run(JOB, Kept())
-    assert workspace.sent("POST")[-1].path == "/api/2.2/jobs/runs/cancel"
-    assert workspace.sent("POST")[-1].body == {"run_id": 7}
+def test_a_task_that_is_ended_while_it_waits_ends_its_run(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    asyncio.run(waiting_for(JOB).on_kill())
+    assert cancelled(workspace) == [{"run_id": 7}]
+
+
+def test_a_triggerer_that_stops_leaves_the_run_to_the_next(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+
+    async def stopped() -> None:
+        waiting = asyncio.ensure_future(anext(trigger.run()))
+        asked = len(workspace.requests)
+        while len(workspace.requests) < asked + 3:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(stopped())
+    assert cancelled(workspace) == []
+    databricks(workspace, state("SUCCESS"))
+    assert ended(stored(trigger))["state"] == "succeeded"
+
+
+def test_a_run_that_outlasts_the_task_is_ended_once_and_waited_for(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB, timedelta(0))
+    looks = [state(None), state(None), state(None), state("CANCELED")]
+
+    def answer(asked: Request) -> tuple[int, Any]:
+        if asked.method == "POST":
+            return 200, {}
+        return 200, looks.pop(0)
+
+    workspace.answer = answer
+    event = ended(trigger)
+    assert cancelled(workspace) == [{"run_id": 7}]
+    assert looks == [], "a run that is being ended may still write"
+    assert event["state"] == "failed"
+    assert re.match(r"ended at .*, the task's execution_timeout: TERMINATED: CANCELED", event["words"])
+
+
+def test_a_look_that_fails_is_no_end_of_the_run(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The try fails without an event, so the id is kept, and the next try finds the run."""
+    monkeypatch.setattr(DatabricksHook, "retry_limit", 1, raising=False)
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+    workspace.answer = lambda _: (403, {"error_code": "PERMISSION_DENIED"})
+    with pytest.raises(AirflowException, match="403"):
+        ended(trigger)
+
+
+def test_a_platform_that_this_version_does_not_have_is_named(workspace: Platform) -> None:
+    databricks(workspace, state(None))
+    trigger = waiting_for(JOB)
+    trigger.submitter = "Livy"
+    with pytest.raises(ConfigError, match="Livy: is no platform of this version"):
+        ended(trigger)
 
 
 @pytest.mark.parametrize(("result", "submits"), [(None, 0), ("SUCCESS", 0), ("FAILED", 1)])
@@ -250,14 +324,12 @@ def test_an_application_that_fails_or_is_gone_fails_the_task(cluster: Platform) 
         run(Kept())
 
 
-def test_an_application_is_deleted_with_its_task(cluster: Platform) -> None:
+def test_an_application_is_deleted_with_its_task(cluster: Platform, tmp_path: Path) -> None:
     kubernetes(cluster, "RUNNING")
-    with submitter(JOB.program, {}) as made:
-        assert isinstance(made, RemoteSubmitter)
-        job_id = made.submit(JOB)
-        assert made.status(job_id).state is JobState.RUNS
-        made.cancel(job_id)
-    assert [one.path for one in cluster.sent("DELETE")] == [f"{APPLICATIONS}/{job_id}"]
+    trigger = waiting_for(JOB)
+    (tmp_path / "job.yaml").unlink()
+    asyncio.run(trigger.on_kill())
+    assert [one.path for one in cluster.sent("DELETE")] == [f"{APPLICATIONS}/{trigger.job_id}"]
 
 
 # What is configured

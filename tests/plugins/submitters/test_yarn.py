@@ -5,10 +5,10 @@ The ResourceManager is a server of the test that answers as YARN 3.5.0 does; ``t
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from tests.plugins.submitters.platform_server import JOB, THERE, Kept, Platform, Request, run, use
+from tests.plugins.submitters.platform_server import JOB, THERE, Kept, Platform, Request, ended, run, use, waiting_for
 from tidemark.errors import ConfigError
 from tidemark_airflow.submitters import resource_manager
 from tidemark_airflow.submitters.base import SparkJob
@@ -165,8 +165,7 @@ def test_one_that_has_ended_is_submitted_again(yarn: Yarn) -> None:
 
 def test_the_tag_is_the_same_for_all_tries_of_a_task_with_the_same_arguments(yarn: Yarn) -> None:
     def tag(job: SparkJob) -> str:
-        with submitter(job.program, {}) as made:
-            made.run(job, Kept())
+        run(Kept(), job)
         yarn.called.unlink()
         queries = [parse_qs(urlsplit(one.path).query) for one in yarn.platform.sent("GET")]
         return [one["applicationTags"][0] for one in queries if "applicationTags" in one][-1]
@@ -241,21 +240,22 @@ def test_a_resource_manager_that_has_not_read_its_state_is_not_believed(yarn: Ya
     assert not yarn.called.exists()
 
 
-def test_a_task_that_is_killed_ends_its_application(yarn: Yarn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_is_killed_ends_its_application(yarn: Yarn) -> None:
     yarn.then = [application(NEW)]
-    sleep = time.sleep
     with submitter(JOB.program, {}) as made:
-
-        def killed(_seconds: float) -> None:
-            """What Airflow's signal does while the task waits."""
-            monkeypatch.setattr(time, "sleep", sleep)
-            made.end()
-            yarn.then = [application(NEW, "KILLED", "KILLED")]
-
-        monkeypatch.setattr(time, "sleep", killed)
-        with pytest.raises(AirflowException, match="KILLED"):
-            made.run(JOB, Kept())
+        assert made.run(JOB, Kept()) == NEW
+        made.end()
     assert yarn.killed == [NEW]
+
+
+def test_a_task_that_is_ended_while_it_waits_ends_its_application(yarn: Yarn, tmp_path: Path) -> None:
+    yarn.then = [application(NEW)]
+    trigger = waiting_for(JOB)
+    (tmp_path / "job.yaml").unlink()  # the triggerer has no template
+    asyncio.run(trigger.on_kill())
+    assert yarn.killed == [NEW]
+    yarn.then = [application(NEW, "KILLED", "KILLED")]
+    assert ended(trigger)["words"] == "KILLED: KILLED: "
 
 
 def test_a_task_that_is_killed_while_it_submits_ends_what_it_has_submitted(yarn: Yarn) -> None:

@@ -10,8 +10,8 @@ import signal
 import sys
 from unittest.mock import patch
 
-from tests.plugins.submitters.platform_server import TASK, Kept
-from tidemark_airflow.submitters import base
+from tests.plugins.submitters.platform_server import TASK, Kept, to_its_end
+from tidemark_airflow.submitters import waiting
 from tidemark_airflow.submitters.base import SparkJob
 from tidemark_airflow.submitters.choice import submitter
 
@@ -19,7 +19,7 @@ from tidemark_airflow.submitters.choice import submitter
 def main(number: str, *arguments: str) -> None:
     """Run it to its end."""
     logging.basicConfig(level=logging.INFO)
-    with patch.object(base, "POLL_SECONDS", 0.2), submitter("run_plan.py", {}) as made:
+    with patch.object(waiting, "POLL_SECONDS", 0.2), submitter("run_plan.py", {}) as made:
 
         def killed(*_: object) -> None:
             """As Airflow does it."""
@@ -27,8 +27,8 @@ def main(number: str, *arguments: str) -> None:
             sys.exit(143)
 
         signal.signal(signal.SIGTERM, killed)
-        made.run(SparkJob("run_plan.py", arguments, "tidemark-orders", f"token-{number}", TASK), Kept())
-        sys.stdout.write(f"page {made.page}\n")
+        job = SparkJob("run_plan.py", arguments, "tidemark-orders", f"token-{number}", TASK)
+        sys.stdout.write(f"page {to_its_end(made, job, Kept())}\n")
 
 
 if __name__ == "__main__":

@@ -178,6 +178,15 @@ def test_how_it_fares_is_written_at_once_when_it_changes(world: World, store: Co
     assert status(world).error == ""
 
 
+def test_the_triggerers_capacity_is_written(
+    world: World, scanner: IndexScanner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__CAPACITY", "7")
+    world.put_index(entry(next_offset=1))
+    scanner.scan()
+    assert status(world).capacity == 7
+
+
 def test_it_goes_on_where_its_status_cannot_be_written(world: World, caplog: pytest.LogCaptureFixture) -> None:
     scanner = IndexScanner(Source.of(world.deployment, CLUSTER, 1))
     (world.root / "lake" / "_tidemark").write_text("no folder")

@@ -66,10 +66,10 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def land(world: World) -> None:
+def land(world: World, capacity: int | None = None) -> None:
     """As triggerer and live DAG leave it."""
     store, keys = world.table().store, world.deployment.deployment_keys(CLUSTER)
-    store.put(keys.scan, ScanStatus(cluster=CLUSTER, at=utc_now()).to_bytes())
+    store.put(keys.scan, ScanStatus(cluster=CLUSTER, at=utc_now(), capacity=capacity).to_bytes())
     write_landing(store, keys.landing, LiveLanding(cluster=CLUSTER, began_at=utc_now()), None)
 
 
@@ -94,6 +94,27 @@ def test_what_runs_nowhere_is_a_problem(world: World) -> None:
     later = utc_now() + timedelta(minutes=6)
     assert [line for line in freshness_problems(world.deployment, later) if "does Airflow's triggerer run?" in line]
     assert [line for line in freshness_problems(world.deployment, later) if "broker 1 is silent" in line]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "outcome", "detail"),
+    [
+        (None, "not tried", "none has reported how many triggers it runs"),
+        (2, "yes", "2 DAGs wait as triggers, and a triggerer runs 2 ([triggerer] capacity)"),
+        (1, "not tried", "raise it, or run 2 triggerers; Airflow alone knows how many run"),
+    ],
+)
+def test_config_check_compares_the_topics_with_the_triggerer(
+    world: World, capacity: int | None, outcome: str, detail: str
+) -> None:
+    """A topic with a freshness has two DAGs that wait: its own, and its cluster's."""
+    arguments = ["config", "check", "--agents", "--topics", str(world.topics_file), "--output", "json"]
+    land(world, capacity)
+    done = CliRunner().invoke(app, arguments)
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = {one["what"]: one for one in json.loads(done.stdout)["checks"]}["triggerers"]
+    assert said["outcome"] == outcome
+    assert detail in said["detail"]
 
 
 def test_config_check_fails_with_a_line_for_each_problem(world: World) -> None:

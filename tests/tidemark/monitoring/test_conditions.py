@@ -156,6 +156,12 @@ def test_the_likely_reason_of_being_late() -> None:
     assert "the transaction of producer 9 is open since offset 100" in likely(open_transaction, ahead)
     assert "does Airflow's triggerer run?" in likely(before, ahead, run=LastRun(scanned_at=NOW))
     assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, run=LastRun(scanned_at=LATER))
+    crowded = LastRun(scanned_at=LATER, capacity=1000, waits=3001)
+    assert likely(before, ahead, run=crowded).endswith(
+        "; or the DAG waits for a triggerer: 3,001 DAGs wait, and one triggerer runs 1,000 triggers: "
+        "raise [triggerer] capacity, or run 4 triggerers"
+    )
+    assert "triggerer" not in likely(before, ahead, run=crowded._replace(waits=1000))
     assert "runs commit" in likely(meanwhile, ahead)
     failed = LastRun(NOW + MINUTE, "parser: column id is integer in the table", scanned_at=LATER)
     for committed in (known, before, open_transaction):  # all before it

@@ -35,7 +35,8 @@ class ScanStatus(StoredObject):
     """``_tidemark/_scan/<cluster>.json``: the last scan, its duration, and the numbers of objects listed and read.
 
     While scans fail, ``failing_since`` is their start, ``error`` the reason, and ``failures`` their number in a row.
-    ``version`` is the triggerer's.
+    ``version`` is the triggerer's. ``capacity`` is the most triggers that it runs, by Airflow's option ``[triggerer]
+    capacity``; None if an older version scanned.
     """
 
     cluster: str
@@ -47,6 +48,7 @@ class ScanStatus(StoredObject):
     error: str = ""
     failures: int = 0
     version: str = ""
+    capacity: int | None = None
 
 
 class UnreadStatus(StoredObject):
