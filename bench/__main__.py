@@ -19,7 +19,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("fetch-peer", "live-many", "lost-lake", "state")
+LONG = ("fetch-peer", "live-many", "lost-lake", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -71,6 +71,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "live-many": live_many.measure,
             "state": lambda: state.measure(options.keys),
+            "topics": parsing.of_the_file,
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

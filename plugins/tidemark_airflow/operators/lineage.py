@@ -112,9 +112,8 @@ class LineageMixin(BaseOperator):
 
         try:
             deployment = settings.deployment()
-            topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
-            if self._topic is not None:
-                topics = [deployment.topic(self._topic, self.cluster)]
+            named = self._topic
+            topics = deployment.topics_of(self.cluster) if named is None else [deployment.topic(named, self.cluster)]
             return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
