@@ -235,7 +235,7 @@ CONTRACT: Final = (
     Mutant(
         "a run that replaces what another has replaced is stale",
         "spark/tidemark_spark/run/commit.py",
-        "    gone = sorted(set(plan.removes) - {file.path for file in live})\n",
+        "    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})\n",
         "    gone = []\n",
         ("tests.spark.compaction.test_beside_others::test_a_rebuild_that_it_overtakes_is_stale",),
     ),
