@@ -34,7 +34,7 @@ from tidemark_spark.run.commit import publish
 
 FILES: Final = (10_000, 100_000, 1_000_000)
 _DAYS: Final = 365
-_A_COMMIT: Final = 50_000
+_A_COMMIT: Final = 250_000
 """Files that a commit of the preparation adds."""
 
 
