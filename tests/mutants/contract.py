@@ -233,6 +233,27 @@ CONTRACT: Final = (
         ("tests.spark.run.test_runs::test_a_run_whose_files_are_gone_does_not_commit",),
     ),
     Mutant(
+        "what was kept of a topics file counts only while the schemas that it names are the same",
+        "include/tidemark/topics.py",
+        "    if any(FileVersion.of(named) != version for named, version in files.items()):\n",
+        "    if False:\n",
+        ("tests.tidemark.test_topics_once::test_another_process_sees_a_change",),
+    ),
+    Mutant(
+        "what was kept of a topics file does not count where a variable overrides the topics' settings",
+        "include/tidemark/topics.py",
+        "len(text) >= _WORTH_KEEPING and sections <= _APART",
+        "len(text) >= _WORTH_KEEPING",
+        ("tests.tidemark.test_topics_once::test_a_variable_on_which_topics_depend_is_seen",),
+    ),
+    Mutant(
+        "a ledger states the live files without those that its commit removes",
+        "include/tidemark/table/delta_table.py",
+        " - _sum_of_digests(removed)",
+        "",
+        ("tests.tidemark.table.test_live_files::test_random_files",),
+    ),
+    Mutant(
         "a run that replaces what another has replaced is stale",
         "spark/tidemark_spark/run/commit.py",
         "    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})\n",
