@@ -15,6 +15,7 @@ from functools import partial
 from bench import (
     adopt,
     agent,
+    commits,
     convert,
     erasure,
     fetch_peer,
@@ -32,7 +33,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "fetch-peer", "live-many", "lost-lake", "state")
+LONG = ("adopt", "commits", "fetch-peer", "live-many", "lost-lake", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -84,7 +85,9 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "adopt": adopt.measure,
             "live-many": live_many.measure,
+            "commits": commits.measure,
             "state": lambda: state.measure(options.keys),
+            "topics": parsing.of_the_file,
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
             "agent": (agent.TOPICS, lambda made: agent.backlog(made, s3) + agent.latency(made.cluster, s3)),

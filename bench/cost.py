@@ -54,13 +54,12 @@ class PerRun:
     partition_put: float = 1
     segment_get: float = 2
     range_get: float = 1
-    task_get: float = 1
     task_put: float = 1
 
-    def gets(self, runs: float, partitions: float, segments: float, ranges: float, tasks: float) -> float:
+    def gets(self, runs: float, partitions: float, segments: float, ranges: float) -> float:
         """GET and HEAD of ``runs``."""
         of_raw = partitions * self.partition_get + segments * self.segment_get + ranges * self.range_get
-        return runs * self.get + of_raw + tasks * self.task_get
+        return runs * self.get + of_raw
 
     def puts(self, runs: float, partitions: float, tasks: float) -> float:
         """PUT and LIST of ``runs``."""
@@ -91,7 +90,7 @@ def day(fleet: Fleet, run: PerRun, rates: Rates, prices: Prices) -> str:
     segments, seconds = fleet.bytes_a_day / fleet.segment, 86_400
     ranges = segments * max(1, fleet.segment / TARGET_BYTES)
     agents = sum(line.requests for line in _lines(fleet, prices)) / DAYS_OF_MONTH
-    gets = run.gets(segments, segments, segments, ranges, ranges)
+    gets = run.gets(segments, segments, segments, ranges)
     puts = run.puts(segments, segments, ranges)
     audits = segments * run.segment_get + ranges * (run.range_get + 1)
     dollars = (agents + puts) * prices.put + (gets + audits) * prices.get

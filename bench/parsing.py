@@ -1,4 +1,7 @@
-"""Time and size of Airflow's DAGs of 1,000 topics, and of the DAG of 1,000 live topics of one cluster."""
+"""Time and size of Airflow's DAGs of 1,000 topics, and of the DAG of 1,000 live topics of one cluster.
+
+:func:`of_the_file` compares what the topics file takes in the processes of a landing, with 3 topics and with 3,000.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from bench.measure import Row, run
 from tests.support.paths import ROOT, env_bin, env_python
 
 TOPICS: Final = 1000
+FEW_AND_MANY: Final = (3, 3000)
 ROUNDS: Final = 3
 
 _BAG: Final = """
@@ -31,6 +35,20 @@ done = time.process_time()
 assert not bag.import_errors, bag.import_errors
 print(json.dumps({"dags": len(bag.dags), "bag": bagged - began, "serial": done - bagged, "bytes": sum(sizes)}))
 """
+
+_JOB: Final = """
+import json, sys, time
+from pathlib import Path
+from tidemark.topics import load_topics
+began = time.process_time()
+load_topics(Path(sys.argv[1])).topic("topic-1")
+print(json.dumps({"cpu": time.process_time() - began}))
+"""
+"""What a job's process does with the topics file; a task's is the same, after its DAG file is read."""
+
+_TASK_OF: Final = "_AIRFLOW_PARSING_CONTEXT_DAG_ID"
+_TASKS: Final = 3
+"""The processes of Airflow's tasks in a landing: one waits, one plans, one starts the job; each reads the DAG file."""
 
 
 def measure() -> list[Row]:
@@ -77,22 +95,54 @@ def measure() -> list[Row]:
     ]
 
 
-def _write(path: Path, settings: dict[str, str]) -> None:
-    """Write the topics file; each of its topics has ``settings``."""
+def of_the_file() -> list[Row]:
+    """CPU seconds that the topics file takes in a landing's processes, and the DAGs of a whole folder."""
+    rows = []
+    for count in FEW_AND_MANY:
+        folder = HOME / f"topics-{count}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        topics, note = folder / "topics.yaml", f"{count:,} topics"
+        _write(topics, {}, count, columns=3)
+        env = {**_environment(folder, topics), "XDG_CACHE_HOME": str(folder / "cache")}
+        first, *jobs = [_measured(_JOB, [str(topics)], env)["cpu"] for _ in range(1 + ROUNDS)]
+        whole = [bag["bag"] for bag in _bags("", env)]
+        tasks = [bag["bag"] for bag in _bags("ingest.py", {**env, _TASK_OF: "tidemark_ingest__kafka-1__topic-1"})]
+        landings = tuple(_TASKS * task + job for task, job in zip(tasks, jobs, strict=True))
+        rows += [
+            Row("topics", "the first process after a change", "CPU-s", (first,), note),
+            Row("topics", "a later process, for its topic", "CPU-s", tuple(jobs), note),
+            Row("topics", "a task's DAG file", "CPU-s", tuple(tasks), note),
+            Row("topics", f"a landing: {_TASKS} tasks and a job", "CPU-s", landings, note),
+            Row("topics", "a DagBag of all DAG files", "CPU-s", tuple(whole), note),
+        ]
+    return rows
+
+
+def _write(path: Path, settings: dict[str, str], count: int = TOPICS, *, columns: int = 0) -> None:
+    """Write the topics file; each of its topics has ``settings``, and a parser of JSON for a number of ``columns``."""
+    fields = [{"name": f"column_{number}", "type": "string"} for number in range(columns)]
+    parser = {"parser": {"kind": "json", "columns": fields}} if columns else {}
     content = {
         "cluster": "kafka-1",
         "raw": {"url": f"file://{path.parent}/raw"},
         "lake": f"file://{path.parent}/lake",
-        "topics": [{"topic": f"topic-{number}", **settings} for number in range(TOPICS)],
+        "topics": [{"topic": f"topic-{number}", **settings, **parser} for number in range(count)],
     }
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(content))))  # without anchors for what topics share
 
 
 def _bags(file: str, env: dict[str, str]) -> list[dict[str, float]]:
     """CPU seconds to read a DAG file and to serialize its DAGs, and their size in bytes, for each round."""
-    command = [str(env_python("airflow")), "-W", "ignore", "-c", _BAG, str(ROOT / "dags" / file)]
-    done = [subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True) for _ in range(ROUNDS)]
-    return [json.loads(process.stdout.splitlines()[-1]) for process in done]
+    return [_measured(_BAG, [str(ROOT / "dags" / file)], env) for _ in range(ROUNDS)]
+
+
+def _measured(program: str, arguments: list[str], env: dict[str, str]) -> dict[str, float]:
+    """What a Python program prints last, in a process of Airflow's environment."""
+    command = [str(env_python("airflow")), "-W", "ignore", "-c", program, *arguments]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _environment(folder: Path, topics: Path) -> dict[str, str]:

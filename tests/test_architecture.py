@@ -26,7 +26,7 @@ FLOORS = {
     "include/tidemark": (
         "errors words",
         "concurrency installation intervals kafka_admin lru terminal timestamps",
-        "config kafka_log offset_bounds retry",
+        "config kafka_log offset_bounds retry user_cache",
         "connections store",
         "formats",
         "brokersets catalogs decode endpoints kafka_tier",

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from difflib import get_close_matches
@@ -268,12 +268,35 @@ def parse(
 
     Files and directories that the text names and that are read, too, are added to ``files`` with their versions.
     """
+    value = mapping_in(text, source)
+    override(value, source, environment, prefix)
+    return checked(model, value, source, files=files)
+
+
+def mapping_in(text: str, source: str) -> dict[str, Any]:
+    """The plain values in YAML ``text``. Raises ConfigError if it is not YAML, or no mapping."""
     value = _yaml(text, source, "")
     if not isinstance(value, dict):
         raise ConfigError(source, [("", "must be a mapping of keys to values")])
-    _override(value, source, environment, prefix)
+    return value
+
+
+def checked(
+    model: type[Model],
+    value: Mapping[str, Any],
+    source: str,
+    *,
+    named: Mapping[str, Any] | None = None,
+    files: dict[Path, FileVersion | None] | None = None,
+) -> Model:
+    """Plain values as a ``model``; ``source`` and ``files`` as for :func:`parse`, ``named`` as :func:`named_in`.
+
+    Raises:
+        ConfigError: a value breaks a rule.
+    """
+    context = {_DIRECTORY: Path(source).parent, _NAMED: {**(named or {})}, _FILES: files}
     try:
-        return model.model_validate(value, context={_DIRECTORY: Path(source).parent, _NAMED: {}, _FILES: files})
+        return model.model_validate(value, context=context)
     except ValidationError as error:
         problems = [problem for item in error.errors() for problem in _problems(item, model)]
         raise ConfigError(source, grouped(problems, value)) from None
@@ -287,7 +310,8 @@ def content_of(path: Path) -> object:
 def grouped(problems: Iterable[tuple[str, str]], content: object) -> list[tuple[str, str]]:
     """``problems`` of a file with this ``content``: topics are named, where pydantic counts them.
 
-    One that several topics have is one, with their number: a mistake in ``defaults``.
+    One that several topics have is one, with their number: a mistake in ``defaults``. Beyond a hundred, the others are
+    only counted.
     """
     known = content if isinstance(content, Mapping) else {}
     defaults, names = known.get("defaults"), _names(known)
@@ -300,8 +324,13 @@ def grouped(problems: Iterable[tuple[str, str]], content: object) -> list[tuple[
         stated = isinstance(defaults, Mapping) and rest.partition(".")[0] in defaults
         place = f"defaults.{rest}" if len(fields) > 1 and stated else _named(fields[0], names)
         found.append((place, f"{rule} (in {len(fields):,} topics)" if len(fields) > 1 else rule))
+    if len(found) > _TOLD:
+        return [*found[:_TOLD], ("", f"has {len(found) - _TOLD:,} more problems; correct these first")]
     return found
 
+
+_TOLD: Final = 100
+"""Most problems of a file that are told one by one."""
 
 _OF_TOPIC: Final = re.compile(r"topics\.(\d+)(?:\.(.+))?")
 
@@ -444,7 +473,7 @@ def _removed(kind: Any, path: str, within: frozenset[Any]) -> Iterator[tuple[str
             yield from ((path + re.escape(key), instead) for key, instead in kind.removed.items())
         for name, field in kind.model_fields.items():
             yield from _removed(field.annotation, rf"{path}{re.escape(field.alias or name)}\.", within | {kind})
-    below = rf"{path}.+\." if get_origin(kind) in {dict, list, tuple} else path
+    below = rf"{path}.+\." if get_origin(kind) in {dict, list, tuple, Sequence} else path
     for part in get_args(kind):
         yield from _removed(part, below, within)
 
@@ -464,7 +493,10 @@ def _quoted(field: str, value: object) -> str:
     return f", but it is {_USER_INFO.sub('//***@', repr(value))}"
 
 
-def _override(value: dict[str, Any], source: str, environment: Mapping[str, str], prefix: str) -> None:
+def override(
+    value: dict[str, Any], source: str, environment: Mapping[str, str], prefix: str = ENVIRONMENT_PREFIX
+) -> None:
+    """Put the values of variables that begin with ``prefix`` into ``value``. Raises ConfigError."""
     for name, text in sorted(environment.items()):
         if not name.startswith(prefix):
             continue

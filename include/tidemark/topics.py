@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, overload
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import (
@@ -26,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from tidemark import user_cache
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
 from tidemark.config import (
     ENVIRONMENT_PREFIX,
@@ -34,9 +37,11 @@ from tidemark.config import (
     Settings,
     Share,
     Size,
+    checked,
     hint,
+    mapping_in,
     named_in,
-    parse,
+    override,
     text_of,
 )
 from tidemark.endpoints import EndpointSettings, StoreUrl, check_served
@@ -331,6 +336,61 @@ class TopicSettings(Settings):
         return self.digest_of(*OF_ROWS)
 
 
+class Listed(NamedTuple):
+    """What finds a topic among thousands; ``live`` is True if it has a ``freshness``."""
+
+    cluster: str
+    topic: str
+    live: bool
+
+
+class _CheckedTopics(Sequence[TopicSettings]):
+    """The topics of a file that a process has checked as a whole. Each is made when it is asked for.
+
+    ``values`` are their plain values, with the file's defaults. To ask raises ConfigError if a file that the topic
+    names has changed since the topics file was loaded, and is wrong now.
+    """
+
+    def __init__(self, source: str, values: Sequence[Mapping[str, Any]], registries: Mapping[str, Registry]) -> None:
+        self._source, self._values, self._registries = source, values, registries
+        self._made: dict[int, TopicSettings] = {}
+        self.listed = tuple(
+            Listed(value["cluster"], value["topic"], value.get("freshness") is not None) for value in values
+        )
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @overload
+    def __getitem__(self, at: int) -> TopicSettings: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[TopicSettings, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> TopicSettings | tuple[TopicSettings, ...]:
+        numbers = range(len(self))[at]
+        return self._topic(numbers) if isinstance(numbers, int) else tuple(map(self._topic, numbers))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # like that of a list
+
+    def __reduce__(self) -> tuple[type[tuple[TopicSettings, ...]], tuple[tuple[TopicSettings, ...]]]:
+        """Made, for another process: it may not have the files that the topics name."""
+        return tuple, (tuple(self),)
+
+    def _topic(self, number: int) -> TopicSettings:
+        if number not in self._made:
+            try:
+                self._made[number] = checked(TopicSettings, self._values[number], self._source, named=self._registries)
+            except ConfigError as error:
+                place = f"topics.{self.listed[number].topic}"
+                problems = [(f"{place}.{field}" if field else place, rule) for field, rule in error.problems]
+                raise ConfigError(self._source, problems) from None
+        return self._made[number]
+
+
 class Deployment(Settings):
     """The topics file as a whole.
 
@@ -347,27 +407,13 @@ class Deployment(Settings):
     bootstrap: dict[ClusterName, Broker] = Field(default_factory=dict)
     catalogs: tuple[CatalogSettings, ...] = ()
     registries: dict[RegistryName, Registry] = Field(default_factory=dict)
-    topics: tuple[TopicSettings, ...]
+    topics: Annotated[Sequence[TopicSettings], AfterValidator(tuple)]
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, value: object) -> object:
-        """Give each topic the file's ``cluster`` and ``defaults``, and its own name as its table's."""
-        if not isinstance(value, dict):
-            return value
-        value = dict(value)
-        shared = {"cluster": value.pop("cluster", None)} if value.get("cluster") is not None else {}
-        defaults = value.pop("defaults", None) or {}
-        if not isinstance(defaults, dict):
-            rule = "defaults must be a mapping of keys to values, as a topic is"
-            raise ValueError(rule)  # noqa: TRY004 - pydantic takes it for a broken rule
-        shared |= defaults
-        topics = value.get("topics")
-        if isinstance(topics, list):
-            if bare := [item for item in topics if isinstance(item, str)]:
-                raise ValueError(f"topics: each is a mapping of keys to values: write `- topic: {bare[0]}`")
-            value["topics"] = [_with_defaults(item, shared) for item in topics]
-        return value
+        """See :func:`_filled_in`."""
+        return _filled_in(value) if isinstance(value, dict) else value
 
     @field_validator("registries", mode="wrap")
     @classmethod
@@ -427,9 +473,16 @@ class Deployment(Settings):
         """The catalogs that list the table of ``topic``."""
         return tuple(catalog for catalog in self.catalogs if topic.catalogs is None or catalog.name in topic.catalogs)
 
+    @property
+    def listed(self) -> Sequence[Listed]:
+        """The names of the topics, in their order; of a file that was checked before, no topic is made for them."""
+        if isinstance(self.topics, _CheckedTopics):
+            return self.topics.listed
+        return [Listed(topic.cluster, topic.topic, topic.freshness is not None) for topic in self.topics]
+
     def topics_of(self, cluster: str | None) -> list[TopicSettings]:
         """The topics of ``cluster``, or of all clusters if None."""
-        return [topic for topic in self.topics if cluster in {None, topic.cluster}]
+        return [self.topics[at] for at, listed in enumerate(self.listed) if cluster in {None, listed.cluster}]
 
     def topic(self, name: str, cluster: str | None = None) -> TopicSettings:
         """The settings of a topic; ``cluster`` is needed only if two clusters have a topic of this name.
@@ -437,16 +490,20 @@ class Deployment(Settings):
         Raises:
             ConfigError: there is none, or more than one.
         """
-        named = [topic for topic in self.topics_of(cluster) if topic.topic == name]
+        named = [
+            (at, listed.cluster)
+            for at, listed in enumerate(self.listed)
+            if listed.topic == name and cluster in {None, listed.cluster}
+        ]
         if len(named) == 1:
-            return named[0]
+            return self.topics[named[0][0]]
         if named:
-            clusters = ", ".join(topic.cluster for topic in named)
+            clusters = ", ".join(of for _, of in named)
             rule = f"{name} is a topic of several clusters, {clusters}: name one of them"
         elif cluster is not None and cluster not in self.clusters:
             rule = f"no topic belongs to a cluster {cluster}; {hint(cluster, self.clusters)}"
         else:
-            rule = f"{name} is not a topic of the file; {hint(name, [topic.topic for topic in self.topics])}"
+            rule = f"{name} is not a topic of the file; {hint(name, [listed.topic for listed in self.listed])}"
         raise ConfigError("the topics file", [("topics", rule)])
 
     def table_keys(self, topic: TopicSettings) -> TableKeys:
@@ -463,18 +520,35 @@ class Deployment(Settings):
 
     def live_topics(self, cluster: str) -> tuple[TopicSettings, ...]:
         """The topics of ``cluster`` that have a ``freshness``, by name."""
-        live = (topic for topic in self.topics if topic.cluster == cluster and topic.freshness is not None)
+        live = (self.topics[at] for at, listed in enumerate(self.listed) if listed.live and listed.cluster == cluster)
         return tuple(sorted(live, key=lambda topic: topic.topic))
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """The clusters that topics name, in order."""
-        return tuple(sorted({topic.cluster for topic in self.topics}))
+        return tuple(sorted({listed.cluster for listed in self.listed}))
 
     @property
     def lake_store(self) -> str:
         """The URL of the lake's store, without its prefix."""
         return split_store_url(self.lake)[0]
+
+
+def _filled_in(value: dict[str, Any]) -> dict[str, Any]:
+    """The values with the file's ``cluster`` and ``defaults`` in each topic, and its own name as its table's."""
+    value = dict(value)
+    shared = {"cluster": value.pop("cluster", None)} if value.get("cluster") is not None else {}
+    defaults = value.pop("defaults", None) or {}
+    if not isinstance(defaults, dict):
+        rule = "defaults must be a mapping of keys to values, as a topic is"
+        raise ValueError(rule)  # noqa: TRY004 - pydantic takes it for a broken rule
+    shared |= defaults
+    topics = value.get("topics")
+    if isinstance(topics, list):
+        if bare := [item for item in topics if isinstance(item, str)]:
+            raise ValueError(f"topics: each is a mapping of keys to values: write `- topic: {bare[0]}`")
+        value["topics"] = [_with_defaults(item, shared) for item in topics]
+    return value
 
 
 def _with_defaults(item: object, shared: dict[str, object]) -> object:
@@ -504,8 +578,10 @@ def check_exists(path: Path) -> None:
 def load_topics(path: Path) -> Deployment:
     """The topics file ``path``. Raises :class:`tidemark.errors.ConfigError` naming file, field and rule.
 
-    A process parses each version of the file once: a file of thousands of topics takes a second. It is parsed again
-    once its text, a file that it names, or a variable that overrides it has changed.
+    A process reads each version of the file once: again once its text, a file that it names, or a variable that
+    overrides it has changed. A file of thousands of topics takes a second to check, so the first process that has
+    checked a version keeps its plain values for the user's other processes (:mod:`tidemark.user_cache`). Those make
+    only the topics that they ask for.
     """
     check_exists(path)
     text = text_of(path)
@@ -513,12 +589,9 @@ def load_topics(path: Path) -> Deployment:
     known = _parsed.get(path.absolute())
     if known is not None and known.is_of(text, overrides):
         return known.deployment
-    files: dict[Path, FileVersion | None] = {}
-    deployment = parse(Deployment, text, str(path), files=files)
-    if not deployment.topics:
-        raise ConfigError(str(path), [("topics", "must name one topic at least")])
-    _parsed.keep(path.absolute(), _ParsedFile(text, overrides, files, deployment))
-    return deployment
+    parsed = _checked_before(path, text, overrides) or _parsed_whole(path, text, overrides)
+    _parsed.keep(path.absolute(), parsed)
+    return parsed.deployment
 
 
 class _ParsedFile(NamedTuple):
@@ -536,3 +609,69 @@ class _ParsedFile(NamedTuple):
 
 
 _parsed: Final[Lru[Path, _ParsedFile]] = Lru(4)
+
+_WORTH_KEEPING: Final = 16 << 10
+"""Characters of a topics file from which its values are kept: a shorter one takes a few milliseconds to check."""
+
+_APART: Final = frozenset({"raw", "lake", "store", "bootstrap"})
+"""Sections of the file on which no topic depends: a variable may override them in a file that was checked before."""
+
+
+def _parsed_whole(path: Path, text: str, overrides: Mapping[str, str]) -> _ParsedFile:
+    value, files = mapping_in(text, str(path)), dict[Path, FileVersion | None]()
+    plain = {name: deepcopy(section) if name in _APART else section for name, section in value.items()}
+    override(value, str(path), overrides)
+    deployment = checked(Deployment, value, str(path), files=files)
+    if not deployment.topics:
+        raise ConfigError(str(path), [("topics", "must name one topic at least")])
+    parsed = _ParsedFile(text, overrides, files, deployment)
+    if _is_kept(text, overrides):
+        _keep(path, parsed, plain)
+    return parsed
+
+
+def _is_kept(text: str, overrides: Mapping[str, str]) -> bool:
+    sections = {name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")[0] for name in overrides}
+    return len(text) >= _WORTH_KEEPING and sections <= _APART
+
+
+def _keep(path: Path, parsed: _ParsedFile, plain: dict[str, Any]) -> None:
+    """Keep the values of a right file, without those of variables, unless they would not give the same again."""
+    apart = _filled_in(plain)
+    topics = apart.pop("topics")
+    files = [(str(named.absolute()), version) for named, version in parsed.files.items()]
+    try:
+        entry = json.loads(json.dumps({"apart": apart, "topics": topics, "files": files}, default=_iso))
+    except TypeError:  # such as bytes, which JSON cannot hold
+        return
+    again = _of_entry(path, parsed.text, parsed.overrides, entry)
+    if again is not None and again.deployment == parsed.deployment:
+        user_cache.keep(_KIND, entry, str(path.absolute()), parsed.text)
+
+
+def _checked_before(path: Path, text: str, overrides: Mapping[str, str]) -> _ParsedFile | None:
+    """The file as another process has checked it; None if none has, or a file that it names has changed since."""
+    entry = user_cache.kept(_KIND, str(path.absolute()), text) if _is_kept(text, overrides) else None
+    return None if entry is None else _of_entry(path, text, overrides, entry)
+
+
+def _of_entry(path: Path, text: str, overrides: Mapping[str, str], entry: Any) -> _ParsedFile | None:
+    """The file of which ``entry`` has the values; None if a file that it names has changed."""
+    files = {Path(named): None if version is None else FileVersion(*version) for named, version in entry["files"]}
+    if any(FileVersion.of(named) != version for named, version in files.items()):
+        return None
+    apart = deepcopy(entry["apart"])
+    override(apart, str(path), overrides)
+    rest = checked(Deployment, {**apart, "topics": []}, str(path))
+    topics = _CheckedTopics(str(path), entry["topics"], rest.registries)
+    return _ParsedFile(text, overrides, files, rest.model_copy(update={"topics": topics}))
+
+
+def _iso(value: object) -> str:
+    """A date as pydantic reads it from JSON. Raises TypeError for other objects."""
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(type(value).__name__)
+
+
+_KIND: Final = "topics"

@@ -103,7 +103,7 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
     plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(table, key), _keys(table))}
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     check_untampered(table, ledger, live)
     named, aside, authors = _evidence(table, ledger)
     erased = erased_rows(table, ledger)

@@ -19,8 +19,15 @@ from airflow.serialization.serialized_objects import DagSerialization
 from tests.plugins.world import World
 from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
+from tidemark import topics
 from tidemark.backfill.request import DEFAULTS, FIELDS
+from tidemark.config import checked
+from tidemark.lru import Lru
+from tidemark.topics import TopicSettings
+from tidemark_airflow import settings
 from tidemark_airflow.dag_factories.ingest import dag_id
+from tidemark_airflow.submitters.job_connections import job_connections
+from tidemark_airflow.triggers.index_scanner import Source
 from tidemark_airflow.triggers.landing import LOOK_AGAIN_AFTER, LandingTrigger
 
 INGEST = {"wait_and_plan": {"convert_and_publish"}, "convert_and_publish": set[str]()}
@@ -287,6 +294,32 @@ def test_a_task_that_starts_makes_its_own_dag_alone(live: DagBag, monkeypatch: p
         monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
         found = [DagBag(str(ROOT / "dags" / name)).dags for name in ("ingest.py", "live.py")]
         assert [name for dags in found for name in dags] == [wanted]
+
+
+def test_a_task_that_starts_makes_its_topic_alone_of_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(world.root / "cache"))
+    names = [{"topic": name, "cluster": "kafka-1"} for name in THOUSAND]
+    world.write_topics(raw={"url": f"file://{world.root}/raw"}, lake=f"file://{world.root}/lake", topics=names)
+    assert len(world.deployment.topics) == len(THOUSAND)
+    made: list[str] = []
+
+    def noted(model: type[Any], value: Any, *arguments: Any, **options: Any) -> Any:
+        if model is TopicSettings:
+            made.append(value["topic"])
+        return checked(model, value, *arguments, **options)
+
+    monkeypatch.setattr(topics, "_parsed", Lru(4))  # as in another process
+    monkeypatch.setattr(topics, "checked", noted)
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__TOPICS", str(world.topics_file))
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "tidemark_ingest__kafka-1__topic-007")
+    bag = DagBag(str(ROOT / "dags" / "ingest.py"))
+    assert [*bag.dags] == ["tidemark_ingest__kafka-1__topic-007"]
+    assert made == ["topic-007"]
+    with job_connections("run_plan.py") as given:
+        assert given == {}
+    table = settings.topic_table("kafka-1", "topic-007")
+    assert Source.of(table.deployment, "kafka-1", 10).cluster == "kafka-1"
+    assert made == ["topic-007"], "nor does the job's start, the plan or the trigger need another"
 
 
 def test_the_live_task_starts_in_the_triggerer(live: DagBag) -> None:

@@ -143,7 +143,7 @@ class Seen:
         self._world, self._table = world, world.table
         delta = open_delta(world.table)
         self.ledger = ledger_of(world.table, delta)
-        self._live = live_files(delta) if delta is not None else []
+        self._live = live_files(delta)
         self._tables = cache(world.read)
         self._evidence = cache(partial(read_evidence, world.table))
 
@@ -158,8 +158,7 @@ class Seen:
 
     def quarantine(self) -> list[dict[str, Any]]:
         """See :meth:`World.quarantine`."""
-        live = {one.path: one for one in self._live}
-        standing = EffectiveEvidence(self._table, self.ledger, live)
+        standing = EffectiveEvidence(self._table, self.ledger, self._live)
         rows = (row for rows in standing.by_attempt() for row in rows)
         files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
         folder = self._table.keys.quarantine

@@ -74,7 +74,7 @@ def files_of(table: TopicTable, dates: Collection[str] | None) -> list[dict[str,
     """
     delta = open_delta(table)
     check_begun(table, ledger_of(table, delta).n)
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     return [
         {
             "url": f"{table.url}/{file.path}",

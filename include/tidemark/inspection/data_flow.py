@@ -168,7 +168,7 @@ def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
 
 
 def _table(table: TopicTable, delta: DeltaTable | None, ledger: Ledger) -> TableNow:
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     dates = sorted(dt for dt, state in ledger.dates.items() if state.rows)
     return TableNow(
         dataset=Named.of(naming.table(table.deployment, table.topic)),

@@ -43,7 +43,7 @@ def leaders_of(
         StoreError, FormatError: a folder of heads cannot be listed.
     """
     known = leaders(indexes)
-    if not deployment.live_topics(cluster):
+    if not any(listed.live and listed.cluster == cluster for listed in deployment.listed):
         return known
     heads: list[Head] = []
     storage = Storage(cluster, deployment.raw, deployment.store)
@@ -64,7 +64,11 @@ def leaders_of(
 def heads_of(deployment: Deployment, cluster: str) -> list[Endpoint]:
     """The endpoints of a cluster's heads: the default, and the endpoints of topics with a ``freshness``."""
     resolver = resolver_of(deployment.raw)
-    live = (resolver.resolve(cluster, topic.topic, 0) for topic in deployment.live_topics(cluster))
+    live = (
+        resolver.resolve(cluster, listed.topic, 0)
+        for listed in deployment.listed
+        if listed.live and listed.cluster == cluster
+    )
     return list({endpoint.root: endpoint for endpoint in (resolver.default(), *live)}.values())
 
 

@@ -164,7 +164,7 @@ class PerLanding:
     partition_get: float = 1
     range_get: float = 1
     topic_put: float = 7
-    topic_get: float = 12
+    topic_get: float = 11
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     """
     chosen = None if dates is None else {_checked(dt) for dt in dates}
     standing = EffectiveEvidence.of(table)
-    check_untampered(table, standing.ledger, standing.live.values())
+    check_untampered(table, standing.ledger, standing.files)
     ledger = standing.ledger
     expired = expired_of(standing)
     _check_there(table, expired, chosen or ())
@@ -266,7 +266,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     quarantined again, and the earlier rows no longer count. Batches that could not be decoded are tried again as well.
     """
     standing = EffectiveEvidence.of(table)
-    check_untampered(table, standing.ledger, standing.live.values())
+    check_untampered(table, standing.ledger, standing.files)
     ledger = standing.ledger
     rows = [row for row in standing.set_aside(dates) if row.offset_class == "quarantined"]
     created = utc_now()

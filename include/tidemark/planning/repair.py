@@ -25,7 +25,7 @@ from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED
-from tidemark.table.tampering import files_digest, is_untampered, unknown_files
+from tidemark.table.tampering import is_untampered, unknown_files
 
 _VERSIONS: Final = 100
 """Most versions of the table that are searched for the last intact one."""
@@ -51,12 +51,12 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     """
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     lost = {file for files in lost_files(table, {file.dt for file in live}).values() for file in files}
     nothing = RunPlan(**following(table, ledger, attempt), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
-    standing = EffectiveEvidence.at(table, ledger, live)
+    standing = EffectiveEvidence(table, ledger, live)
     gone = {*unknown_files(standing), *_expired_again(standing), *(lost & {file.path for file in live})}
     try:
         search = _RepairSearch(standing, gone)
@@ -70,7 +70,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
             "leaves": search.expired.dates,
             "removes": tuple(file.path for file in live if file.path in gone | search.files),
             "supersedes": files_by_date(standing.told(lambda _, file: file in search.files).aside),
-            "found": files_digest(live),
+            "found": live.digest,
         }
     )
 
@@ -216,7 +216,7 @@ def _last_right(table: TopicTable, ledger: Ledger) -> int | None:
             delta = table.by_delta_rs(version)
         except DeltaError:
             return None  # the log was cleaned up
-        if files_digest(live_files(delta)) == ledger.files:
+        if live_files(delta).digest == ledger.files:
             return version
     return None
 

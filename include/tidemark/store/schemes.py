@@ -47,6 +47,9 @@ SCHEMES: Final = {
     "file": Scheme("file:///<directory>", None),
 }
 
+DIRECTORY: Final = "file"
+"""The scheme of a store that is a directory, which may be another one on another machine."""
+
 CREDENTIALS: Final = tuple(scheme.credentials for scheme in SCHEMES.values() if scheme.credentials)
 """Prefixes of all variables with credentials of stores."""
 

@@ -5,12 +5,14 @@ deltalake is imported when it is first needed, so that the modules that Airflow 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from urllib.parse import unquote
 
 from tidemark import retry
@@ -28,6 +30,7 @@ from tidemark.table.log_copy import LogCopy
 from tidemark.topics import Deployment, TopicSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from deltalake import DeltaTable
 
 
@@ -223,20 +226,119 @@ def committed_ledger(table: TopicTable) -> Ledger:
     return ledger_of(table, open_delta(table))
 
 
-def live_files(delta: DeltaTable) -> list[LiveFile]:
-    """The files of the table's version, by path.
+class LiveFiles(Sequence[LiveFile]):
+    """The data files of a version of a table, by path, in Arrow: a table may have a million.
+
+    Each file becomes an object when it is asked for.
+    """
+
+    def __init__(self, files: pa.Table) -> None:
+        """``files`` has the columns of :class:`LiveFile`, and any order."""
+        self._files = files
+
+    @classmethod
+    def of(cls, files: Iterable[LiveFile]) -> LiveFiles:
+        """These files."""
+        import pyarrow as pa
+
+        listed = list(files)
+        columns = {name: [file[at] for file in listed] for at, name in enumerate(LiveFile._fields)}
+        types: list[Any] = [pa.large_string(), pa.int64(), pa.int64(), pa.string()]
+        return cls(pa.table(columns, schema=pa.schema(zip(LiveFile._fields, types, strict=True))))
+
+    def __len__(self) -> int:
+        return int(self._files.num_rows)
+
+    @overload
+    def __getitem__(self, at: int) -> LiveFile: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[LiveFile]: ...
+
+    def __getitem__(self, at: int | slice) -> LiveFile | list[LiveFile]:
+        numbers = range(len(self))[at]
+        if isinstance(numbers, int):
+            return next(_objects(self._by_path.slice(numbers, 1)))
+        return list(_objects(self._by_path.take(list(numbers))))
+
+    def __iter__(self) -> Iterator[LiveFile]:
+        return _objects(self._by_path)
+
+    @cached_property
+    def _by_path(self) -> pa.Table:
+        return self._files.sort_by("path")
+
+    @cached_property
+    def digest(self) -> str:
+        """The :func:`files_digest` of the files."""
+        return files_digest(_objects(self._files))
+
+    def digest_after(self, removed: Iterable[LiveFile], added: Iterable[LiveFile]) -> str:
+        """The :func:`files_digest` of the files without ``removed``, which are among them, and with ``added``."""
+        return _as_digest(int(self.digest, 16) - _sum_of_digests(removed) + _sum_of_digests(added))
+
+    def named(self, paths: Collection[str]) -> list[LiveFile]:
+        """Those of ``paths`` that are among the files, by path."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not paths:
+            return []
+        wanted = pa.array(list(paths), pa.large_string())
+        return sorted(_objects(self._files.filter(pc.is_in(self._files["path"], wanted))))
+
+    def rows_by_date(self) -> dict[str, int]:
+        """The number of rows of each ``dt``."""
+        found = self._files.select(["dt", "rows"]).group_by("dt").aggregate([("rows", "sum")]).to_pylist()
+        return {row["dt"]: row["rows_sum"] or 0 for row in found}
+
+
+def _objects(files: pa.Table) -> Iterator[LiveFile]:
+    """The rows, of which few are objects at a time."""
+    for batch in files.to_batches(max_chunksize=_AT_A_TIME):
+        columns = (batch.column(name).to_pylist() for name in LiveFile._fields)
+        yield from map(LiveFile._make, zip(*columns, strict=True))
+
+
+def files_digest(live: Iterable[LiveFile]) -> str:
+    """32 hexadecimal digits for a set of live files, in any order: the sum of the files' own digests."""
+    return _as_digest(_sum_of_digests(live))
+
+
+def _sum_of_digests(files: Iterable[LiveFile]) -> int:
+    total = 0
+    for path, size, rows, _ in files:
+        total += int.from_bytes(hashlib.blake2b(f"{path}\0{size}\0{rows}".encode(), digest_size=16).digest(), "big")
+    return total
+
+
+def _as_digest(number: int) -> str:
+    return f"{number & _MASK:032x}"
+
+
+def live_files(delta: DeltaTable | None) -> LiveFiles:
+    """The files of the table's version; none without a table.
 
     Raises:
         TableTampered: another program changed the table's partition columns.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if delta is None:
+        return LiveFiles.of(())
     actions = delta.get_add_actions(flatten=True)
     names = actions.schema.names
-    if not set(names) >= _WANTED:
+    if not set(names) >= {*_COLUMNS.values()}:
         rule = "is not partitioned by dt any more: not Tidemark changed that; RESTORE it, see docs/tables.md"
         raise TableTampered(f"table {delta.metadata().name}: {rule}")
-    columns = {name: actions.column(names.index(name)).to_pylist() for name in names if name in _WANTED}
-    rows = zip(columns["path"], columns["size_bytes"], columns["num_records"], columns["partition.dt"], strict=True)
-    return sorted(LiveFile(path_in_log(path), size, count, str(dt)) for path, size, count, dt in rows)
+    as_arrow: Any = pa.chunked_array  # whose types do not know that it reads what Arrow's C interface gives
+    columns = {name: as_arrow(actions.column(names.index(of))) for name, of in _COLUMNS.items()}
+    columns |= {"path": columns["path"].cast(pa.large_string()), "dt": columns["dt"].cast(pa.string())}
+    if pc.any(pc.match_substring(columns["path"], "%")).as_py():
+        paths = [path_in_log(path) for path in columns["path"].to_pylist()]
+        columns["path"] = pa.chunked_array([pa.array(paths, pa.large_string())])
+    return LiveFiles(pa.table(columns))
 
 
 def live_paths(delta: DeltaTable) -> set[str]:
@@ -252,4 +354,10 @@ def path_in_log(path: str) -> str:
 
 _FIRST_VERSION: Final = f"{0:020d}.json"
 _CHECKPOINT: Final = re.compile(r"[0-9]{20}\.checkpoint\.", re.ASCII)
-_WANTED: Final = {"path", "size_bytes", "num_records", "partition.dt"}
+_COLUMNS: Final = {"path": "path", "size": "size_bytes", "rows": "num_records", "dt": "partition.dt"}
+"""The columns of delta-rs, by those of :class:`LiveFile`."""
+
+_MASK: Final = (1 << 128) - 1
+
+_AT_A_TIME: Final = 4096
+"""Live files that are objects at a time, where all of them are read one by one."""

@@ -12,7 +12,7 @@ the reader's cache is bounded (:mod:`tidemark.table.evidence_reader`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
-from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
 from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
@@ -82,12 +82,16 @@ class EffectiveEvidence:
     """The evidence of one committed ledger."""
 
     def __init__(
-        self, table: TopicTable, ledger: Ledger, live: dict[str, LiveFile], reader: EvidenceReader | None = None
+        self, table: TopicTable, ledger: Ledger, files: LiveFiles, reader: EvidenceReader | None = None
     ) -> None:
-        """Read the superseded rows. ``reader`` may have read some of the evidence before."""
+        """Read the superseded rows. ``files`` are the live files of the version of the table that names ``ledger``.
+
+        ``reader`` may have read some of the evidence before.
+        """
         self.ledger = ledger
         self._reader = reader or EvidenceReader()
-        self.table, self.live = table, live
+        self.table, self.files = table, files
+        self.live = {file.path: file for file in files}
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -107,15 +111,7 @@ class EffectiveEvidence:
     def of(cls, table: TopicTable, reader: EvidenceReader | None = None) -> EffectiveEvidence:
         """The evidence that is effective for the ledger and the live files of one version of the table."""
         delta = open_delta(table)
-        live = live_files(delta) if delta is not None else []
-        return cls.at(table, ledger_of(table, delta), live, reader)
-
-    @classmethod
-    def at(
-        cls, table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], reader: EvidenceReader | None = None
-    ) -> EffectiveEvidence:
-        """The evidence that is effective for ``ledger`` and the ``live`` files of its version of the table."""
-        return cls(table, ledger, {file.path: file for file in live}, reader)
+        return cls(table, ledger_of(table, delta), live_files(delta), reader)
 
     def by_attempt(self) -> Iterator[list[EvidenceRow]]:
         """The effective rows by attempt, in the order in which they landed; without segments and hashes."""

@@ -8,42 +8,31 @@ change nothing for Tidemark. So the comparison costs no request: every writer ha
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from tidemark.errors import TableTampered
 from tidemark.formats.table.ledger import Ledger
-from tidemark.table.delta_table import LiveFile, TopicTable
+from tidemark.table.delta_table import LiveFiles, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 
 WAY_OUT: Final = (
     "nothing is written until the table is right again: undo the change (RESTORE), or have the dates made again from "
     "raw: `repair.py`, or mode repair of the backfill; docs/tables.md has the details"
 )
-_MASK: Final = (1 << 128) - 1
 _NAMED: Final = 3
 
 
-def files_digest(live: Iterable[LiveFile]) -> str:
-    """32 hexadecimal digits for a set of live files, in any order: the sum of the files' own digests."""
-    total = 0
-    for file in live:
-        text = f"{file.path}\0{file.size}\0{file.rows}"
-        total += int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
-    return f"{total & _MASK:032x}"
-
-
-def is_untampered(ledger: Ledger, live: Collection[LiveFile]) -> bool:
+def is_untampered(ledger: Ledger, live: LiveFiles) -> bool:
     """True if ``live`` are the files that the commit of ``ledger`` left."""
-    return files_digest(live) == ledger.files
+    return live.digest == ledger.files
 
 
-def check_untampered(table: TopicTable, ledger: Ledger, live: Collection[LiveFile]) -> None:
+def check_untampered(table: TopicTable, ledger: Ledger, live: LiveFiles) -> None:
     """Raise :class:`TableTampered`, with the differing files and dates, unless ``live`` is as ``ledger`` left it."""
     if is_untampered(ledger, live):
         return
-    differences = [*_unknown(EffectiveEvidence.at(table, ledger, live)), *_counts(ledger, live)]
+    differences = [*_unknown(EffectiveEvidence(table, ledger, live)), *_counts(ledger, live)]
     detail = "; ".join(differences) or "files that were replaced are live again, or others are gone"
     raise TableTampered(f"{table.url}: something other than Tidemark changed the table: {detail}. {WAY_OUT}")
 
@@ -64,11 +53,9 @@ def _unknown(standing: EffectiveEvidence) -> Iterable[str]:
         yield f"{len(files)} live files have no evidence: {', '.join(files[:_NAMED])}{more}"
 
 
-def _counts(ledger: Ledger, live: Iterable[LiveFile]) -> Iterable[str]:
+def _counts(ledger: Ledger, live: LiveFiles) -> Iterable[str]:
     """The dates for which live files and ledger have different numbers of rows."""
-    rows: dict[str, int] = {}
-    for file in live:
-        rows[file.dt] = rows.get(file.dt, 0) + file.rows
+    rows = live.rows_by_date()
     expected = {dt: state.rows for dt, state in ledger.dates.items()}
     differ = sorted(dt for dt in {*rows, *expected} if rows.get(dt, 0) != expected.get(dt, 0))
     for dt in differ[:_NAMED]:

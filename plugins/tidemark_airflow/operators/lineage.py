@@ -129,7 +129,7 @@ class LineageMixin(BaseOperator):
 
         try:
             deployment = settings.deployment()
-            topics = [topic for topic in deployment.topics if topic.cluster == self.cluster]
+            topics = deployment.topics_of(self.cluster)
             if self._named is not None:
                 topics = [deployment.topic(topic, self.cluster) for topic in self._named]
             return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)

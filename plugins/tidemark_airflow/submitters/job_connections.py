@@ -38,6 +38,7 @@ def catalog_secrets() -> dict[str, str]:
 
 def _names(deployment: Deployment, *, catalogs: bool) -> list[str]:
     connections = {catalog.connection for catalog in deployment.catalogs} if catalogs else set()
-    registries = (registry_of(topic.parser) for topic in deployment.topics)
-    connections |= {registry.connection for registry in registries if registry is not None}
+    if any(registry.connection for registry in deployment.registries.values()):
+        registries = (registry_of(topic.parser) for topic in deployment.topics)
+        connections |= {registry.connection for registry in registries if registry is not None}
     return sorted(name for name in connections if name)

@@ -33,7 +33,7 @@ from tidemark.raw_topic import RawTopic
 from tidemark.storage import Storage
 from tidemark.store import put_once
 from tidemark.store.update import update
-from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
 from tidemark.timestamps import stamp, utc_now
@@ -54,7 +54,7 @@ def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> A
     started, clock = utc_now(), time.monotonic()
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     auditor = _Audit(table, ledger, live, examine)
     auditor.run(frozenset(dates))
     return AuditReport(
@@ -106,7 +106,7 @@ def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerd
 
 
 class _Audit:
-    def __init__(self, table: TopicTable, ledger: Ledger, live: list[LiveFile], examine: Examine) -> None:
+    def __init__(self, table: TopicTable, ledger: Ledger, live: LiveFiles, examine: Examine) -> None:
         self._table, self._ledger, self._live, self._examine = table, ledger, live, examine
         self._checks = Checks(table, self._find, self._read, self._has_pack)
         self.findings: list[AuditFinding] = []
@@ -117,7 +117,7 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         evidence: dict[tuple[int, int], list[EvidenceRow]] = {}
         named: set[str] = set()
-        standing = EffectiveEvidence.at(self._table, self._ledger, self._live)
+        standing = EffectiveEvidence(self._table, self._ledger, self._live)
         for row in standing.evidence():
             evidence.setdefault(row.key, []).append(row)
             if row.offset_class == "landed":

@@ -50,7 +50,7 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
         StoreError: a store did not answer; the next run removes the rest.
     """
     standing = EffectiveEvidence.of(table)
-    check_untampered(table, standing.ledger, standing.live.values())
+    check_untampered(table, standing.ledger, standing.files)
     before = None if dry_run else reviewed(table, "raw", now)
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations

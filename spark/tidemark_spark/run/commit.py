@@ -26,8 +26,9 @@ from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.retry import Backoff
 from tidemark.store import put_once
-from tidemark.table.delta_table import LiveFile, TopicTable, live_files, stored_ledger
-from tidemark.table.tampering import check_untampered, files_digest
+from tidemark.store.schemes import DIRECTORY, scheme_of
+from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable, live_files, stored_ledger
+from tidemark.table.tampering import check_untampered
 from tidemark.table.topic_columns import table_schema, widened
 from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
@@ -66,8 +67,7 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             _check_files(table, change.files)
             if name_bounds(table, delta) or add_columns(table, delta, whole=plan.whole):
                 continue  # that was a separate commit: read everything again
-            removes = set(change.removes)
-            removed = [file for file in live if file.path in removes]
+            removed = live.named(change.removes)
             check_removable(table, delta, removed)
             schema = widened(table, delta)
             if schema is not None and len(removed) < len(live):
@@ -89,11 +89,11 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             return ledger
 
 
-def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: Collection[LiveFile]) -> None:
+def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: LiveFiles) -> None:
     """Raise :class:`TableTampered` unless the table is as ``ledger`` left it, or for a repair as the plan found it."""
     if plan.kind != "repair":
         check_untampered(table, ledger, live)
-    elif (ledger.n, files_digest(live)) != (plan.ledger_n, plan.found):
+    elif (ledger.n, live.digest) != (plan.ledger_n, plan.found):
         raise StaleRun("the table was changed since the repair was planned")
 
 
@@ -107,7 +107,7 @@ def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[Li
         )
 
 
-def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: datetime) -> None:
+def check_fresh(plan: RunPlan, ledger: Ledger, live: LiveFiles, now: datetime) -> None:
     """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
     if now - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
@@ -122,7 +122,7 @@ def check_fresh(plan: RunPlan, ledger: Ledger, live: Iterable[LiveFile], now: da
         raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
     if not set(plan.folds) <= set(ledger.landed):
         raise StaleRun("somebody else folded the same attempts since the plan")
-    gone = sorted(set(plan.removes) - {file.path for file in live})
+    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})
     if gone:
         raise StaleRun(f"{gone[0]} was replaced since the plan")
 
@@ -153,25 +153,16 @@ def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan:
     return numbered(current.field_ids | ours, columns)
 
 
-def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[LiveFile]) -> Ledger:
+def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: LiveFiles) -> Ledger:
     """The ledger after ``current`` with this change applied; only its time differs between calls.
 
     ``live`` are the table's files before the change.
     """
-    removes = set(change.removes)
-    after = [file.live for file in change.files]
-    taken = Counter[str]()
-    rows = Counter[str]()
-    added = Counter({file.dt: 0 for file in after})
-    for file in after:
-        added[file.dt] += file.rows
-    for file in live:
-        if file.path in removes:
-            taken[file.dt] += file.rows
-        else:
-            after.append(file)
-    for file in after:
-        rows[file.dt] += file.rows
+    files, removed = [file.live for file in change.files], live.named(change.removes)
+    added, taken = _rows_by_date(files), _rows_by_date(removed)
+    rows = Counter(live.rows_by_date())
+    rows.update(added)
+    rows.subtract(taken)
     touched = _touched(plan, [*added, *taken])
     if plan.kind == "repair":  # a repair's ledger states the table's files again
         touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
@@ -189,7 +180,7 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
         dates={**current.dates, **{dt: state for dt, state in dates.items() if state is not None}, **closed},
         dates_changed=tuple(sorted({*touched, *closed})),
         rows=sum(rows.values()),
-        files=files_digest(after),
+        files=live.digest_after(removed, files),
         landed=tuple(_landed(current, plan)),
         folds=tuple(_folds(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
@@ -199,6 +190,14 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: Iterable[
         version=VERSION,
         committed_at=utc_now(),
     )
+
+
+def _rows_by_date(files: Iterable[LiveFile]) -> Counter[str]:
+    """The number of rows of each date with files, also if it is 0."""
+    rows = Counter[str]()
+    for file in files:
+        rows[file.dt] += file.rows
+    return rows
 
 
 def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
@@ -276,7 +275,13 @@ def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPla
 
 
 def _check_files(table: TopicTable, files: Iterable[DataFile]) -> None:
-    in_parallel(lambda file: _check_file(table, file), list(files))
+    """Check that files in a directory are there: a worker's may have been another machine's of the same name.
+
+    Any other store is the same for all machines, so the answer to a worker's write proves its file, see
+    :func:`tidemark_spark.convert.upload.upload_once`, and :func:`check_fresh` that no vacuum takes it for a leftover.
+    """
+    if scheme_of(table.url) == DIRECTORY:
+        in_parallel(lambda file: _check_file(table, file), list(files))
 
 
 def _check_file(table: TopicTable, file: DataFile) -> None:

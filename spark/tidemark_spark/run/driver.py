@@ -148,7 +148,7 @@ def _earlier(table: TopicTable, plan: RunPlan) -> RunResult | None:
     ledger = ledger_of(table, delta)
     if result := _landed_before(table, plan, ledger):
         return result
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     check_hands(table, plan, ledger, live)
     if plan.kind in _PARSING and plan.configuration != table.topic.digest:
         raise StaleRun("the topic's settings, or the schema that it follows, have changed since the plan")
@@ -273,7 +273,7 @@ def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
     if not wanted:
         return Told({}, {}, frozenset(), ())
     standing = EffectiveEvidence.of(table)
-    check_fresh(plan, standing.ledger, standing.live.values(), table.store.now())
+    check_fresh(plan, standing.ledger, standing.files, table.store.now())
     return standing.told(lambda _, file: file in wanted)
 
 

@@ -32,7 +32,7 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER, TOMBSTONES
 from tidemark.planning.state import Meaning, StateChange, made_again, state_change, still_holds, uncertain_offsets
 from tidemark.raw_topic import RawTopic
 from tidemark.store import put_once
-from tidemark.table.delta_table import committed_ledger, ledger_of, live_paths, open_delta, path_in_log
+from tidemark.table.delta_table import LiveFiles, committed_ledger, ledger_of, live_paths, open_delta, path_in_log
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
@@ -317,7 +317,7 @@ class StateRun:
 
     def _next(self, change: StateChange, leaves: tuple[Leaf, ...], truncated: Truncation | None) -> StateLedger:
         source, state = self.ledger, self.state
-        evidence = EffectiveEvidence.at(self._table.of, source, ())  # which decide about landed rows alone
+        evidence = EffectiveEvidence(self._table.of, source, LiveFiles.of(()))  # which decide about landed rows alone
         uncertain = uncertain_offsets(self._table.of, evidence, state)
         return StateLedger(
             n=state.n + 1 if state else 1,

@@ -166,7 +166,7 @@ def test_late_rows_of_a_past_date_land_are_counted_and_go_with_the_next(world: W
 def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) -> None:
     drop(world)
     file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
-    live = EffectiveEvidence.of(world.table).live.values()
+    live = EffectiveEvidence.of(world.table).files
     ledger = rebased(world.ledger, plan_rebuild(world.table, [ALSO]), TableChange((file,), (), ()), live)
     assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
 

@@ -30,8 +30,8 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
 from tidemark.planning.maintenance.retention import plan_retain
-from tidemark.table.delta_table import live_files
-from tidemark.table.tampering import check_untampered, files_digest
+from tidemark.table.delta_table import files_digest, live_files
+from tidemark.table.tampering import check_untampered
 from tidemark_spark.cli import repair as repair_job
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.run.driver import run

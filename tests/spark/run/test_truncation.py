@@ -18,7 +18,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
 from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark.table.delta_table import live_files
+from tidemark.table.delta_table import LiveFiles, live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit as publish
@@ -501,7 +501,7 @@ def _interrupted(*_: object) -> None:
 def test_a_file_that_is_not_wholly_the_partitions_stops_the_plan(world: World) -> None:
     cut_at_six(world)
     ledger = world.ledger
-    live = {one.path: one._replace(rows=one.rows + 1) for one in live_files(DeltaTable(world.table.url))}
+    live = LiveFiles.of(one._replace(rows=one.rows + 1) for one in live_files(DeltaTable(world.table.url)))
     with pytest.raises(ContinuityError, match="of which evidence gives 4 to partition 0"):
         EffectiveEvidence(world.table, ledger, live).from_offset((0, 0), 6)
 

@@ -19,7 +19,7 @@ from tidemark.errors import NotFound
 from tidemark.formats.table.ledger import Ledger
 from tidemark.store import Fetched, ObjectInfo, Store
 from tidemark.table import evidence_reader
-from tidemark.table.delta_table import LiveFile, TopicTable
+from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, parse_evidence, to_parquet
 from tidemark.table.evidence_reader import EvidenceReader, evidence_that_counts, folded
@@ -78,7 +78,7 @@ def test_what_holds_is_found_by_one_request_for_each_object(table: TopicTable) -
     slow, store = counted(table, together=THREADS)
     ledger = Ledger.genesis("prod", "orders", "orders").model_copy(update={"landed": ATTEMPTS})
     files = [f"dt=2026-02-02/{number}.parquet" for number in range(len(ATTEMPTS))]
-    holds = EffectiveEvidence.at(slow, ledger, [LiveFile(file, 1, 10, "2026-02-02") for file in files])
+    holds = EffectiveEvidence(slow, ledger, LiveFiles.of(LiveFile(file, 1, 10, "2026-02-02") for file in files))
     assert sum(one.rows for rows in holds.by_attempt() for one in rows) == 10 * len(ATTEMPTS)
     assert [one.file for one in holds.touching((0, 0), 15, 25)] == files[1:3]
     assert set(store.gets.values()) == {1}, "what was read to learn what is superseded is kept"
@@ -106,8 +106,10 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
         table.store.put(evidence_key(table, attempt), to_parquet(made, configuration="", code="", attempt=attempt))
         rows += made
     ledger = Ledger.genesis("prod", "orders", "orders").model_copy(update={"landed": ATTEMPTS})
-    live = [LiveFile(f"dt=2026-02-0{day}/{number}", 1, 1, f"2026-02-0{day}") for day in (1, 2) for number in (0, 1)]
-    standing = EffectiveEvidence.at(table, ledger, live)
+    live = LiveFiles.of(
+        LiveFile(f"dt=2026-02-0{day}/{number}", 1, 1, f"2026-02-0{day}") for day in (1, 2) for number in (0, 1)
+    )
+    standing = EffectiveEvidence(table, ledger, live)
     held = [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
     assert list(standing.evidence()) == held
     assert [row.first for part in standing.by_attempt() for row in part] == [row.first for row in held]

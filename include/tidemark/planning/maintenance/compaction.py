@@ -74,14 +74,14 @@ def plan_compaction(
     """
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
-    live = live_files(delta) if delta is not None else []
+    live = live_files(delta)
     check_untampered(table, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     wanted = Wanted(table.topic.compaction.target, files)
     candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, wanted)
     placed = []
     if candidates:  # evidence is read from the store only if there is something to place
-        evidence = EffectiveEvidence(table, ledger, {file.path: file for file in live})
+        evidence = EffectiveEvidence(table, ledger, live)
         placed = _placed(evidence, table, candidates)
     chosen = bounded(groups(placed, closed, wanted))
     return RunPlan(

@@ -30,7 +30,7 @@ def plan_erasure(table: TopicTable, *, attempt: int | None = None) -> RunPlan | 
         TableTampered: another program changed the table.
     """
     standing = EffectiveEvidence.of(table)
-    check_untampered(table, standing.ledger, standing.live.values())
+    check_untampered(table, standing.ledger, standing.files)
     ledger = standing.ledger
     raw = RawTopic(table)
     numbers = raw.mask_numbers()

@@ -51,7 +51,7 @@ def plan_retain(
     With ``only``, other dates stay. The plan is empty if no date is past.
     """
     standing = EffectiveEvidence.of(table)
-    check_untampered(table, standing.ledger, standing.live.values())
+    check_untampered(table, standing.ledger, standing.files)
     ledger, live = standing.ledger, list(standing.live.values())
     window = table.topic.retention.table
     aside = standing.told(lambda _dt, _file: True).aside
