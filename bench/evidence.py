@@ -220,13 +220,13 @@ def _answer(question: str, days: int) -> tuple[float, float, float]:
     """Seconds, CPU seconds, and MB of peak memory of this process, with all that it has loaded."""
     made = Ledger.from_bytes((HOME / f"evidence-{days}.json").read_bytes(), "ledger")
     table, live = _table(days), {file.path: file for file in _live(days)}
+    wanted = {path: file for path, file in live.items() if file.dt == str(_day(days - 1))}
     started, cpu = time.perf_counter(), time.process_time()
     standing = EffectiveEvidence(table, made, live)
     if question == "audit":
         for rows in evidence_of(standing, frozenset({str(_day(days - 2))})).values():
             hulls_of(rows)
     else:
-        wanted = {path: file for path, file in live.items() if file.dt == str(_day(days - 1))}
         if len(placed(standing, table, wanted)) != len(wanted):
             raise RuntimeError(f"{table.url}: files without evidence")
         renamed(table, made.landed, {path: f"{path}-merged" for path in wanted}, 1)

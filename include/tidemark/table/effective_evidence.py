@@ -13,6 +13,7 @@ evidence; the reader's cache is bounded (:mod:`tidemark.table.evidence_reader`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -252,7 +253,11 @@ class EffectiveEvidence:
             return row["file"] not in self._superseded
         if row["class"] == "landed" and row["file"] not in self.live:
             return False
-        left = self._left.get((row["incarnation"], row["partition"]), ())
+        left = self._left.get((row["incarnation"], row["partition"]))
+        if left is None:
+            return True
+        if row["attempt"] not in self._order:  # its blocks have not been read yet
+            deque(self._evidence(_Only()), maxlen=0)
         number = self._order[row["attempt"]]
         return not any(later > number and row["first"] >= first for later, first in left)
 

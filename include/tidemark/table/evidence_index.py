@@ -40,7 +40,6 @@ _RECORDS: Final = ("landed", "quarantined", "filtered", "expired")
 _RANGE: Final = ["incarnation", "partition", "segment", "byte_start", "byte_end"]
 _END: Final = b"end"
 _HULL: Final = ("incarnation", "partition", "first", "next")
-_FOLDER: Final = r"^(?:dt=)?(?P<day>[^/]*)/"
 
 
 class Spans:
@@ -166,17 +165,21 @@ def _days(block: pa.Table) -> set[str]:
     dated = block["dt"].cast(pa.string())
     records = compute.is_in(block["class"], pa.array(_RECORDS))
     undated = compute.any(compute.and_(records, compute.is_null(dated))).as_py()
-    folders = folder_days(block["file"].drop_null())
-    days = {*dated.unique().to_pylist(), *folders.unique().to_pylist()}
-    return {day for day in days if day is not None} | ({""} if undated else set())
+    days = {str(day) for day in dated.unique().to_pylist() if day is not None}
+    files = block["file"].drop_null()
+    heads = first_characters(files)
+    known = pa.array([f"dt={day}/".encode() for day in days], pa.binary())
+    others = files.filter(compute.invert(compute.is_in(heads, known)))  # few, if any
+    return days | {folder_day(str(file)) for file in others.to_pylist()} | ({""} if undated else set())
 
 
-def folder_days(files: Any) -> Any:
-    """:func:`folder_day` of each of ``files``."""
+def first_characters(files: Any) -> Any:
+    """The first 14 bytes of the names of ``files``: in a folder of a date, ``dt=2026-11-20/``."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     compute: Any = pc
-    return compute.fill_null(compute.struct_field(compute.extract_regex(files, _FOLDER), "day"), "")
+    return compute.binary_slice(files.cast(pa.binary()), 0, 14)
 
 
 def _hulls(evidence: pa.Table) -> pa.Table:

@@ -24,7 +24,7 @@ from tidemark.intervals import Interval
 from tidemark.planning.read import joined
 from tidemark.table.effective_evidence import EffectiveEvidence, is_of_days
 from tidemark.table.evidence import PARSED, EvidenceRow
-from tidemark.table.evidence_index import Choice, Spans, folder_days
+from tidemark.table.evidence_index import Choice, Spans, first_characters
 from tidemark.table.evidence_reader import rows_of
 from tidemark_spark.audit.evidence import hulls_of, touching
 
@@ -93,7 +93,8 @@ def _of_dates(rows: pa.Table, dates: Collection[str]) -> Any:
     if "" in dates:  # as records may be, but most rows of other classes are
         records = _compute.is_in(rows["class"], pa.array(_RECORDS))
         dated = _compute.and_(dated, _compute.or_(records, _compute.is_valid(rows["dt"])))
-    in_folder = _compute.is_in(folder_days(rows["file"]), pa.array(sorted({*dates} - {""}), pa.string()))
+    folders = pa.array([f"dt={day}/".encode() for day in sorted(dates)], pa.binary())
+    in_folder = _compute.is_in(first_characters(rows["file"]), folders)
     return _compute.or_(dated, in_folder)
 
 
