@@ -216,6 +216,8 @@ def _parts_of(body: bytes, attempt: int, key: str, choices: Sequence[Choice]) ->
     for batch in pq.ParquetFile(io.BytesIO(body)).iter_batches(PART_ROWS, use_threads=False):
         yield Part(attempt, start, pa.Table.from_batches([batch]).replace_schema_metadata(None))
         start += len(batch)
+    if not start:
+        yield Part(attempt, 0, parse_evidence(body, key))
 
 
 def evidence_that_counts(

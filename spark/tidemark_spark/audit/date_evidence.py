@@ -24,7 +24,7 @@ from tidemark.intervals import Interval
 from tidemark.planning.read import joined
 from tidemark.table.effective_evidence import EffectiveEvidence, is_of_days
 from tidemark.table.evidence import PARSED, EvidenceRow
-from tidemark.table.evidence_index import Choice, Spans, first_characters
+from tidemark.table.evidence_index import Choice, Spans, first_characters, folder_day
 from tidemark.table.evidence_reader import rows_of
 from tidemark_spark.audit.evidence import hulls_of, touching
 
@@ -73,7 +73,8 @@ def _read(standing: EffectiveEvidence, dates: Collection[str], near: _Near) -> d
     spans = Spans(near.spans)
     files, segments = (pa.array(sorted(names), pa.string()) for names in near[1:])
     found: dict[Key, list[EvidenceRow]] = {}
-    for rows in standing.parts(Choice(days=dates), Choice(spans=spans)):
+    days = {*dates, *map(folder_day, near.files)}
+    for rows in standing.parts(Choice(days=days), Choice(spans=spans)):
         places = (rows[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
         chosen: Any = pa.array(spans.touched(*places))
         for mask in (
