@@ -12,14 +12,27 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bench import agent, convert, erasure, fetch_peer, idle, live_many, lost_lake, parsing, remote_reader, stack, state
+from bench import (
+    agent,
+    convert,
+    erasure,
+    evidence,
+    fetch_peer,
+    idle,
+    live_many,
+    lost_lake,
+    parsing,
+    remote_reader,
+    stack,
+    state,
+)
 from bench.data import HOME, Data, Topic, data
 from bench.measure import Row, table
 from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("fetch-peer", "live-many", "lost-lake", "state")
+LONG = ("evidence", "fetch-peer", "live-many", "lost-lake", "state")
 """Parts that run only when they are named."""
 
 
@@ -70,6 +83,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: remote_reader.measure(s3),
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "live-many": live_many.measure,
+            "evidence": evidence.measure,
             "state": lambda: state.measure(options.keys),
         }
         with_data: dict[str, tuple[Sequence[Topic], Callable[[Data], list[Row]]]] = {
