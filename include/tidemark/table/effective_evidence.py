@@ -69,13 +69,14 @@ class _Only(NamedTuple):
     files: Collection[str] | None = None
     wanted: Callable[[str, str], bool] | None = None
     days: Collection[str] | None = None
+    near: Spans | None = None
 
     @property
     def choice(self) -> Choice:
         """The blocks that may hold chosen rows."""
         days = self.days if self.files is None else {folder_day(file) for file in self.files}
         spans = Spans({self.partition: [self.offsets or _EVER]}) if self.partition is not None else None
-        return Choice(days, self.classes or None, spans)
+        return Choice(days, self.classes or None, self.near or spans)
 
     def of(self, evidence: pa.Table) -> pa.Table:
         """The chosen rows, in their order."""
@@ -87,6 +88,9 @@ class _Only(NamedTuple):
         if self.offsets is not None:
             start, end = self.offsets
             masks += [pc.less(evidence["first"], end), pc.greater(evidence["next"], start)]
+        if self.near is not None:
+            places = (evidence[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
+            masks.append(_mask(self.near.touched(*places)))
         if self.files is not None:
             masks.append(_is_named(evidence["file"], self.files.__contains__))
         if self.days is not None:
@@ -162,6 +166,13 @@ class EffectiveEvidence:
     def of_dates(self, dates: Collection[str]) -> Iterator[EvidenceRow]:
         """The effective records of ``dates``, with all columns; dates are ISO, and empty for records without one."""
         return self._effective(_Only(classes=(*PARSED, "expired"), days=dates), columns=None)
+
+    def near(self, offsets: Mapping[tuple[int, int], Iterable[tuple[int, int]]]) -> Iterator[EvidenceRow]:
+        """The effective records that overlap or adjoin ``offsets``, with all columns.
+
+        ``offsets`` are disjoint and ascending spans by (incarnation, partition).
+        """
+        return self._effective(_Only(PARSED, near=Spans(offsets)), columns=None)
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
@@ -313,6 +324,13 @@ def _is_in(column: Any, values: Collection[Any]) -> Any:
     import pyarrow as pa
 
     return _compute().is_in(column, pa.array(values, column.type))
+
+
+def _mask(truths: Any) -> Any:
+    """``truths`` of numpy as a mask."""
+    import pyarrow as pa
+
+    return pa.array(truths)
 
 
 def _is_named(names: Any, chosen: Callable[[str], bool]) -> Any:

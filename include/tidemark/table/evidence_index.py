@@ -22,9 +22,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
@@ -47,6 +46,8 @@ class Spans:
 
     def __init__(self, spans: Mapping[tuple[int, int], Iterable[tuple[int, int]]]) -> None:
         """``spans`` are disjoint and ascending, by (incarnation, partition)."""
+        import numpy as np
+
         keys = sorted(key for key in spans)
         flat = [(number, start, end) for number, key in enumerate(keys) for start, end in spans[key]]
         parts, starts, ends = np.array(flat, np.int64).reshape(-1, 3).T
@@ -57,6 +58,8 @@ class Spans:
 
     def touched(self, incarnation: Numbers, partition: Numbers, first: Numbers, after: Numbers) -> Truths:
         """A mask of the rows of offsets ``[first, after)`` that overlap a span of their partition, or adjoin one."""
+        import numpy as np
+
         if not len(self._order):
             return np.zeros(len(first), np.bool_)
         wanted = _joint(incarnation, partition)
@@ -85,6 +88,8 @@ class EvidenceIndex:
 
     def __init__(self, rows: pa.Table) -> None:
         """Take over the ``rows`` of the stream."""
+        import numpy as np
+
         self.end = int((rows.schema.metadata or {})[_END])
         self._days = [frozenset(days or ()) for days in rows["days"].to_pylist()]
         self._classes = [frozenset(classes or ()) for classes in rows["classes"].to_pylist()]
@@ -105,6 +110,8 @@ class EvidenceIndex:
 
     def blocks(self, choices: Iterable[Choice]) -> list[int]:
         """The numbers of the blocks that one of ``choices`` takes, ascending."""
+        import numpy as np
+
         taken = np.zeros(len(self._days), np.bool_)
         for choice in choices:
             chosen = np.ones(len(self._days), np.bool_)
@@ -123,11 +130,13 @@ def index_of(evidence: pa.Table, end: int) -> bytes | None:
 
     ``end`` is the position behind its last block.
     """
+    import numpy as np
     import pyarrow as pa
 
-    attempts = evidence["attempt"].combine_chunks()
-    runs = 1 + int(np.count_nonzero(np.diff(attempts.to_numpy())))
-    if len(evidence) <= BLOCK or runs != len(attempts.unique()):
+    if len(evidence) <= BLOCK:
+        return None
+    attempts = evidence["attempt"].to_numpy()
+    if 1 + np.count_nonzero(np.diff(attempts)) != len(np.unique(attempts)):
         return None
     hulls = _hulls(evidence)
     blocks = [evidence.slice(start, BLOCK) for start in range(0, len(evidence), BLOCK)]
@@ -184,6 +193,7 @@ def first_characters(files: Any) -> Any:
 
 def _hulls(evidence: pa.Table) -> pa.Table:
     """The hull of each partition in each block, by block and partition."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -208,4 +218,6 @@ def _hulls(evidence: pa.Table) -> pa.Table:
 
 def _joint(incarnation: Numbers, partition: Numbers) -> Numbers:
     """One number for each partition of each incarnation."""
+    import numpy as np
+
     return (incarnation.astype(np.int64) << 32) | partition.astype(np.int64)

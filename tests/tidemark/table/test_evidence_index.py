@@ -146,6 +146,26 @@ def dated(number: int, attempt: int) -> list[EvidenceRow]:
     return rows
 
 
+@pytest.mark.usefixtures("small_blocks")
+def test_a_branch_is_left_by_the_order_of_landing_whichever_blocks_are_read(tmp_path: Path) -> None:
+    """The attempt between the others leaves it. All three are in one object, in blocks of their own."""
+    table = World(tmp_path).table
+    for attempt, of_attempt in (
+        (1, ["compacted"] * 3),
+        (2, ["superseded", "erased", "erased"]),
+        (3, ["compacted"] * 3),
+    ):
+        rows = [EvidenceRow(0, 0, 5 + at, 6 + at, cast("Any", kind), 1) for at, kind in enumerate(of_attempt)]
+        body = to_parquet(rows, configuration="", code="", attempt=attempt)
+        table.store.put(evidence_key(table, attempt), body)
+    table.store.put(evidence_key(table, 9), folded(table, [1, 2, 3]))
+    for landed in ([1, 2, 3], [9]):
+        standing = EffectiveEvidence.at(table, ledger_of(landed), [])
+        told = {"incarnation": 0, "partition": 0, "first": 5, "class": "compacted", "file": None}
+        assert [standing.holds({**told, "attempt": attempt}) for attempt in (1, 3)] == [False, True]
+        assert {row.attempt for row in EffectiveEvidence.at(table, ledger_of(landed), []).of_class("compacted")} == {3}
+
+
 def test_only_blocks_that_may_hold_an_answer_are_read(tmp_path: Path, small_blocks: int) -> None:
     table = World(tmp_path).table
     for number in range(30):
