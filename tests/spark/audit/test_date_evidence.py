@@ -223,6 +223,70 @@ def test_an_audit_of_a_date_finds_what_it_finds_with_all_evidence(tmp_path: Path
     assert found, "no history had a fault that an audit of a date finds"
 
 
+def landed(number: int, first: int, after: int, day: int, file: str = "", segment: str = "") -> EvidenceRow:
+    """A row of one file, and of the range of bytes of ``segment``."""
+    dt = FIRST_DAY + timedelta(day)
+    named: dict[str, Any] = {"file": file or f"dt={dt}/{number}", "hash128": sum(range(first, after))}
+    at: dict[str, Any] = {"segment": segment or f"s{number}", "byte_start": 0, "byte_end": 9}
+    return EvidenceRow(0, 0, first, after, "landed", after - first, dt, **at, **named)
+
+
+def folded_history(rows: Sequence[EvidenceRow]) -> History:
+    """Each row is a run's, and more of other dates and offsets lie around each, so that it has a block of its own."""
+    history = History(random.Random(1))
+    history.ends = {(0, 0): 5000}
+    for number, row in enumerate(rows):
+        others = [landed(100 + 10 * number + k, first := 1000 + 100 * number + 9 * k, first + 9, 50) for k in range(4)]
+        for made in (others[:2], [row], others[2:]):
+            history.commit(made)
+            for of_file in made:
+                history.live.setdefault(of_file.file or "", []).append(of_file)
+                history.offsets[of_file.file or ""] += range(of_file.first, of_file.next)
+    return history
+
+
+def compared(history: History, table: TopicTable, day: int) -> tuple[list[EvidenceRow], Any]:
+    """The rows around a day, and what an audit of it says, which is what it says given all rows."""
+    dates = frozenset({(FIRST_DAY + timedelta(day)).isoformat()})
+    standing = standing_of(history, table)
+    around, everything = evidence_of(standing, dates), evidence_of(standing, frozenset())
+    said = judged(table, around, dates, history)
+    assert said == judged(table, everything, dates, history)
+    assert rows_in(around) < rows_in(everything)
+    return around[0, 0], said[0, 0]
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_range_of_bytes_is_seen_as_a_whole_if_evidence_in_its_middle_is_lost(tmp_path: Path) -> None:
+    history = folded_history([landed(1, 0, 5, 1, segment="s"), landed(2, 400, 405, 2, segment="s")])
+    [first, *_, last] = history.attempts
+    history.attempts = [(first[0], [row for _, rows in history.attempts for row in rows]), last]
+    history.attempts = [(at, [row._replace(attempt=at) for row in rows]) for at, rows in history.attempts]
+    history.attempts.append((last[0] + 1, []))
+    rows, said = compared(history, World(tmp_path).table, 1)
+    assert {row.first for row in rows} >= {0, 400}
+    assert said[0] == [(0, 405)]
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_offsets_within_a_file_belong_to_whoever_claims_them(tmp_path: Path) -> None:
+    """One file has rows at both ends, and an offset between, which evidence gives to a file of another date."""
+    file = f"dt={FIRST_DAY + timedelta(2)}/f"
+    rows = [landed(1, 0, 8, 1), landed(2, 5, 12, 2, file), landed(3, 300, 305, 2, file), landed(4, 150, 160, 9)]
+    history = folded_history(rows)
+    history.offsets[file].append(155)
+    around, said = compared(history, World(tmp_path).table, 1)
+    assert {row.first for row in around} >= {0, 5, 150, 300}
+    assert said[2] == [], "the file has no row that no evidence names"
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_file_in_the_folder_of_the_date_is_seen_whatever_date_its_evidence_says(tmp_path: Path) -> None:
+    file = f"dt={FIRST_DAY + timedelta(1)}/f"
+    around, _ = compared(folded_history([landed(1, 0, 5, 7, file), landed(2, 5, 9, 1)]), World(tmp_path).table, 1)
+    assert file in {row.file for row in around}
+
+
 def test_two_dates_that_claim_the_same_offsets_are_both_seen(tmp_path: Path) -> None:
     """In different attempts, from different segments, and the other one long before."""
     table = World(tmp_path).table
