@@ -18,6 +18,7 @@ from bench import (
     commits,
     convert,
     erasure,
+    evidence,
     fetch_peer,
     idle,
     live_many,
@@ -33,7 +34,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "fetch-peer", "live-many", "lost-lake", "state", "topics")
+LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -86,6 +87,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "adopt": adopt.measure,
             "live-many": live_many.measure,
             "commits": commits.measure,
+            "evidence": evidence.measure,
             "state": lambda: state.measure(options.keys),
             "topics": parsing.of_the_file,
         }

@@ -15,6 +15,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tidemark.concurrency import in_parallel
 from tidemark.erasure.reports import Remaining
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
@@ -229,9 +232,9 @@ def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[str], se
     for attempt, evidence in evidence_that_counts(table, ledger.landed):
         counted.add(attempt)
         authors.update(int(author) for author in evidence["attempt"].unique().to_pylist() if author is not None)
-        for kind, file in zip(evidence["class"].to_pylist(), evidence["file"].to_pylist(), strict=True):
-            if kind in files:
-                files[kind].add(str(file))
+        for kind, named in files.items():
+            of_kind = evidence.filter(pc.equal(evidence["class"], pa.scalar(kind)))
+            named.update(map(str, of_kind["file"].unique().to_pylist()))
     if len(counted) != len(ledger.landed):
         raise ContinuityError(
             f"{table.url}: the evidence of {len(ledger.landed) - len(counted)} landed runs is missing, which "

@@ -159,8 +159,7 @@ class Seen:
     def quarantine(self) -> list[dict[str, Any]]:
         """See :meth:`World.quarantine`."""
         standing = EffectiveEvidence(self._table, self.ledger, self._live)
-        rows = (row for rows in standing.by_attempt() for row in rows)
-        files = {row.file for row in rows if row.file and row.offset_class == "quarantined"}
+        files = {row.file for row in standing.rows() if row.file and row.offset_class == "quarantined"}
         folder = self._table.keys.quarantine
         return [row for one in sorted(files) for row in self._world.read(one, folder).to_pylist()]
 

@@ -119,7 +119,7 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
     ledger = standing.ledger
     classes: dict[Key, Counter[str]] = {}
     dated: dict[str, dict[Key, Counter[str]]] = {dt: {} for dt in sorted(dates)}
-    for row in (row for rows in standing.by_attempt() for row in rows):
+    for row in standing.rows():
         key = row.key
         classes.setdefault(key, Counter())[row.offset_class] += row.rows
         if row.day in dated:

@@ -53,7 +53,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     ledger = standing.ledger
     expired = expired_of(standing)
     _check_there(table, expired, chosen or ())
-    landed = standing.told(lambda dt, _: chosen is None or dt in chosen)
+    landed = standing.told(dates=chosen)
     removes = [file.path for file in standing.live.values() if chosen is None or file.dt in chosen]
     supersedes = files_by_date(landed.aside)
     known = {*supersedes, *(file.dt for file in standing.live.values())}
@@ -115,12 +115,13 @@ def expired_of(standing: EffectiveEvidence, gone: Collection[str] = ()) -> Expir
     """
     removed: dict[tuple[Key, str], list[tuple[int, int]]] = {}
     there: dict[tuple[Key, str], list[EvidenceRow]] = {}
-    for row in standing.evidence():
-        if row.offset_class == "expired" and row.dt is not None:
+    for row in standing.of_class("expired"):
+        if row.dt is not None:
             removed.setdefault((row.key, row.day), []).append((row.first, row.next))
-        elif row.offset_class in PARSED and row.file not in gone:
-            there.setdefault((row.key, row.day), []).append(row)
     dates = {dt for dt, state in standing.ledger.dates.items() if state.state == "expired"}
+    for row in standing.of_dates({*dates, *(dt for _, dt in removed)}):
+        if row.offset_class in PARSED and row.file not in gone:
+            there.setdefault((row.key, row.day), []).append(row)
     dates -= {dt for _, dt in there}
     rows: dict[Key, dict[str, Intervals]] = {}
     for (key, dt), spans in sorted(removed.items()):

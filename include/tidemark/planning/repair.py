@@ -69,7 +69,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
             "tasks": tuple(task for _, tasks in search.planned for task in tasks),
             "leaves": search.expired.dates,
             "removes": tuple(file.path for file in live if file.path in gone | search.files),
-            "supersedes": files_by_date(standing.told(lambda _, file: file in search.files).aside),
+            "supersedes": files_by_date(standing.told(files=search.files).aside),
             "found": live.digest,
         }
     )

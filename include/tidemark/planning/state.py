@@ -29,6 +29,7 @@ from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
+from tidemark.table.evidence_index import Choice
 from tidemark.table.evidence_reader import EvidenceReader
 from tidemark.table.state_table import state_status
 
@@ -205,7 +206,8 @@ def cut_offsets(table: TopicTable, ledger: Ledger, state: StateLedger) -> dict[K
     chain = _chain(table, ledger, state)
     attempts = {*ledger.landed} if chain is None else {since.attempt for since in chain}
     cuts: dict[Key, int] = {}
-    for attempt, evidence in EvidenceReader().read(table, ledger.landed):
+    choice = Choice(classes=("superseded",))
+    for attempt, _, evidence in EvidenceReader().read(table, ledger.landed, [choice]):
         if evidence is None and attempt in attempts:
             rule = "is gone: which records an unclean election cut off is unknown; begin a state by another state.table"
             raise StateStopped(f"{table.url}: the evidence of attempt {attempt} {rule}")

@@ -5,16 +5,18 @@ Three rules decide. A row of class ``landed`` is effective while its file is liv
 log, its attempt has a row of class ``superseded`` without a file: no row that landed before and lies at or above the
 ``first`` of that row is effective, even if a program makes its file live again.
 
-Rows are chosen in Arrow, and only those that are asked for become Python objects: a table may have millions. Memory
-grows with the superseded files, with one attempt's evidence and with the requested rows, but never with all evidence;
-the reader's cache is bounded (:mod:`tidemark.table.evidence_reader`).
+Rows are chosen in Arrow, and only those that are asked for become Python objects: a table may have millions. Of large
+objects only the blocks are read that may hold requested rows (:mod:`tidemark.table.evidence_index`), besides those with
+rows of class ``superseded``. Memory grows with the superseded files and with the requested rows, but never with all
+evidence; the reader's cache is bounded (:mod:`tidemark.table.evidence_reader`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
@@ -22,12 +24,16 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
+from tidemark.table.evidence_index import Choice, Spans, folder_day
 from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
+
+
+_EVER: Final = (0, 1 << 62)
 
 
 class Reach(NamedTuple):
@@ -54,6 +60,7 @@ class _Only(NamedTuple):
     """A choice of rows by class, partition and offsets, by file, and by (date, file) if ``wanted`` is given.
 
     Dates are ISO, and empty for rows without a date. With ``files`` or ``wanted``, rows without a file are left out.
+    With ``days``, so are records without one of these dates.
     """
 
     classes: tuple[str, ...] = ()
@@ -61,6 +68,15 @@ class _Only(NamedTuple):
     offsets: tuple[int, int] | None = None
     files: Collection[str] | None = None
     wanted: Callable[[str, str], bool] | None = None
+    days: Collection[str] | None = None
+    near: Spans | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The blocks that may hold chosen rows."""
+        days = self.days if self.files is None else {folder_day(file) for file in self.files}
+        spans = Spans({self.partition: [self.offsets or _EVER]}) if self.partition is not None else None
+        return Choice(days, self.classes or None, self.near or spans)
 
     def of(self, evidence: pa.Table) -> pa.Table:
         """The chosen rows, in their order."""
@@ -72,8 +88,13 @@ class _Only(NamedTuple):
         if self.offsets is not None:
             start, end = self.offsets
             masks += [pc.less(evidence["first"], end), pc.greater(evidence["next"], start)]
+        if self.near is not None:
+            places = (evidence[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
+            masks.append(_mask(self.near.touched(*places)))
         if self.files is not None:
             masks.append(_is_named(evidence["file"], self.files.__contains__))
+        if self.days is not None:
+            masks.append(is_of_days(evidence, self.days))
         chosen = evidence.filter(reduce(pc.and_, masks)) if masks else evidence
         return chosen.filter(_is_wanted(chosen, self.wanted)) if self.wanted is not None else chosen
 
@@ -93,10 +114,12 @@ class EffectiveEvidence:
         self.table, self.files = table, files
         self.live = {file.path: file for file in files}
         self._superseded: set[str] = set()
-        self._left: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._left: dict[tuple[int, int], list[tuple[tuple[int, int], int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
         self.missing: list[int] = []
-        self._order: dict[int, int] = {}
+        self._order: dict[int, tuple[int, int]] = {}
+        """The order of landing. Neighbours in an object with an index are those of the same attempt."""
+        self._places = {attempt: place for place, attempt in enumerate(ledger.landed)}
         ending = self._evidence(_Only(classes=("superseded", "truncated")))
         for row in (row for rows in ending for row in rows_of(rows.select(_COLUMNS))):
             key = row["incarnation"], row["partition"]
@@ -113,14 +136,20 @@ class EffectiveEvidence:
         delta = open_delta(table)
         return cls(table, ledger_of(table, delta), live_files(delta), reader)
 
-    def by_attempt(self) -> Iterator[list[EvidenceRow]]:
-        """The effective rows by attempt, in the order in which they landed; without segments and hashes."""
-        for rows in self._evidence(_Only()):
-            yield [EvidenceRow.of(row) for row in rows_of(self._held(rows).select(_COLUMNS))]
+    def rows(self) -> Iterator[EvidenceRow]:
+        """The effective rows in the order in which they landed; without segments and hashes."""
+        return self._effective(_Only())
 
     def evidence(self) -> Iterator[EvidenceRow]:
         """The effective rows with all columns."""
         return self._effective(_Only(), columns=None)
+
+    def parts(self, *choices: Choice) -> Iterator[pa.Table]:
+        """The effective rows of the blocks that one of ``choices`` takes, and of all objects without an index.
+
+        They come in the order of landing.
+        """
+        return map(self._held, self._evidence(_Only(), choices))
 
     def landed_in(self, files: Collection[str]) -> Iterator[EvidenceRow]:
         """The effective rows of ``files`` of the table; without segments and hashes."""
@@ -129,6 +158,17 @@ class EffectiveEvidence:
     def of_files(self, files: Collection[str]) -> Iterator[EvidenceRow]:
         """The effective rows of ``files`` of the table and of what was set aside, with all columns."""
         return self._effective(_Only(classes=PARSED, files=files), columns=None)
+
+    def of_dates(self, dates: Collection[str]) -> Iterator[EvidenceRow]:
+        """The effective records of ``dates``, with all columns; dates are ISO, and empty for records without one."""
+        return self._effective(_Only(classes=(*PARSED, "expired"), days=dates), columns=None)
+
+    def near(self, offsets: Mapping[tuple[int, int], Iterable[tuple[int, int]]]) -> Iterator[EvidenceRow]:
+        """The effective records that overlap or adjoin ``offsets``, with all columns.
+
+        ``offsets`` are disjoint and ascending spans by (incarnation, partition).
+        """
+        return self._effective(_Only(PARSED, near=Spans(offsets)), columns=None)
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
@@ -145,29 +185,38 @@ class EffectiveEvidence:
         """The effective rows of a class, with all columns."""
         return self._effective(_Only(classes=(offset_class,)), columns=None)
 
-    def told(self, wanted: Callable[[str, str], bool]) -> Told:
-        """The content of the landed, quarantined and filtered rows with a ``wanted`` (date, file).
+    def told(
+        self,
+        wanted: Callable[[str, str], bool] | None = None,
+        *,
+        dates: Collection[str] | None = None,
+        files: Collection[str] | None = None,
+    ) -> Told:
+        """The content of the landed, quarantined and filtered rows of files with a ``wanted`` (date, file).
 
-        Dates are ISO, and empty for rows without a date.
+        Given ``dates`` or ``files``, only rows of these count. Dates are ISO, and empty for rows without a date.
         """
         spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        files: set[str] = set()
+        named: set[str] = set()
         aside: list[EvidenceRow] = []
         sums: dict[tuple[int, int], tuple[int, int]] = {}
-        for row in self._effective(_Only(classes=PARSED, wanted=wanted), columns=None):
+        for row in self._effective(_Only(PARSED, wanted=wanted, days=dates, files=files), columns=None):
+            if row.file is None:
+                continue
             if row.offset_class != "landed":
                 aside.append(row)
             spans.setdefault(row.key, []).append((row.first, row.next))
-            files.add(row.file or "")
+            named.add(row.file)
             rows, total = sums.get(row.key, (0, 0))
             sums[row.key] = rows + row.rows, combine(total, row.hash128 or 0)
         offsets = {key: Intervals(parts) for key, parts in spans.items()}
-        aside.sort(key=lambda row: (*row.key, row.day, row.first))
-        return Told(offsets, sums, frozenset(files), tuple(aside))
+        aside.sort(key=_by_place)
+        return Told(offsets, sums, frozenset(named), tuple(aside))
 
     def set_aside(self, dates: Collection[str] | None = None) -> tuple[EvidenceRow, ...]:
         """The quarantined and filtered rows of ``dates``, or of all; by partition, date and offset."""
-        return self.told(lambda dt, file: file not in self.live and (dates is None or dt in dates)).aside
+        rows = self._effective(_Only(("quarantined", "filtered"), days=dates), columns=None)
+        return tuple(sorted(rows, key=_by_place))
 
     def from_offset(self, key: tuple[int, int], offset: int) -> Reach:
         """The files and rows from the last offset, at or below ``offset``, that none of them spans.
@@ -175,32 +224,25 @@ class EffectiveEvidence:
         Raises:
             ContinuityError: a file there has rows that the evidence does not give to the partition ``key``.
         """
-        start = self._start(key, offset)
+        rows = [row for row in self._effective(_Only(partition=key)) if row.key == key]
+        of_files = _by_file(rows)
+        hulls = [(row.first, row.next) for row in rows if not row.file]
+        hulls += [(min(row.first for row in spans), max(row.next for row in spans)) for spans in of_files.values()]
+        start = _start(hulls, offset)
         while start < offset:
-            start, offset = self._start(key, start), start
+            start, offset = _start(hulls, start), start
         files: list[str] = []
         set_aside: dict[str, list[str]] = {}
-        for rows in self.by_attempt():
-            for file, spans in _by_file(rows, key).items():
-                if min(row.first for row in spans) < start:
-                    continue
-                if spans[0].offset_class == "landed":
-                    self._check_whole(file, spans)
-                    files.append(file)
-                else:
-                    set_aside.setdefault(spans[0].day, []).append(file)
+        for file, spans in of_files.items():
+            if min(row.first for row in spans) < start:
+                continue
+            if spans[0].offset_class == "landed":
+                self._check_whole(file, spans)
+                files.append(file)
+            else:
+                set_aside.setdefault(spans[0].day, []).append(file)
         aside = {dt: tuple(sorted(names)) for dt, names in sorted(set_aside.items())}
         return Reach(start, tuple(sorted(files)), aside)
-
-    def _start(self, key: tuple[int, int], offset: int) -> int:
-        """The lowest offset of the files and rows that span ``offset``; ``offset`` if none does."""
-        lowest = offset
-        for rows in self.by_attempt():
-            spans = [(row.first, row.next) for row in rows if row.key == key and not row.file]
-            files = _by_file(rows, key).values()
-            spans += [(min(row.first for row in parts), max(row.next for row in parts)) for parts in files]
-            lowest = min([lowest, *(first for first, after in spans if first < offset < after)])
-        return lowest
 
     def _check_whole(self, file: str, spans: list[EvidenceRow]) -> None:
         rows = sum(row.rows for row in spans)
@@ -218,7 +260,11 @@ class EffectiveEvidence:
             return row["file"] not in self._superseded
         if row["class"] == "landed" and row["file"] not in self.live:
             return False
-        left = self._left.get((row["incarnation"], row["partition"]), ())
+        left = self._left.get((row["incarnation"], row["partition"]))
+        if left is None:
+            return True
+        if row["attempt"] not in self._order:  # its blocks have not been read yet
+            deque(self._evidence(_Only()), maxlen=0)
         number = self._order[row["attempt"]]
         return not any(later > number and row["first"] >= first for later, first in left)
 
@@ -250,16 +296,16 @@ class EffectiveEvidence:
             held = self._held(rows)
             yield from (EvidenceRow.of(row) for row in rows_of(held.select(columns) if columns else held))
 
-    def _evidence(self, only: _Only) -> Iterator[pa.Table]:
-        """The chosen rows of each attempt in order, as far as its evidence is there."""
-        for attempt, table in self._reader.read(self.table, self.ledger.landed):
-            if table is None:
+    def _evidence(self, only: _Only, choices: Sequence[Choice] = ()) -> Iterator[pa.Table]:
+        """The chosen rows of all attempts in order, as far as their evidence is there."""
+        for attempt, start, rows in self._reader.read(self.table, self.ledger.landed, choices or [only.choice]):
+            if rows is None:
                 if attempt not in self.missing:
                     self.missing.append(attempt)
                 continue
-            for landed_by in table["attempt"].unique().to_pylist():
-                self._order.setdefault(int(landed_by or 0), len(self._order))
-            yield only.of(table)
+            for number, landed_by in enumerate(rows["attempt"].unique().to_pylist()):
+                self._order.setdefault(int(landed_by or 0), (self._places[attempt], start + number))
+            yield only.of(rows)
 
 
 def _compute() -> Any:
@@ -276,6 +322,13 @@ def _is_in(column: Any, values: Collection[Any]) -> Any:
     return _compute().is_in(column, pa.array(values, column.type))
 
 
+def _mask(truths: Any) -> Any:
+    """``truths`` of numpy as a mask."""
+    import pyarrow as pa
+
+    return pa.array(truths)
+
+
 def _is_named(names: Any, chosen: Callable[[str], bool]) -> Any:
     """A mask of the ``names`` that are ``chosen``, which is asked once for each; false without a name."""
     return _is_in(names, [name for name in names.unique().to_pylist() if name is not None and chosen(name)])
@@ -290,9 +343,26 @@ def _is_wanted(evidence: pa.Table, wanted: Callable[[str, str], bool]) -> Any:
     return _is_named(pairs, lambda pair: wanted(*pair.split("/", 1)))
 
 
-def _by_file(rows: list[EvidenceRow], key: tuple[int, int]) -> dict[str, list[EvidenceRow]]:
+def is_of_days(evidence: pa.Table, days: Collection[str]) -> Any:
+    """A mask of the rows of ``days``, which are ISO dates, and empty for rows without a date."""
+    import pyarrow as pa
+
+    dated = _compute().fill_null(evidence["dt"].cast(pa.string()), "")
+    return _is_in(dated, days)
+
+
+def _start(hulls: Iterable[tuple[int, int]], offset: int) -> int:
+    """The lowest offset of the ``hulls`` that span ``offset``; ``offset`` if none does."""
+    return min([offset, *(first for first, after in hulls if first < offset < after)])
+
+
+def _by_place(row: EvidenceRow) -> tuple[int, int, str, int]:
+    return *row.key, row.day, row.first
+
+
+def _by_file(rows: Iterable[EvidenceRow]) -> dict[str, list[EvidenceRow]]:
     files: dict[str, list[EvidenceRow]] = {}
     for row in rows:
-        if row.file and row.key == key:
+        if row.file:
             files.setdefault(row.file, []).append(row)
     return files

@@ -28,7 +28,8 @@ and without ``truncated`` ones.
 Retention writes a row of class ``expired`` for each row of a date that it removes from the table, with all of its
 values except the file. Its hash is null once a record around it was erased.
 
-The object states its format in the metadata of its schema, under :data:`FORMAT_KEY`.
+The object states its format in the metadata of its schema, under :data:`FORMAT_KEY`. One with many rows has an index
+(:mod:`tidemark.table.evidence_index`), which readers may ignore.
 
 ``hash128`` is :func:`tidemark.decode.rowhash.row_hash_sum` of the rows, 16 bytes, big-endian; it is 0 for batches that
 cannot be decoded, and null for rows that are not landed, quarantined, filtered or expired. ``segment`` with its bytes
@@ -47,9 +48,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from tidemark.formats import object_sizes
 from tidemark.formats.base import check_format
 from tidemark.table.delta_table import TopicTable
+from tidemark.table.evidence_index import BLOCK, INDEX_KEY, index_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 OffsetClass = Literal[
     "landed",
@@ -209,7 +212,10 @@ def to_bytes(table: pa.Table) -> bytes:
 
     sink = io.BytesIO()
     stated = table.replace_schema_metadata({FORMAT_KEY: str(FORMAT)})
-    pq.write_table(stated, sink, compression="zstd", compression_level=1)
+    with pq.ParquetWriter(sink, stated.schema, compression="zstd", compression_level=1) as file:
+        file.write_table(stated, BLOCK)
+        if (index := index_of(table, sink.tell())) is not None:
+            file.add_key_value_metadata({INDEX_KEY.decode(): index.decode()})
     return sink.getvalue()
 
 
@@ -218,6 +224,11 @@ def parse_evidence(body: bytes, key: str) -> pa.Table:
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(io.BytesIO(body))
-    stated = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"1")
-    check_format(key, "evidence", int(stated), FORMAT)
+    check_metadata(file.metadata, key)
     return file.read().replace_schema_metadata(None)
+
+
+def check_metadata(metadata: pq.FileMetaData, key: str) -> None:
+    """Check the format that the evidence object ``key`` states in its ``metadata``. Raises LaterFormat."""
+    stated = (metadata.schema.to_arrow_schema().metadata or {}).get(FORMAT_KEY, b"1")
+    check_format(key, "evidence", int(stated), FORMAT)

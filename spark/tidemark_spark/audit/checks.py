@@ -228,7 +228,7 @@ class Checks:
         never = Intervals((row.first, row.next) for row in part.evidence if row.segment is None)
         chosen = Intervals(part.chosen)
         missing = Intervals([(0, part.state.next_offset)]) - Intervals(part.spans)
-        if missing and len(part.chosen) == len(part.spans):
+        if missing and part.whole:
             detail = "no evidence and no segment has them"
             self._find("offsets_unaccounted", part, detail, offsets=tuple(missing)[:_SHOWN])
         starts = {span.start for span in part.chosen}

@@ -45,6 +45,7 @@ Sums = dict[int, dict[At, Account]]
 class PartitionUnderAudit:
     """A partition under audit. ``spans`` are disjoint, and contain every row of evidence and range of raw.
 
+    Unless it is ``whole``, only some of its dates are audited, and rows of other dates may be missing in ``evidence``.
     ``tiered`` are offsets without a segment that only Kafka's own remote tier has.
     """
 
@@ -55,6 +56,7 @@ class PartitionUnderAudit:
     chosen: list[Interval]
     tasks: list[AuditTask]
     files: dict[str, FileTask]
+    whole: bool
     raw_sums: Sums = field(default_factory=dict)
     file_sums: Sums = field(default_factory=dict)
     passed: dict[tuple[int, str], list[Interval]] = field(default_factory=dict)

@@ -41,7 +41,9 @@ def planned(
     spans = joined([*hulls_of(evidence), *((part.from_offset, part.to_offset) for part in ranges)])
     chosen = [span for span in spans if not dates or touching(hulls, *span)]
     tiered = _tiered(raw, incarnations, state) & never if never else never
-    part = PartitionUnderAudit(state, evidence, reading, spans, chosen, [], {}, gone=reading.gone, tiered=tiered)
+    part = PartitionUnderAudit(
+        state, evidence, reading, spans, chosen, [], {}, whole=not dates, gone=reading.gone, tiered=tiered
+    )
     for task in reading.tasks:
         part.tasks.append(RawTask(task, cells_of(spans, task.from_offset, task.to_offset)))
     _plan_files(part)

@@ -35,9 +35,9 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import EvidenceRow
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
+from tidemark_spark.audit.date_evidence import evidence_of
 from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
 from tidemark_spark.audit.plan import planned
 from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
@@ -115,20 +115,19 @@ class _Audit:
 
     def run(self, dates: frozenset[str]) -> None:
         """Audit all partitions, a group at a time."""
-        evidence: dict[tuple[int, int], list[EvidenceRow]] = {}
-        named: set[str] = set()
         standing = EffectiveEvidence(self._table, self._ledger, self._live)
-        for row in standing.evidence():
-            evidence.setdefault(row.key, []).append(row)
-            if row.offset_class == "landed":
-                named.add(row.file or "")
-        self._check_log(named, dates)
+        evidence = evidence_of(standing, dates)
+        landed = (row for rows in evidence.values() for row in rows if row.offset_class == "landed")
+        self._check_log({row.file or "" for row in landed}, dates)
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
         masks = raw.masks_of(self._ledger, pending=False)
+        erased: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        for row in standing.of_class("erased"):
+            erased.setdefault(row.key, []).append((row.first, row.next))
         for state in self._ledger.partitions:
-            self._check_erased(state, evidence.get(state.key, []), masks.get(state.key))
+            self._check_erased(state, Intervals(erased.get(state.key, ())), masks.get(state.key))
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             rows = evidence.pop(state.key, [])
@@ -138,9 +137,8 @@ class _Audit:
                 group = []
         self._group(group)
 
-    def _check_erased(self, state: PartitionState, evidence: list[EvidenceRow], masks: StoredMasks | None) -> None:
-        """Report erased offsets that no approved mask names: nobody may call a loss an erasure."""
-        erased = Intervals((row.first, row.next) for row in evidence if row.offset_class == "erased")
+    def _check_erased(self, state: PartitionState, erased: Intervals, masks: StoredMasks | None) -> None:
+        """Report ``erased`` offsets that no approved mask names: nobody may call a loss an erasure."""
         if not erased:
             return
         offsets = masked_offsets(self._table, masks, self._approvals) if masks else []

@@ -1,8 +1,9 @@
 """Spark Connect: runs the tasks on a running server, without a driver or a JVM in this process.
 
-Connect has neither RDDs nor broadcasts, so a run is one query with as many partitions as tasks, whose function carries
-all of them, packed. The server's workers need the Python environment that spark-submit's workers have; nothing is
-uploaded.
+Connect has neither RDDs nor broadcasts, so a run is one query over a local table with a row and a partition for each
+task. The function of the query carries what the tasks share, and a worker gets only the rows of its own partition. The
+client uploads a larger table in pieces, so no message grows with the number of tasks. The server's workers need the
+Python environment that spark-submit's workers have; nothing else is uploaded.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("made", pa.binary())]
 _OUTCOME = pa.schema(_FIELDS)
 _CONNECT_SECONDS = 30.0
+_LOCAL_PARTITIONS = "spark.sql.leafNodeDefaultParallelism"
 
 
 class Connected:
@@ -68,10 +70,15 @@ class Connected:
         Raises:
             TaskFailed: a task failed for good with one of Tidemark's errors.
         """
-        packed = _pack(tuple(Shipment.of(work, common, tasks)))
-        numbers = self._session.range(0, len(tasks), numPartitions=len(tasks))
+        driver, shared, given = Shipment.of(work, common, tasks)
+        packed = _pack((driver, shared))
+        numbers = pa.array(range(len(tasks)), pa.int64())
+        rows = pa.table({"task": numbers, "given": [zlib.compress(one, 1) for one in given]})
+        # A local table has at most this many partitions, and as many rows in each of them as in any other.
+        self._session.conf.set(_LOCAL_PARTITIONS, len(tasks))
         try:
-            made = numbers.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
+            each = self._session.createDataFrame(rows)
+            made = each.mapInArrow(lambda batches: _carry_out(packed, batches), "task long, made binary").toArrow()
         except PySparkException as error:
             if failure := worker_error(str(error)):
                 raise failure from error
@@ -107,21 +114,21 @@ def _await(remote: str) -> None:
 
 
 def _carry_out(packed: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Results of the tasks with the requested numbers, computed in a worker."""
-    driver, shared, tasks = _shipped(packed)
+    """Results of the tasks in the rows, computed in a worker."""
+    driver, shared = _shipped(packed)
     for batch in batches:
-        for number in batch.column(0).to_pylist():
-            made = np.frombuffer(_pack(in_worker(driver, shared, tasks[cast("int", number)])), np.uint8)
+        for number, given in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            made = np.frombuffer(_pack(in_worker(driver, shared, zlib.decompress(cast("bytes", given)))), np.uint8)
             ends = np.array([0, len(made)], np.int32)
             columns = [array(pa.int64(), np.array([number])), variable(pa.binary(), ends, made)]
             yield pa.RecordBatch.from_arrays(columns, schema=_OUTCOME)
 
 
 @lru_cache(maxsize=1)
-def _shipped(packed: bytes) -> tuple[str, bytes, list[bytes]]:
-    """The fields of a shipment, which a worker process unpacks once: plain values, which all versions can read."""
-    driver, shared, tasks = _unpack(packed)
-    return driver, shared, tasks
+def _shipped(packed: bytes) -> tuple[str, bytes]:
+    """What tasks share, which a worker process unpacks once: plain values, which all versions can read."""
+    driver, shared = _unpack(packed)
+    return driver, shared
 
 
 def _pack(content: object) -> bytes:

@@ -7,7 +7,7 @@ rows there, so they are rebuilt together or not at all. Memory is bounded by the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark_spark.audit.date_evidence import rows_around
 from tidemark_spark.audit.evidence import cells_of, examined, hulls_of, touching
 from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
 
@@ -44,8 +45,7 @@ class AffectedDates(NamedTuple):
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """True if records of ``dates`` landed with other settings than the topics file has now."""
-    rows = EffectiveEvidence.of(table).evidence()
-    return any(row.configuration != table.topic.digest and row.day in dates for row in rows if _is_record(row))
+    return any(row.configuration != table.topic.digest for row in EffectiveEvidence.of(table).of_dates(dates))
 
 
 def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
@@ -77,7 +77,8 @@ class _DateSearch:
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
         self._incarnations = self._raw.incarnations().incarnations
-        self._parts = _parts(standing)
+        self._standing = standing
+        self._parts: dict[tuple[int, int], _Part] = {}
         self._exchanges: list[set[str]] = []
         self.dates = set(dates)
         self.before: dict[str, int] = {}
@@ -86,6 +87,7 @@ class _DateSearch:
 
     def step(self) -> bool:
         """Read the ranges of :attr:`dates`, and add the dates that exchange rows with them; True if it added any."""
+        self._find_parts()
         fresh = {key: self._unread(part) for key, part in self._parts.items()}
         self._read({key: spans for key, spans in fresh.items() if spans})
         for key, spans in fresh.items():
@@ -97,6 +99,13 @@ class _DateSearch:
             size = len(self.dates)
             self.dates.update(dt for exchange in self._exchanges if exchange & self.dates for dt in exchange)
         return len(self.dates) > before
+
+    def _find_parts(self) -> None:
+        """Find the ranges of :attr:`dates`. Those of dates found before stay as they are, with what was read."""
+        parts = _parts(rows_around(self._standing, self.dates))
+        for key, before in self._parts.items():
+            parts[key].after, parts[key].read = before.after, before.read
+        self._parts = parts
 
     def _unread(self, part: _Part) -> list[Interval]:
         return [
@@ -144,16 +153,13 @@ class _DateSearch:
         part.read.add(span.start)
 
 
-def _parts(standing: EffectiveEvidence) -> dict[tuple[int, int], _Part]:
-    """All partitions, with the evidence of their records."""
-    held: dict[tuple[int, int], list[EvidenceRow]] = {}
-    for row in standing.evidence():
-        if _is_record(row):
-            held.setdefault(row.key, []).append(row)
+def _parts(evidence: Mapping[tuple[int, int], Iterable[EvidenceRow]]) -> dict[tuple[int, int], _Part]:
+    """The partitions in ``evidence``, with that of their records."""
     parts: dict[tuple[int, int], _Part] = {}
-    for key, rows in held.items():
-        part = parts[key] = _Part(hulls_of(rows))
-        for row in rows:
+    for key, rows in evidence.items():
+        records = [row for row in rows if _is_record(row)]
+        part = parts[key] = _Part(hulls_of(records))
+        for row in records:
             [span] = touching(part.spans, row.first, row.first + 1)
             _add(part.before.setdefault(span.start, {}), row.day, row.rows, row.hash128)
     return parts

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
@@ -78,8 +81,16 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
 
 def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
     classed: dict[tuple[int, int], Classed] = {}
-    for row in (row for rows in standing.by_attempt() for row in rows):
-        classed.setdefault((row.incarnation, row.partition), Classed()).add(row.first, row.next, row.rows)
+    for rows in standing.parts():
+        ordered = rows.sort_by([("incarnation", "ascending"), ("partition", "ascending")])
+        keys = np.stack([ordered["incarnation"].to_numpy(), ordered["partition"].to_numpy()], axis=1)
+        starts = [0, *(np.flatnonzero(np.any(keys[1:] != keys[:-1], axis=1)) + 1).tolist(), len(keys)]
+        numbers = [ordered[name].to_numpy() for name in ("first", "next", "rows")]
+        for start, end in pairwise(starts):
+            if start < end:
+                incarnation, partition = keys[start].tolist()
+                its = classed.setdefault((incarnation, partition), Classed())
+                its.add(*(column[start:end].tobytes() for column in numbers))
     return classed
 
 

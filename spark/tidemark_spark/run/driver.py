@@ -253,18 +253,16 @@ def _checked(table: TopicTable, plan: RunPlan, evidence: Iterable[EvidenceRow]) 
     for new in evidence:
         if new.offset_class in PARSED:
             counted[new.incarnation, new.partition] += new.rows
-    for rows in standing.by_attempt():
-        for row in rows:
-            key = row.incarnation, row.partition
-            if row.file not in replaced and row.first < ends[key]:
-                counted[key] += row.rows
+    for row in standing.rows():
+        if row.file not in replaced and row.first < ends[row.key]:
+            counted[row.key] += row.rows
     for key, end in ends.items():
         if counted[key] != end:
             raise ContinuityError(
                 f"{table.url}: {counted[key]} of the {end} offsets of partition {key[1]} of incarnation {key[0]} would "
                 "have a class after the repair; nothing was changed: audit the table, and report it"
             )
-    return standing.told(lambda _, file: file in replaced).aside
+    return standing.told(files=replaced).aside
 
 
 def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
@@ -274,7 +272,7 @@ def _told(table: TopicTable, plan: RunPlan, files: Iterable[str]) -> Told:
         return Told({}, {}, frozenset(), ())
     standing = EffectiveEvidence.of(table)
     check_fresh(plan, standing.ledger, standing.files, table.store.now())
-    return standing.told(lambda _, file: file in wanted)
+    return standing.told(files=wanted)
 
 
 def _no_more(aside: Iterable[EvidenceRow]) -> list[EvidenceRow]:

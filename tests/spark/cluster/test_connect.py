@@ -181,6 +181,12 @@ def test_the_server_tells_how_far_a_run_is(tmp_path: Path, client: Programs) -> 
     assert done.output == "[0, 1]\n", done.errors[-2000:]
 
 
+def test_each_task_has_a_partition_of_its_own_however_many_there_are(client: Programs) -> None:
+    """Their 4 MiB are uploaded in pieces."""
+    done = client.run("tests.spark.many_tasks", "256")
+    assert done.output == "256 256\n", done.errors[-2000:]
+
+
 def answer(world: World, client: Programs, job: str, *arguments: str) -> list[str]:
     """The last lines that a job prints, which runs on the server."""
     module = job if "." in job else f"tidemark_spark.cli.{job}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -133,7 +134,7 @@ def test_offsets_are_classed_where_the_rows_count_exactly(rng: random.Random) ->
             broken = rng.choice(rows)
             broken[2] += fault
             for row in rows:
-                classed.add(*row)
+                classed.add(*(array("q", [number]).tobytes() for number in row))
             for start, end in overlapping(rows):
                 if not fault or not start <= broken[0] < end:
                     sound.append((start, end))

@@ -69,7 +69,9 @@ def counted(table: TopicTable, together: int = 1) -> tuple[TopicTable, CountingS
 def test_objects_are_read_side_by_side_and_come_in_the_order_of_the_attempts(table: TopicTable) -> None:
     slow, store = counted(table, together=THREADS)
     wanted = ATTEMPTS[::-1]
-    found = [(one, rows["attempt"][0].as_py()) for one, rows in EvidenceReader().read(slow, wanted) if rows]
+    found = [
+        (part.attempt, part.rows["attempt"][0].as_py()) for part in EvidenceReader().read(slow, wanted) if part.rows
+    ]
     assert found == [(one, one) for one in wanted]
     assert store.lists == 1
 
@@ -79,7 +81,7 @@ def test_what_holds_is_found_by_one_request_for_each_object(table: TopicTable) -
     ledger = Ledger.genesis("prod", "orders", "orders").model_copy(update={"landed": ATTEMPTS})
     files = [f"dt=2026-02-02/{number}.parquet" for number in range(len(ATTEMPTS))]
     holds = EffectiveEvidence(slow, ledger, LiveFiles.of(LiveFile(file, 1, 10, "2026-02-02") for file in files))
-    assert sum(one.rows for rows in holds.by_attempt() for one in rows) == 10 * len(ATTEMPTS)
+    assert sum(one.rows for one in holds.rows()) == 10 * len(ATTEMPTS)
     assert [one.file for one in holds.touching((0, 0), 15, 25)] == files[1:3]
     assert set(store.gets.values()) == {1}, "what was read to learn what is superseded is kept"
 
@@ -112,7 +114,7 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
     standing = EffectiveEvidence(table, ledger, live)
     held = [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
     assert list(standing.evidence()) == held
-    assert [row.first for part in standing.by_attempt() for row in part] == [row.first for row in held]
+    assert [row.first for row in standing.rows()] == [row.first for row in held]
     assert [*standing.of_class("compacted")] == [row for row in held if row.offset_class == "compacted"]
     touched = [row for row in held if row.key == (1, 0) and row.first < 60 and row.next > 20]
     assert [*standing.touching((1, 0), 20, 60)] == touched
@@ -133,8 +135,8 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
 
 def test_what_is_missing_is_told_in_its_place(table: TopicTable) -> None:
     table.store.delete(evidence_key(table, ATTEMPTS[3]))
-    found = dict(EvidenceReader().read(table, ATTEMPTS))
-    assert [one for one, rows in found.items() if rows is None] == [ATTEMPTS[3]]
+    found = EvidenceReader().read(table, ATTEMPTS)
+    assert [part.attempt for part in found if part.rows is None] == [ATTEMPTS[3]]
     assert [one for one, _ in evidence_that_counts(table, ATTEMPTS)] == [one for one in ATTEMPTS if one != ATTEMPTS[3]]
     with pytest.raises(NotFound, match=f"evidence/{ATTEMPTS[3]}"):
         folded(table, ATTEMPTS)

@@ -79,11 +79,11 @@ def plan_compaction(
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
     wanted = Wanted(table.topic.compaction.target, files)
     candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, wanted)
-    placed = []
+    found: list[PlacedFile] = []
     if candidates:  # evidence is read from the store only if there is something to place
         evidence = EffectiveEvidence(table, ledger, live)
-        placed = _placed(evidence, table, candidates)
-    chosen = bounded(groups(placed, closed, wanted))
+        found = placed(evidence, table, candidates)
+    chosen = bounded(groups(found, closed, wanted))
     return RunPlan(
         **following(table, ledger, attempt),
         kind="compact",
@@ -161,26 +161,30 @@ def _candidates(live: Iterable[LiveFile], closed: Collection[str], wanted: Wante
     return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, wanted)}
 
 
-def _placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
-    """The offsets of ``files``, from the evidence."""
-    placed: dict[str, PlacedFile] = {}
+def placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
+    """The offsets of ``files``, from the evidence.
+
+    Raises:
+        ContinuityError: it does not account for all rows of a file.
+    """
+    found: dict[str, PlacedFile] = {}
     rows: Counter[str] = Counter()
     for row in standing.landed_in(files):
         assert row.file is not None
         file = files[row.file]
-        before = placed.get(row.file)
+        before = found.get(row.file)
         first = min(row.first, before.first) if before else row.first
         after = max(row.next, before.next) if before else row.next
         rows[row.file] += row.rows
         at = file.dt, file.folder, row.incarnation, row.partition
-        placed[row.file] = PlacedFile(*at, first, after, file.path, file.size)
+        found[row.file] = PlacedFile(*at, first, after, file.path, file.size)
     for path, file in files.items():
         if rows[path] != file.rows:
             raise ContinuityError(
                 f"{table.url}/{path}: has {file.rows} rows, but evidence counts {rows[path]}; audit {file.dt}, and "
                 "rebuild it"
             )
-    return list(placed.values())
+    return list(found.values())
 
 
 def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:

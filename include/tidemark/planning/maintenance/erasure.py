@@ -8,17 +8,18 @@ rows are erased, a task finds in the file.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.read import joined
 from tidemark.planning.rebuild import files_by_date
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence import EvidenceRow
 from tidemark.table.tampering import check_untampered
 
 
@@ -67,18 +68,14 @@ def _files(standing: EffectiveEvidence, erased: Mapping[Key, Sequence[int]]) -> 
     """The evidence of each file that may have rows of ``erased`` offsets."""
     chosen = {
         row.file
-        for row in _in_files(standing, erased)
-        if bisect_left(erased[row.key], row.first) < bisect_left(erased[row.key], row.next)
+        for row in standing.near({key: Intervals((at, at + 1) for at in offsets) for key, offsets in erased.items()})
+        if row.file and bisect_left(erased[row.key], row.first) < bisect_left(erased[row.key], row.next)
     }
     files: dict[str, list[EvidenceRow]] = {}
-    for row in _in_files(standing, erased):
-        if row.file is not None and row.file in chosen:
+    for row in standing.of_files(chosen):
+        if row.file is not None and row.key in erased:
             files.setdefault(row.file, []).append(row)
     return files
-
-
-def _in_files(standing: EffectiveEvidence, erased: Mapping[Key, object]) -> Iterator[EvidenceRow]:
-    return (row for row in standing.evidence() if row.offset_class in PARSED and row.key in erased)
 
 
 def _task(table: TopicTable, ledger: Ledger, path: str, rows: Sequence[EvidenceRow]) -> ConversionTask:

@@ -54,7 +54,7 @@ def plan_retain(
     check_untampered(table, standing.ledger, standing.files)
     ledger, live = standing.ledger, list(standing.live.values())
     window = table.topic.retention.table
-    aside = standing.told(lambda _dt, _file: True).aside
+    aside = standing.set_aside()
     past = sorted(
         dt
         for dt in {*(file.dt for file in live), *(row.day for row in aside)}
@@ -84,11 +84,11 @@ class Classed:
     def __init__(self) -> None:
         self._first, self._next, self._rows = array("q"), array("q"), array("q")
 
-    def add(self, first: int, after: int, rows: int) -> None:
-        """Add a valid row."""
-        self._first.append(first)
-        self._next.append(after)
-        self._rows.append(rows)
+    def add(self, first: bytes, after: bytes, rows: bytes) -> None:
+        """Add valid rows, given each of the numbers as 64-bit integers of this machine."""
+        self._first.frombytes(first)
+        self._next.frombytes(after)
+        self._rows.frombytes(rows)
 
     def offsets(self) -> Intervals:
         """The offsets of all runs of overlapping rows with counts that add up to the length of the run."""

@@ -1,0 +1,135 @@
+"""The evidence that an audit of some dates compares, found without reading that of the other dates.
+
+An audit of a date compares whole ranges of bytes, so it needs more than the rows of the date. These belong together:
+
+* the rows of the date, and those of files in its folder;
+* all rows of a range of bytes of which it has one, and all rows whose offsets overlap these, whatever date they have;
+* all rows of files with a row among these, and all rows whose offsets overlap those of such a file.
+
+So two claims for the same offsets are seen together, even if they are of different dates, attempts or objects. The rows
+of a range of bytes are found by their offsets, or because an object has them together, as the attempt that landed the
+range wrote them. Only rows of a range that no object has together, and between which there is no evidence, are not
+found; an audit of the whole table compares these, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.intervals import Interval
+from tidemark.planning.read import joined
+from tidemark.table.effective_evidence import EffectiveEvidence, is_of_days
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence_index import Choice, Spans, first_characters, folder_day
+from tidemark.table.evidence_reader import rows_of
+from tidemark_spark.audit.evidence import hulls_of, touching
+
+Key = tuple[int, int]
+"""(incarnation, partition)."""
+
+_RECORDS: Final = (*PARSED, "expired")
+_compute: Any = pc
+
+
+class _Near(NamedTuple):
+    """What is known to belong to the dates: spans of offsets by partition, files and segments."""
+
+    spans: Mapping[Key, list[Interval]]
+    files: frozenset[str]
+    segments: frozenset[str]
+
+
+def evidence_of(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key, list[EvidenceRow]]:
+    """The effective rows that an audit of ``dates`` compares, or without dates, all; see :func:`rows_around`."""
+    if dates:
+        return rows_around(standing, dates)
+    found: dict[Key, list[EvidenceRow]] = {}
+    for row in standing.evidence():
+        found.setdefault(row.key, []).append(row)
+    return found
+
+
+def rows_around(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key, list[EvidenceRow]]:
+    """The effective rows that belong to ``dates``, by partition and in the order of landing.
+
+    Dates are ISO, and empty for records without one. There may be more rows, but none that overlaps a range of bytes
+    of the dates.
+    """
+    near = _Near({}, frozenset(), frozenset())
+    while True:
+        rows = _read(standing, dates, near)
+        found = _near(rows, dates)
+        if found == near:
+            return rows
+        near = found
+
+
+def _read(standing: EffectiveEvidence, dates: Collection[str], near: _Near) -> dict[Key, list[EvidenceRow]]:
+    """The rows of ``dates``, and those that touch what is ``near``."""
+    spans = Spans(near.spans)
+    files, segments = (pa.array(sorted(names), pa.string()) for names in near[1:])
+    found: dict[Key, list[EvidenceRow]] = {}
+    days = {*dates, *map(folder_day, near.files)}
+    for rows in standing.parts(Choice(days=days), Choice(spans=spans)):
+        places = (rows[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
+        chosen: Any = pa.array(spans.touched(*places))
+        for mask in (
+            _of_dates(rows, dates),
+            _compute.is_in(rows["file"], files),
+            _compute.is_in(rows["segment"], segments),
+        ):
+            chosen = _compute.or_(chosen, mask)
+        for row in map(EvidenceRow.of, rows_of(rows.filter(chosen))):
+            found.setdefault(row.key, []).append(row)
+    return found
+
+
+def _of_dates(rows: pa.Table, dates: Collection[str]) -> Any:
+    """A mask of the rows of ``dates``, and of files in the folders of these."""
+    dated = is_of_days(rows, dates)
+    if "" in dates:  # as records may be, but most rows of other classes are
+        records = _compute.is_in(rows["class"], pa.array(_RECORDS))
+        dated = _compute.and_(dated, _compute.or_(records, _compute.is_valid(rows["dt"])))
+    folders = pa.array([f"dt={day}/".encode() for day in sorted(dates)], pa.binary())
+    in_folder = _compute.is_in(first_characters(rows["file"]), folders)
+    return _compute.or_(dated, in_folder)
+
+
+def _near(found: Mapping[Key, list[EvidenceRow]], dates: Collection[str]) -> _Near:
+    """What belongs to ``dates``, as far as rows of it are ``found``."""
+    spans: dict[Key, list[Interval]] = {}
+    files: set[str] = set()
+    segments: set[str] = set()
+    for key, rows in found.items():
+        hulls = hulls_of(rows)
+        wanted = joined((row.first, row.next) for row in rows if _is_of(row, dates))
+        chosen = [hull for hull in hulls if touching(wanted, *hull)]
+        its_files = {row.file for row in rows if row.file and _is_within(chosen, row)}
+        of_files = _hulls_of_files(rows, its_files)
+        reach = joined([*chosen, *of_files])
+        spans[key] = joined([*reach, *(hull for hull in hulls if touching(reach, *hull))])
+        files |= its_files
+        segments |= {row.segment for row in rows if row.segment and _is_within(spans[key], row)}
+    return _Near({key: parts for key, parts in spans.items() if parts}, frozenset(files), frozenset(segments))
+
+
+def _is_of(row: EvidenceRow, dates: Collection[str]) -> bool:
+    """True if the row is of ``dates``; rows of other classes than records have no date."""
+    return row.day in dates and (row.dt is not None or row.offset_class in _RECORDS)
+
+
+def _is_within(spans: list[Interval], row: EvidenceRow) -> bool:
+    return bool(touching(spans, row.first, row.first + 1))
+
+
+def _hulls_of_files(rows: Iterable[EvidenceRow], files: Collection[str]) -> list[Interval]:
+    hulls: dict[str, Interval] = {}
+    for row in rows:
+        if row.file is not None and row.file in files:
+            before = hulls.get(row.file, Interval(row.first, row.next))
+            hulls[row.file] = Interval(min(before.start, row.first), max(before.end, row.next))
+    return list(hulls.values())
