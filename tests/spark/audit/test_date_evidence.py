@@ -283,7 +283,9 @@ def test_offsets_within_a_file_belong_to_whoever_claims_them(tmp_path: Path) -> 
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_file_in_the_folder_of_the_date_is_seen_whatever_date_its_evidence_says(tmp_path: Path) -> None:
     file = f"dt={FIRST_DAY + timedelta(1)}/f"
-    around, _ = compared(folded_history([landed(1, 0, 5, 7, file), landed(2, 500, 509, 1)]), World(tmp_path).table, 1)
+    around, _ = compared(
+        folded_history([landed(1, 3000, 3005, 7, file), landed(2, 500, 509, 1)]), World(tmp_path).table, 1
+    )
     assert file in {row.file for row in around}
 
 
