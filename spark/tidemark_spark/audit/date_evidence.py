@@ -14,7 +14,7 @@ found; an audit of the whole table compares these, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ Key = tuple[int, int]
 """(incarnation, partition)."""
 
 _RECORDS: Final = (*PARSED, "expired")
+_RANGE: Final = ["incarnation", "partition", "segment", "byte_start", "byte_end"]
 _compute: Any = pc
 
 
@@ -61,16 +62,23 @@ def rows_around(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key
     """
     near = _Near({}, frozenset(), frozenset())
     while True:
-        rows = _read(standing, dates, near)
+        rows, torn = _read(standing, dates, near)
         found = _near(rows, dates)
+        found = found._replace(segments=found.segments | torn)
         if found == near:
             return rows
         near = found
 
 
-def _read(standing: EffectiveEvidence, dates: Collection[str], near: _Near) -> dict[Key, list[EvidenceRow]]:
-    """The rows of ``dates``, and those that touch what is ``near``."""
+def _read(
+    standing: EffectiveEvidence, dates: Collection[str], near: _Near
+) -> tuple[dict[Key, list[EvidenceRow]], frozenset[str]]:
+    """The rows of ``dates``, and those that touch what is ``near``; and the segments of ranges that span some of it.
+
+    None of the rows of such a range may touch it, if there are others between them.
+    """
     spans = Spans(near.spans)
+    hulls: list[pa.Table] = []
     files, segments = (pa.array(sorted(names), pa.string()) for names in near[1:])
     found: dict[Key, list[EvidenceRow]] = {}
     days = {*dates, *map(folder_day, near.files)}
@@ -85,7 +93,25 @@ def _read(standing: EffectiveEvidence, dates: Collection[str], near: _Near) -> d
             chosen = _compute.or_(chosen, mask)
         for row in map(EvidenceRow.of, rows_of(rows.filter(chosen))):
             found.setdefault(row.key, []).append(row)
-    return found
+        hulls.append(_hulls_of_ranges(rows))
+    return found, _spanning(hulls, spans)
+
+
+def _hulls_of_ranges(rows: pa.Table) -> pa.Table:
+    """The offsets that each range of bytes spans, as far as ``rows`` are of one."""
+    of_ranges = rows.select([*_RANGE, "first", "next"]).filter(_compute.is_valid(rows["segment"]))
+    hulls = of_ranges.group_by(_RANGE).aggregate([("first", "min"), ("next", "max")])
+    return hulls.rename_columns({"first_min": "first", "next_max": "next"})
+
+
+def _spanning(hulls: Sequence[pa.Table], spans: Spans) -> frozenset[str]:
+    """The segments of the ranges of bytes that touch ``spans``; ``hulls`` may have parts of a range."""
+    if not hulls:
+        return frozenset()
+    whole = _hulls_of_ranges(pa.concat_tables(hulls))
+    places = (whole[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
+    names = whole["segment"].filter(pa.array(spans.touched(*places)))
+    return frozenset(str(name) for name in names.to_pylist())
 
 
 def _of_dates(rows: pa.Table, dates: Collection[str]) -> Any:
