@@ -28,6 +28,8 @@ _RESTORED: Final = "tests.spark.run.test_restored"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STATE: Final = "tests.spark.state.test_state"
 _STORE: Final = "tests.tidemark.store.test_store"
+_INDEX: Final = "tests.tidemark.table.test_evidence_index"
+_AROUND: Final = "tests.spark.audit.test_date_evidence"
 _TRANSACTIONS: Final = "tests.tidemark.kafka_log.test_transactions"
 _VERSIONS: Final = "tests.tidemark.store.test_versions"
 _WATERMARK: Final = "tests.uploader_agent.stored.test_watermark"
@@ -519,6 +521,35 @@ CONTRACT: Final = (
         'return self._record(old, new, f"{path}.")',
         "return old",
         (f"{_AVRO}::test_a_field_within_items_comes_goes_and_gets_longer",),
+    ),
+    # -- evidence ----------------------------------------------------------------------------------------------------
+    Mutant(
+        "an index counts only for the blocks that it was made of",
+        "include/tidemark/table/evidence_reader.py",
+        "if (len(index), index.end) != (metadata.num_row_groups, size - length):",
+        "if False:",
+        (f"{_INDEX}::test_an_index_that_another_program_kept_does_not_count",),
+    ),
+    Mutant(
+        "attempts of one object land in the order of its rows",
+        "include/tidemark/table/effective_evidence.py",
+        "(self._places[attempt], start + number)",
+        "(self._places[attempt], number)",
+        (f"{_INDEX}::test_a_branch_is_left_by_the_order_of_landing_whichever_blocks_are_read",),
+    ),
+    Mutant(
+        "the hull of a block has the ranges of bytes of its rows",
+        "include/tidemark/table/evidence_index.py",
+        'compute.coalesce(rows["first_min"], rows["first"])',
+        'rows["first"]',
+        (f"{_AROUND}::test_a_range_of_bytes_is_seen_as_a_whole_if_evidence_in_its_middle_is_lost",),
+    ),
+    Mutant(
+        "an audit of a date sees who else claims the offsets of its files",
+        "spark/tidemark_spark/audit/date_evidence.py",
+        "reach = joined([*chosen, *of_files])",
+        "reach = joined(chosen)",
+        (f"{_AROUND}::test_offsets_within_a_file_belong_to_whoever_claims_them",),
     ),
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(

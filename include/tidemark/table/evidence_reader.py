@@ -1,8 +1,9 @@
-"""Reads the evidence of many attempts: several objects at a time, and each one once.
+"""Reads the evidence of many attempts: several objects at a time, each one once, and of large ones only what is needed.
 
 The evidence of an attempt never changes, so a reader keeps the bytes that it has read. A topic that lands every minute
-has up to some hundred objects, and most questions about it need all of them, some twice. Memory is bounded by the bytes
-kept and read ahead; one object at a time is decoded.
+has up to some hundred objects, most of them small. Of large ones, questions about a date or some offsets need a few
+blocks (:mod:`tidemark.table.evidence_index`). Memory is bounded by the bytes kept and read ahead; one part at a time is
+decoded.
 """
 
 from __future__ import annotations

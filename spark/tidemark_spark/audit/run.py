@@ -3,8 +3,8 @@
 Three sides are summed over the same ranges of offsets: raw, converted once more; the files; and the evidence. Where raw
 is gone, the evidence proves the files. Sums are order-independent and 128 bits wide over (incarnation, partition,
 offset, timestamp, key, value, headers), so equal sums mean equal sets of offsets and equal payloads. Where sums differ,
-both sides are read again in finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of a
-topic and a group of partitions, never by rows.
+both sides are read again in finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of
+the dates (:mod:`tidemark_spark.audit.date_evidence`), or of a topic, and a group of partitions, never by rows.
 """
 
 from __future__ import annotations
