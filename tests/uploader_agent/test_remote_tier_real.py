@@ -28,6 +28,7 @@ from tests.uploader_agent.intake.scripted import lineage_in
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tidemark import Mode, TieredConsumer
 from tidemark.errors import NotFound, StoreError
+from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.storage import Storage
 from tidemark.store import LocalStore
@@ -273,6 +274,50 @@ def stored_to(deployment: Deployment) -> int:
         return deployment.watermark()[1].next_offset
     except (NotFound, StoreError):
         return 0
+
+
+def test_a_tier_that_is_switched_off_later(tiered: KafkaCluster, tmp_path: Path) -> None:
+    """Without new copies Kafka goes on to serve what it has; deleted with the tier, the log begins above."""
+    topic = "off"
+    tiered.create_topic(topic, config=settings_of(tiered))
+    load = Load(tiered, topic)
+    deployment = Deployment(
+        tmp_path, tiered, LocalStore(tmp_path / "raw"), "", topic, hold={"enabled": False}, fill={"remote_tier": "skip"}
+    )
+
+    def away() -> list[Gap]:
+        """The gaps that an agent finds which was away while Kafka moved segments to its tier."""
+        load.send(300)
+        end = len(load.acknowledged[0])
+        wait_until(lambda: first_on_disk(deployment) >= end - 100, what="segments to leave the disk", timeout=HUNG)
+        assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+        return [*deployment.watermark()[1].gaps]
+
+    load.send(60)
+    assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+    assert {gap.reason for gap in away()} == {"remote_tier"}
+    set_topic(tiered, topic, remote_log_copy_disable="true", local_retention_ms="-2", retention_ms="-1")
+    deployment.configure(fill={})
+    assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+    assert deployment.watermark()[1].gaps == ()
+    assert "fetch" in {one.origin for one in deployment.manifests()}
+
+    deployment.configure(fill={"remote_tier": "skip"})
+    set_topic(tiered, topic, remote_log_copy_disable="false", local_retention_ms="1000")
+    [gap] = away()
+    assert gap.reason == "remote_tier"
+    set_topic(tiered, topic, remote_log_copy_disable="true", local_retention_ms="-2", retention_ms="-1")
+    set_topic(tiered, topic, remote_storage_enable="false", remote_log_delete_on_disable="true")
+    wait_until(lambda: log_start(tiered, topic) >= gap.end, what="Kafka to delete its remote tier", timeout=HUNG)
+    deployment.configure(fill={})
+    assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
+    assert {(gap.start, gap.reason) for gap in deployment.watermark()[1].gaps} == {(gap.start, "deleted_before_upload")}
+
+
+def log_start(cluster: KafkaCluster, topic: str) -> int:
+    plain = KafkaConsumer(bootstrap_servers=cluster.bootstrap)
+    with closing(plain):
+        return int(plain.beginning_offsets([At(topic, 0)])[At(topic, 0)])
 
 
 def count_fetches(monkeypatch: pytest.MonkeyPatch) -> list[object]:

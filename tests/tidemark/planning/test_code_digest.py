@@ -37,6 +37,7 @@ BESIDE = {
     "tidemark.table",
     "tidemark.timestamps",
     "tidemark.topics",
+    "tidemark.user_cache",
     "tidemark_spark.model",
 }
 """What workers use beside: settings, which have a digest of their own; what is read and written; how to get there."""
