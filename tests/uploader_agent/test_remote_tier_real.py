@@ -301,6 +301,8 @@ def test_a_tier_that_is_switched_off_later(tiered: KafkaCluster, tmp_path: Path)
     assert deployment.run("upload-once", {}) == 0, deployment.log.read_text()
     assert deployment.watermark()[1].gaps == ()
     assert "fetch" in {one.origin for one in deployment.manifests()}
+    if tiered.version == "3.9.2":
+        return  # with ZooKeeper, Kafka does not delete a tier that is switched off (KIP-950)
 
     deployment.configure(fill={"remote_tier": "skip"})
     set_topic(tiered, topic, remote_log_copy_disable="false", local_retention_ms="1000")
