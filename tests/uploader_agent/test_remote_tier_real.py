@@ -234,7 +234,8 @@ def test_a_running_agent_holds_what_it_could_not_store_and_fetches_what_it_never
 ) -> None:
     """The hold delays neither Kafka's tiering nor its local retention, and what it kept is not fetched as well."""
     topic, raw = "live", tmp_path / "raw"
-    tiered.create_topic(topic, config=settings_of(tiered))
+    delay = {"file.delete.delay.ms": "5000"}  # a busy agent has time to hold what Kafka deletes
+    tiered.create_topic(topic, config=settings_of(tiered, **delay))
     load = Load(tiered, topic)
     deployment = Deployment(
         tmp_path, tiered, LocalStore(raw), "", topic, fill_interval="1s", scan_interval="1s", metadata_interval="1s"
@@ -256,6 +257,7 @@ def test_a_running_agent_holds_what_it_could_not_store_and_fetches_what_it_never
         first.wait()
     load.send(400)
     wait_until(lambda: first_on_disk(deployment) >= 800, what="segments to leave the disk", timeout=HUNG)
+    wait_until(lambda: not [*deployment.folder().glob("*.deleted")], what="Kafka to remove them", timeout=HUNG)
     second = deployment.start("run", {})
     try:
         wait_until(lambda: stored_to(deployment) >= 800, what="what was fetched", timeout=HUNG)

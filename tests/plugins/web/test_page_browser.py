@@ -179,7 +179,7 @@ def test_airflow_leads_to_the_page_and_the_page_out_of_its_frame(stack: SharedSt
     browser.click("th a", text="orders")
     browser.first("h1", text="orders")
     assert not browser.first(".brand").is_displayed()
-    assert browser.first("#asof").is_displayed()
+    browser.wait(lambda: browser.first("#asof").is_displayed(), what="when the page was read")
     browser.switch_to.default_content()
     kept = f"/plugin/continuity/tidemark/{ORDERS}"
     browser.wait(lambda: browser.current_url.endswith(kept), what="the frame's address in Airflow's")
