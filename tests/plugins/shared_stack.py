@@ -81,7 +81,7 @@ class SharedStack(AirflowStack):
         submit.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.plugins.world "$@"\n')
         submit.chmod(0o755)
         transport = json.dumps({"type": "http", "url": lineage.url})
-        at = {"host": "127.0.0.1", "port": remote.server.server_port, "schema": "http", "password": "p"}
+        at = {"host": "127.0.0.1", "port": remote.port, "schema": "http", "password": "p"}
         told = {
             **alert_env(smtp, hook),
             "AIRFLOW__OPENLINEAGE__TRANSPORT": transport,

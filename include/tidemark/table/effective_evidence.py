@@ -89,8 +89,7 @@ class _Only(NamedTuple):
             start, end = self.offsets
             masks += [pc.less(evidence["first"], end), pc.greater(evidence["next"], start)]
         if self.near is not None:
-            places = (evidence[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
-            masks.append(_mask(self.near.touched(*places)))
+            masks.append(_mask(self.near.touched_rows(evidence)))
         if self.files is not None:
             masks.append(_is_named(evidence["file"], self.files.__contains__))
         if self.days is not None:

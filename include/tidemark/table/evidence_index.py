@@ -71,6 +71,10 @@ class Spans:
         touched: Truths = same & (self._ends[found] >= first)
         return touched
 
+    def touched_rows(self, rows: pa.Table) -> Truths:
+        """The same of ``rows`` that have these columns."""
+        return self.touched(*(rows[name].to_numpy() for name in _HULL))
+
 
 class Choice(NamedTuple):
     """The blocks to read: those that may hold rows which meet each given condition. Without conditions, all.

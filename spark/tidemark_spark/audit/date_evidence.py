@@ -83,8 +83,7 @@ def _read(
     found: dict[Key, list[EvidenceRow]] = {}
     days = {*dates, *map(folder_day, near.files)}
     for rows in standing.parts(Choice(days=days), Choice(spans=spans)):
-        places = (rows[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
-        chosen: Any = pa.array(spans.touched(*places))
+        chosen: Any = pa.array(spans.touched_rows(rows))
         for mask in (
             _of_dates(rows, dates),
             _compute.is_in(rows["file"], files),
@@ -109,8 +108,7 @@ def _spanning(hulls: Sequence[pa.Table], spans: Spans) -> frozenset[str]:
     if not hulls:
         return frozenset()
     whole = _hulls_of_ranges(pa.concat_tables(hulls))
-    places = (whole[name].to_numpy() for name in ("incarnation", "partition", "first", "next"))
-    names = whole["segment"].filter(pa.array(spans.touched(*places)))
+    names = whole["segment"].filter(pa.array(spans.touched_rows(whole)))
     return frozenset(str(name) for name in names.to_pylist())
 
 

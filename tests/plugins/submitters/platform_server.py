@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 from typing_extensions import override
 
+from tests.support.receivers import Serving
 from tidemark_airflow.submitters.base import (
     JobState,
     JobStatus,
@@ -59,10 +59,11 @@ class Request(NamedTuple):
     authorization: str
 
 
-class Platform:
+class Platform(Serving):
     """A server with an API of JSON; ``answer`` says with which status and document it answers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: list[Request] = []
         self.answer: Callable[[Request], tuple[int, Any]] = lambda _: (404, {})
         platform = self
@@ -87,17 +88,7 @@ class Platform:
                 """Tests show what they need themselves."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def sent(self, method: str) -> list[Request]:
         return [one for one in self.requests if one.method == method]

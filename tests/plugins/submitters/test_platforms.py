@@ -132,7 +132,7 @@ def databricks(platform: Platform, *states: dict[str, Any]) -> None:
 
 @pytest.fixture
 def workspace(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Platform:
-    at = {"host": "127.0.0.1", "port": platform.server.server_port, "schema": "http"}
+    at = {"host": "127.0.0.1", "port": platform.port, "schema": "http"}
     template = {"existing_cluster_id": "1234", "libraries": [{"whl": "dbfs:/tidemark.whl"}]}
     use(monkeypatch, tmp_path, template, conn_type="databricks", password=SECRET, **at)
     return platform

@@ -83,7 +83,7 @@ def operator() -> RunPlanOperator:
 @pytest.fixture
 def task(platform: Platform, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Task]:
     assert world.topics_file.exists()
-    at = {"host": "127.0.0.1", "port": platform.server.server_port, "schema": "http"}
+    at = {"host": "127.0.0.1", "port": platform.port, "schema": "http"}
     use(monkeypatch, tmp_path, {"existing_cluster_id": "1234"}, conn_type="databricks", password="p", **at)
 
     def made(*states: str) -> Task:
