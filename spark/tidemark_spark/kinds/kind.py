@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from tidemark.errors import ContinuityError, FormatError, StaleRun
+from tidemark.errors import ContinuityError, StaleRun
 from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.table.plan import RUN_LIMIT, BranchCut, PartitionPlan, RunPlan
 from tidemark.table.delta_table import LiveFiles, TopicTable
@@ -157,19 +157,6 @@ class RewritingKind(Kind):
         files = tuple(file for outcome in outcomes for file in outcome.files)
         evidence = tuple(row for outcome in outcomes for row in outcome.evidence)
         return TableChange(files, evidence, (), self.plan.removes, self.plan.supersedes)
-
-
-class TasklessKind(Kind):
-    """A run without tasks: the driver does it."""
-
-    @staticmethod
-    def work(job: Job, task: Any) -> Outcome:
-        """Refuse: no planner gives such a run tasks."""
-        raise FormatError(job.keys.attempt(job.attempt), "has tasks, and a run of its kind has none: report it")
-
-    def removed(self) -> TableChange:
-        """The change that only removes."""
-        return TableChange(removes=self.plan.removes, supersedes=self.plan.supersedes)
 
 
 def no_more(aside: Iterable[EvidenceRow]) -> tuple[EvidenceRow, ...]:

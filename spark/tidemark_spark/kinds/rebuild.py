@@ -1,8 +1,7 @@
-"""Runs that make landed records again: the rebuild, and the base of those like it."""
+"""Runs that make landed records again: rebuild and replay, and the base of those like them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -13,6 +12,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.parsers.unknown_fields import summed
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.convert.conversion import converted
+from tidemark_spark.convert.replay import replayed
 from tidemark_spark.kinds.kind import Kind, TableChange, no_more
 from tidemark_spark.model import Executor, Outcome
 
@@ -54,16 +54,12 @@ class MadeAgain(Kind):
             unknown=summed(outcome.unknown for outcome in ordered),
         )
 
-    @abstractmethod
     def replaced(self, evidence: Iterable[EvidenceRow]) -> Sequence[EvidenceRow]:
         """The quarantined and filtered rows that the new ``evidence`` replaces.
 
         Raises:
-            ContinuityError: the records are not those that the run replaces; nothing was committed.
+            ContinuityError: its records are not exactly those that the run replaces, by number and hash.
         """
-
-    def same(self, evidence: Iterable[EvidenceRow]) -> Sequence[EvidenceRow]:
-        """The rows that ``evidence`` replaces, if it has exactly their records, by number and hash."""
         table, plan = self.table, self.plan
         before = self.told(plan.replaced)
         sums = _sums(evidence)
@@ -88,9 +84,19 @@ class Rebuild(MadeAgain):
     same_records: ClassVar = True
     work = staticmethod(converted)
 
+
+class Replay(MadeAgain):
+    """Parses quarantined records again, without raw: those land that the topic's parser of today takes."""
+
+    counts: ClassVar = False
+    work = staticmethod(replayed)
+
     @override
-    def replaced(self, evidence: Iterable[EvidenceRow]) -> Sequence[EvidenceRow]:
-        return self.same(evidence)
+    def change(self, outcomes: Sequence[Outcome], executor: Executor) -> TableChange | Literal["empty"]:
+        change = super().change(outcomes, executor)
+        if change != "empty" and all(row.offset_class in {"quarantined", "superseded"} for row in change.evidence):
+            return "empty"  # no row passes: the rows stay set aside
+        return change
 
 
 _Key = tuple[int, int]

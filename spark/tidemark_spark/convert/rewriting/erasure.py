@@ -32,8 +32,8 @@ from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
+from tidemark_spark.convert.rewriting.compaction import RewrittenFile, merged_schema
 from tidemark_spark.convert.rewriting.merge import Input, merged
-from tidemark_spark.convert.rewriting.rewritten_file import RewrittenFile, merged_schema
 from tidemark_spark.convert.row_checksums import Account, Cells, by_cell, hash_of_file
 from tidemark_spark.convert.row_sink import namer, refused_parts, splitter_of
 from tidemark_spark.convert.segment_reader import judged

@@ -1,21 +1,46 @@
-"""A run that removes past dates from a table; each of their offsets keeps a class."""
+"""Runs without tasks: the driver does what they do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from typing_extensions import override
 
-from tidemark.errors import ContinuityError
+from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.ledger import DateState, Ledger
+from tidemark.planning.maintenance.forgetting import Forgetting
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.kinds.kind import TableChange, TasklessKind
-from tidemark_spark.model import Executor, Outcome
+from tidemark.table.evidence_reader import folded
+from tidemark_spark.kinds.kind import Kind, TableChange
+from tidemark_spark.model import Executor, Job, Outcome
 
 
-class Retain(TasklessKind):
-    """Only removes: files of dates, and their quarantined rows."""
+class AddColumns(Kind):
+    """Only adds columns, as is done before any commit; the base of other kinds that have no tasks."""
+
+    @staticmethod
+    def work(job: Job, task: Any) -> Outcome:
+        """Refuse: no planner gives such a run tasks."""
+        raise FormatError(job.keys.attempt(job.attempt), "has tasks, and a run of its kind has none: report it")
+
+    @override
+    def change(self, outcomes: Sequence[Outcome], executor: Executor) -> TableChange:
+        return TableChange(removes=self.plan.removes, supersedes=self.plan.supersedes)
+
+
+class FoldAttempts(AddColumns):
+    """Replaces the evidence of many landed attempts by one object: row for row, but for what it forgets."""
+
+    @override
+    def stored_evidence(self, change: TableChange) -> bytes:
+        forgotten = Forgetting.of(self.table).rewritten if self.plan.forgets else None
+        return folded(self.table, self.plan.folds, forgotten)
+
+
+class Retain(AddColumns):
+    """Removes past dates, files and quarantined rows; each of their offsets keeps a class."""
 
     @override
     def change(self, outcomes: Sequence[Outcome], executor: Executor) -> TableChange:
@@ -40,7 +65,7 @@ class Retain(TasklessKind):
                 rows = standing.live[path].rows
                 raise ContinuityError(f"{self.table.url}/{path}: has {rows} rows, but evidence counts {count}")
         evidence.sort(key=lambda row: (row.incarnation, row.partition, row.first, row.next, row.offset_class))
-        return self.removed()._replace(evidence=tuple(evidence))
+        return super().change(outcomes, executor)._replace(evidence=tuple(evidence))
 
     @override
     def touched(self, dates: Iterable[str], current: Ledger, rows: Mapping[str, int]) -> set[str]:
