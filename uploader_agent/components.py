@@ -33,10 +33,10 @@ from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import BucketPacker, PackBuckets, PackThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import Abandoned, PackedTails
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.disk_faults import DiskFaults
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.remote_tier import Connect, TierFiller
@@ -51,7 +51,7 @@ from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.tuning import STANDARD, AgentTuning
-from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
+from uploader_agent.watermark_index import IndexPublisher, IndexThread
 from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)

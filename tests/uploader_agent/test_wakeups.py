@@ -30,7 +30,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.watermark_index.publisher import IndexPublisher
+from uploader_agent.watermark_index import IndexPublisher
 from uploader_agent.worker import Worker
 
 

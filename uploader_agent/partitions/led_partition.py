@@ -28,13 +28,11 @@ from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import PackedState
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.jobs import CHECK, Job
-from uploader_agent.partitions.local_log import LocalState
-from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
-from uploader_agent.partitions.partition_uploader import PartitionUploader
+from uploader_agent.partitions.local_log import QUESTION_BACKOFF, Confirmed, LocalState, Observation
+from uploader_agent.partitions.partition_uploader import Context, PartitionUploader
 from uploader_agent.stored.histories import Parting
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import RemoteState
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import SealRun
 

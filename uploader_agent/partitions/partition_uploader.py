@@ -5,14 +5,15 @@ Several segments of a partition may be uploaded at a time; their ends are writte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.gaps import split_acknowledged
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
@@ -20,19 +21,22 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest
-from tidemark.storage import PartitionStore, StoredWatermark
+from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
-from uploader_agent.log_source import FoundParting
+from uploader_agent.hold import Hold
+from uploader_agent.log_source import FoundParting, LogSource
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import PackedSources, PackedState, Tail, shared_tails
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Standing
 from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
+from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
+from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.histories import (
     HistoriesPart,
     Parting,
@@ -41,13 +45,53 @@ from uploader_agent.stored.histories import (
     local_difference,
     log_bounds,
 )
-from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.incarnations import Incarnations
+from uploader_agent.stored.other_origin import OtherOrigin
+from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
+
+
+class BrokerHeads(Protocol):
+    """This broker's heads in all buckets."""
+
+    def settled_head(self, bucket: Endpoint) -> int | None:
+        """The version of the head in ``bucket`` if no earlier PUT of it can take effect any more.
+
+        Otherwise None, and the head is settled soon. Raises the error of the last try to settle it.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What all partitions of an agent share. Any thread may use it.
+
+    ``cluster`` has the objects in the deployment's default store. While a partition has holes, the store is searched
+    every ``search_interval`` seconds. ``begins_in_tier`` is true if a partition begins in the store where its log does,
+    although only Kafka's own remote tier has that part: it is fetched then.
+    """
+
+    broker: int
+    incarnations: Incarnations
+    cluster: ClusterStore
+    hold: Hold
+    heads: BrokerHeads
+    foreign_epochs: ForeignEpochs
+    other_origin: OtherOrigin
+    source: LogSource
+    metrics: Metrics
+    search_interval: float
+    begins_in_tier: Callable[[], bool]
+    runtime: Runtime
+
+    def bucket_of(self, tp: TopicPartition) -> Endpoint:
+        """The bucket that has the packs of ``tp``, and the head that names them."""
+        return self.incarnations.storage.endpoint(*tp).root
+
 
 logger = structlog.get_logger(__name__)
 

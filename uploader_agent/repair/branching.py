@@ -17,9 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.raw.watermark import LogRestore, Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.storage import PartitionStore, StoredWatermark

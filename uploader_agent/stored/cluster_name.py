@@ -20,8 +20,7 @@ from typing_extensions import override
 
 from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, Refused, StoreError, TidemarkError
 from tidemark.formats.base import Version
-from tidemark.formats.raw.cluster import ClusterOwner
-from tidemark.formats.raw.slots import of_broker
+from tidemark.formats.raw.cluster import ClusterOwner, of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.retry import Retry

@@ -20,9 +20,8 @@ from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
 from typing_extensions import override
 
-from tidemark.consumer.fetcher import TieredFetcher, Wakeup, Want
+from tidemark.consumer.fetcher import Found, Queries, TieredFetcher, Times, Wakeup, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
-from tidemark.consumer.offset_reset import Found, Queries, Times
 from tidemark.consumer.tier_metadata import Brokers, LogRange, Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
 from tidemark.errors import GapError, TidemarkError, WakeupError

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from tidemark.formats.raw.cluster import of_broker
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState

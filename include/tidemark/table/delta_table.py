@@ -22,8 +22,8 @@ from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTIO
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import LIMITS
-from tidemark.store.obstore.settings import CLOUDS, delta_settings
+from tidemark.store.obstore.factory import CLOUDS, delta_settings
+from tidemark.store.options import LIMITS
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.schemes import scheme_of
 from tidemark.table.log_copy import LogCopy

@@ -16,8 +16,7 @@ from uploader_agent.log_source import BrokerDisk
 from uploader_agent.packs.tail import PackedState, Tail
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Plan, Standing, holes, missing, plan
 from uploader_agent.partitions.local_log import LocalLog
-from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.upload.eligibility import SealRun
 
 SEGMENTS = (LocalSegment(0, 100, 10, 5.0), LocalSegment(100, 200, 10, 6.0), LocalSegment(200, None, 10, 7.0))

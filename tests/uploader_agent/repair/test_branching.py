@@ -14,8 +14,7 @@ from tests.uploader_agent.packs.packing import FRESHNESS, append, care, entries,
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.log_restore import LogRestore
-from tidemark.formats.raw.watermark import render
+from tidemark.formats.raw.watermark import LogRestore, render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.planning.maintenance.pack_proof import SETTLED, SealsOfPartition

@@ -31,13 +31,13 @@ from uploader_agent.packs.recovery import PackedTails
 from uploader_agent.partitions.jobs import Job
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.validation import PartsOfRun
-from uploader_agent.watermark_index.publisher import IndexThread
+from uploader_agent.watermark_index import IndexThread
 from uploader_agent.worker import UNTIL_WOKEN
 
 

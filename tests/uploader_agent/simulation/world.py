@@ -34,13 +34,13 @@ from tests.uploader_agent.simulation.table_oracle import TableOracle
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark import timestamps
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.store import clock
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import reading
-from uploader_agent.partitions.observation import QUESTION_BACKOFF
+from uploader_agent.partitions.local_log import QUESTION_BACKOFF
 from uploader_agent.settings import AgentSettings
 
 _REPLICA = 200.0
