@@ -91,7 +91,7 @@ Followers must fetch first, and it may be stuck, for example because they are do
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The broker's last answer. ``tail`` is from the disk before the question, ``active`` from the one after the answer.
+    """The broker's last answer. ``tail`` is of the disk before the question, ``active`` of the one after the answer.
 
     ``offsets`` may be newer than the rest. ``asked_at`` is None if the whole log was not observed: with the broker's
     checkpoint, which does not have the end of the log, and with an answer after which the log end could not be read.

@@ -33,8 +33,7 @@ from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, OpenTransaction, open_transactions, parse_producer_snapshot
 from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy, TierListing, TierStore, list_copies
 from tidemark.kafka_tier.encryption import KeyNotGiven
-from tidemark.kafka_tier.history import belongs, continued, newness
-from tidemark.kafka_tier.proof import ProvedCopy, prove
+from tidemark.kafka_tier.proof import ProvedCopy, belongs, continued, newness, prove
 from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
 from uploader_agent import __version__

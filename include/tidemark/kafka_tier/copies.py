@@ -13,8 +13,7 @@ from tidemark.formats import object_sizes
 from tidemark.kafka_log import Lineage, parse_leader_epoch_checkpoint
 from tidemark.kafka_tier.encryption import Cipher, KeyPairs
 from tidemark.kafka_tier.keys import KINDS, CopyName, Kind, parse_key
-from tidemark.kafka_tier.manifest import MOST_BYTES, Chunk, IndexSpan, TierManifest
-from tidemark.kafka_tier.zstd import decompressed
+from tidemark.kafka_tier.manifest import MOST_BYTES, Chunk, IndexSpan, TierManifest, decompressed
 from tidemark.store import ObjectInfo, Store
 
 PIECE_BYTES: Final = 8 << 20
