@@ -105,7 +105,6 @@ class Components:
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self.traffic.metrics
-        self.health = Health(_turn_limit(tuning), _stuck_after(settings, tuning), runtime.monotonic)
         self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
@@ -114,8 +113,7 @@ class Components:
         cluster = storage.cluster_store()
         # Seals of partitions wait for heads, and packers of heads for partitions. So the buckets come first, and empty:
         # their packers are made once partitions are known, see :meth:`open_buckets`.
-        self.packs = PackBuckets(self.health.watch, runtime)
-        self.health.packs_stalled = self.packs.stalled
+        self.packs = PackBuckets(runtime)
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
         self._context = context = Context(
@@ -136,22 +134,9 @@ class Components:
             self.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
         )
         self.disk_faults = DiskFaults(self.leadership, self.metrics, self.repeats, runtime)
-        self.health.disk_trouble = self.disk_faults.trouble
-        self.health.other_histories = self.leadership.other_histories
         self.poller = Poller(metadata, watcher.wake, runtime)
-        self.health.question_open_for = self.poller.open_for
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
             settings.upload.concurrency, runtime, target=lambda task: task.target
-        )
-        self.workers = UploadWorkers(
-            self.queue,
-            settings.upload,
-            tuning.retry_backoff,
-            self.metrics,
-            self.health,
-            self.revisit,
-            self.repeats,
-            runtime,
         )
         self._pack_failures = Failures(tuning.retry_backoff, self.metrics, self.repeats)
         indexes = IndexPublisher(
@@ -165,7 +150,26 @@ class Components:
             runtime,
         )
         self.index = IndexThread(indexes, self.metrics, self.repeats, watcher.wake, runtime)
-        self.health.failing += [self.leadership.failing, self.index.failing]
+        self.health = Health(
+            _turn_limit(tuning),
+            _stuck_after(settings, tuning),
+            runtime.monotonic,
+            question_open_for=self.poller.open_for,
+            packs_stalled=self.packs.stalled,
+            failing=(self.leadership.failing, self.index.failing),
+            disk_trouble=self.disk_faults.trouble,
+            other_histories=self.leadership.other_histories,
+        )
+        self.workers = UploadWorkers(
+            self.queue,
+            settings.upload,
+            tuning.retry_backoff,
+            self.metrics,
+            self.health,
+            self.revisit,
+            self.repeats,
+            runtime,
+        )
         self.filler = GapFiller(
             incarnations=incarnations,
             broker=broker.node_id,

@@ -31,7 +31,7 @@ from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import MOST_CHAIN, PackLines, chain
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.observability.health import Stalled
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, Unsealed, run_all
 from uploader_agent.packs.packed_run import last_batch, last_batch_below, open_at_end
@@ -609,11 +609,14 @@ class Backlog:
         with self._lock:
             self._failure = f"{type(error).__name__}: {error}"
 
-    def stalled(self) -> Stalled | None:
+    def stalled(self) -> Failing | None:
         """The time since batches were last packed; None if no partition waits."""
         with self._lock:
-            left = self._left()
-            return Stalled(self._head, self._clock() - self._since, left, self._failure) if left else None
+            left, seconds, error = self._left(), self._clock() - self._since, self._failure
+        words = (
+            f"nothing was packed for {seconds:.0f} s beside {self._head}, though {left} partitions wait to be packed"
+        )
+        return Failing(seconds, f"{words}; the last failure: {error}" if error else words, error) if left else None
 
     def _note_progress(self) -> None:
         self._since, self._failure = self._clock(), None

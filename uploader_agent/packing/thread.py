@@ -16,7 +16,7 @@ import structlog
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
 from tidemark.retry import Backoff
-from uploader_agent.observability.health import Stalled
+from uploader_agent.observability.health import Failing
 from uploader_agent.packing.head_maintenance import HeadMaintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.partitions.leadership import Leadership
@@ -52,13 +52,13 @@ class PackBuckets:
     The buckets of all replicas are opened before any of them is led, so that each led partition has its packer.
     """
 
-    def __init__(self, watch: Callable[[str, Thread], None], runtime: Runtime) -> None:
-        """Begin without buckets. ``watch`` is called with each thread before it is started."""
-        self._watch = watch
+    def __init__(self, runtime: Runtime) -> None:
+        """Begin without buckets."""
         self._runtime = runtime
+        self._watch: Callable[[str, Thread], None] | None = None
         self._lock = threading.Lock()
         self._buckets: dict[Endpoint, BucketPacker] = {}
-        self._started = self._stopped = False
+        self._stopped = False
 
     def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], BucketPacker]) -> None:
         """Maintain this broker's heads in ``buckets``: ``make`` is called for those that are not open yet."""
@@ -66,7 +66,7 @@ class PackBuckets:
             for bucket in buckets:
                 if bucket not in self._buckets:
                     self._buckets[bucket] = make(bucket)
-                    if self._started and not self._stopped:
+                    if not self._stopped:
                         self._start(self._buckets[bucket].thread)
 
     def of(self, bucket: Endpoint) -> BucketPacker:
@@ -80,10 +80,10 @@ class PackBuckets:
         with self._lock:
             return [*self._buckets.values()]
 
-    def start(self) -> None:
-        """Pack from now on."""
+    def start(self, watch: Callable[[str, Thread], None]) -> None:
+        """Pack from now on. ``watch`` is called with each thread before it is started."""
         with self._lock:
-            self._started = True
+            self._watch = watch
             for bucket in self._buckets.values():
                 self._start(bucket.thread)
 
@@ -138,7 +138,7 @@ class PackBuckets:
         """The partitions of entries of other leaderships, in all heads."""
         return frozenset[TopicPartition]().union(*(bucket.head_maintenance.of_other_leaderships for bucket in self.all))
 
-    def stalled(self) -> Stalled | None:
+    def stalled(self) -> Failing | None:
         """The longest stall of a bucket; None if no partition waits."""
         stalls = [bucket.packer.backlog.stalled() for bucket in self.all]
         return max(filter(None, stalls), key=lambda stall: stall.seconds, default=None)
@@ -148,8 +148,9 @@ class PackBuckets:
         return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
     def _start(self, thread: PackThread) -> None:
-        self._watch(thread.worker.name, thread.worker)
-        thread.worker.start()
+        if self._watch is not None:
+            self._watch(thread.worker.name, thread.worker)
+            thread.worker.start()
 
 
 def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint, list[LedPartition]]]:

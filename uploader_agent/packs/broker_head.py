@@ -52,12 +52,12 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
     """
 
     def __init__(self, entries: Iterable[HeadEntry] = ()) -> None:
-        self._lines = {entry.key: _EntryLine(entry.tail_end, entry_json(entry)) for entry in entries}
-        self._size = sum(len(line.json) + 1 for line in self._lines.values())
+        self._lines = {entry.key: (entry.tail_end, entry_json(entry)) for entry in entries}
+        self._size = sum(len(line) + 1 for _, line in self._lines.values())
 
     @override
     def __getitem__(self, key: EntryKey) -> HeadEntry:
-        return HeadEntry.model_validate_json(self._lines[key].json)
+        return HeadEntry.model_validate_json(self._lines[key][1])
 
     @override
     def __iter__(self) -> Iterator[EntryKey]:
@@ -74,12 +74,11 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
     @property
     def lines(self) -> Collection[bytes]:
         """All entries, as a head has them."""
-        return [line.json for line in self._lines.values()]
+        return [line for _, line in self._lines.values()]
 
     def tail_end(self, key: EntryKey) -> int | None:
         """The end of the tail of an entry; None if there is no such entry."""
-        line = self._lines.get(key)
-        return line.tail_end if line is not None else None
+        return self._lines.get(key, (None, b""))[0]
 
     def copy(self) -> Self:
         """A copy, which may be changed."""
@@ -89,21 +88,16 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
 
     def put(self, entry: HeadEntry, most: int) -> bool:
         """Add or replace the entry. Return False, and change nothing, if all would take more than ``most`` bytes."""
-        line, former = _EntryLine(entry.tail_end, entry_json(entry)), self._lines.get(entry.key)
-        size = self._size + len(line.json) + 1 - (len(former.json) + 1 if former is not None else 0)
+        line, former = entry_json(entry), self._lines.get(entry.key)
+        size = self._size + len(line) + 1 - (len(former[1]) + 1 if former is not None else 0)
         if size > most:
             return False
-        self._lines[entry.key], self._size = line, size
+        self._lines[entry.key], self._size = (entry.tail_end, line), size
         return True
 
     def remove(self, key: EntryKey) -> None:
         """Remove an entry."""
-        self._size -= len(self._lines.pop(key).json) + 1
-
-
-class _EntryLine(NamedTuple):
-    tail_end: int
-    json: bytes
+        self._size -= len(self._lines.pop(key)[1]) + 1
 
 
 Recover = Callable[[ClusterStore, bool], HeadEntries]

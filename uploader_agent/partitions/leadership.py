@@ -252,7 +252,7 @@ class Leadership:
         if error is None:
             return None
         seconds = self._context.runtime.monotonic() - self._unreachable_since
-        return Failing("the broker has answered nothing but errors", seconds, error)
+        return Failing(seconds, f"the broker has answered nothing but errors for {seconds:.0f} s: {error}", error)
 
     def parted(self) -> list[LedPartition]:
         """The partitions with a log that is certain to be another history than the stored one. For any thread."""

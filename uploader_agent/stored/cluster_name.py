@@ -45,10 +45,6 @@ class ClusterReplaced(TidemarkError):
         super().__init__(f"the agent worked for {before}, and now finds {now}: {then}")
 
 
-class NameInUse(TidemarkError):
-    """The name cannot be handed over while agents of another cluster write under it."""
-
-
 class ClusterName:
     """The name of ``cluster``, for the cluster with the id that ``own_id`` returns at any time. Thread-safe."""
 
@@ -98,7 +94,7 @@ class ClusterName:
 
         Raises:
             ConfigError: another cluster than ``former`` owns the name.
-            NameInUse: agents of the name have written an index within the last minutes.
+            TidemarkError: agents of the name have written an index within the last minutes.
             PreconditionFailed: somebody else has handed it over meanwhile.
             StoreError, FormatError: the store failed, or an object is damaged.
         """
@@ -116,7 +112,7 @@ class ClusterName:
         if running:
             rule = f"the agents of {', '.join(running)} have written under the name {self._cluster.keys.cluster}"
             minutes = f"within the last {SILENCE.seconds // 60} minutes"
-            raise NameInUse(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
+            raise TidemarkError(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
         new = ClusterOwner(cluster_id=own, former=(*known.value.former, former))
         self._cluster.store.put(self._key, new.to_bytes(), if_match=known.etag)
         return new

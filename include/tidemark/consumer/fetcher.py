@@ -102,14 +102,6 @@ class Want(Protocol):
         ...
 
 
-class Deferred(NamedTuple):
-    """An error that a later call raises, if its partition is still at this position then."""
-
-    tp: TopicPartition
-    offset: int
-    error: Exception
-
-
 @dataclass
 class Count:
     """Delivered records; for Kafka also received bytes (compressed) and responses."""
@@ -272,7 +264,8 @@ class TieredFetcher(TieredOffsets):
         self._turn: Tier = "kafka"
         self._remote_turns: list[TopicPartition] = []
         self._passed: dict[TopicPartition, tuple[int, Any]] = {}
-        self._deferred: Deferred | None = None
+        self._deferred: tuple[TopicPartition, int, Exception] | None = None
+        """An error that a later call raises, if its partition is still at this position then."""
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
     def fetch(self, want: Want, *, heard: int, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
@@ -544,15 +537,18 @@ class TieredFetcher(TieredOffsets):
     def _defer(self, tp: TopicPartition, error: Exception) -> None:
         if self._deferred is None and self._subscriptions.is_assigned(tp):
             position = self._subscriptions.assignment[tp].position
-            self._deferred = Deferred(tp, position.offset if position is not None else -1, error)
+            self._deferred = tp, position.offset if position is not None else -1, error
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, None
-        if deferred is None or not self._subscriptions.is_assigned(deferred.tp):
+        if deferred is None:
             return
-        position = self._subscriptions.assignment[deferred.tp].position
-        if deferred.offset == (position.offset if position is not None else -1):
-            raise deferred.error
+        tp, offset, error = deferred
+        if not self._subscriptions.is_assigned(tp):
+            return
+        position = self._subscriptions.assignment[tp].position
+        if offset == (position.offset if position is not None else -1):
+            raise error
 
 
 class Wakeup:

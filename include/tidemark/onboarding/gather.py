@@ -14,7 +14,8 @@ from tidemark.errors import ConfigError, FormatError, NeverSeen, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.inspection.led_partitions import led_partitions
-from tidemark.onboarding.facts import Sample, SampledSpan, TopicFacts, first_and_last, sample_rows, sampled_partitions
+from tidemark.intervals import Interval
+from tidemark.onboarding.facts import Sample, TopicFacts, first_and_last, sample_rows, sampled_partitions
 from tidemark.onboarding.kafka_source import KafkaSource
 from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, check_request, onboard
 from tidemark.onboarding.options import SampleSource
@@ -81,11 +82,11 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     """
     topics = RemoteTopics(storage)
     numbers = topics.partitions_for_topic(topic)
-    spans: dict[int, SampledSpan] = {}
+    spans: dict[int, Interval] = {}
     for number in sampled_partitions(numbers):
         known = topics.partition(topic, number)
         if known is not None:
-            spans[number] = SampledSpan(known.start, max(known.start, known.end(committed=True)))
+            spans[number] = Interval(known.start, max(known.start, known.end(committed=True)))
     each = max(2, records // max(1, len(spans)))
     batches = [
         batch
@@ -97,13 +98,6 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     return Sample("raw", rows, spans, len(numbers)) if len(rows) else None
 
 
-class Look(NamedTuple):
-    """The result of onboarding, and the rights that the topic needs."""
-
-    found: Onboarding
-    rights: tuple[Right, ...]
-
-
 def look_at(
     request: OnboardingRequest,
     deployment: Deployment,
@@ -111,7 +105,7 @@ def look_at(
     source: SampleSource,
     records: int,
     say: Callable[[str], None],
-) -> Look:
+) -> tuple[Onboarding, tuple[Right, ...]]:
     """Ask Kafka (``client`` are kafka-python's settings, None asks nobody), sample, propose, and try rights.
 
     ``deployment`` is parsed from the file of ``request``. ``say`` gets the progress.
@@ -125,7 +119,7 @@ def look_at(
     loads = topic_loads(deployment, request.cluster, request.topic)
     found = onboard(request, facts, sample, loads, utc_now(), say)
     say("trying rights …")
-    return Look(found, tuple(rights(deployment, found.topic)))
+    return found, tuple(rights(deployment, found.topic))
 
 
 class Right(NamedTuple):

@@ -24,7 +24,7 @@ from tidemark.restore.producer import FOREIGN, Codec, Sender
 from tidemark.restore.progress import RestoreProgress, asked, group_of
 from tidemark.restore.records import Record, hash_sum, records_of
 from tidemark.restore.report import PartitionReport, RestoreReport
-from tidemark.restore.target import HeldRecord, Target
+from tidemark.restore.target import Target
 
 if TYPE_CHECKING:
     from tidemark.remote.reader.blocks import Block
@@ -190,7 +190,9 @@ class Overlap:
     the history: then they are not sent again. Records below ``next`` were found.
     """
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[HeldRecord]]) -> None:
+    def __init__(
+        self, topic: str, partition: int, start: int, end: int, held: Iterator[list[tuple[int, Record]]]
+    ) -> None:
         self._topic, self._partition = topic, partition
         self.next, self._end = start, end
         self._held = chain.from_iterable(held)
@@ -210,9 +212,9 @@ class Overlap:
             if self.done:
                 return count
             held = next(self._held, None)
-            if held is None or held.offset != self.next:
+            if held is None or held[0] != self.next:
                 raise self._refused("a record that was there is missing; does retention or compaction delete records?")
-            if held.record != record:
+            if held[1] != record:
                 raise self._refused(
                     f"the record is not the source's at {source}: another program writes to the target, or the record "
                     f"was erased meanwhile. {FOREIGN}"
@@ -399,7 +401,7 @@ def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start:
         return
     for held in target.read(number, start, end, committed=True) if start < end else ():
         seen = f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
-        raise ForeignRecords(target.topic, number, held[0].offset, seen)
+        raise ForeignRecords(target.topic, number, held[0][0], seen)
 
 
 def _await_stable_edges(target: Target, numbers: Sequence[int]) -> None:
