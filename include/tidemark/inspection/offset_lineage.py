@@ -107,7 +107,7 @@ def derivation_of(
 
 def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -> Derived:
     name = row.file
-    in_table = name in standing.live
+    in_table = name in standing.files.paths
     quarantine = f"{table.deployment.lake_store}/{table.keys.quarantine}"
     folder = {"landed": table.url, "quarantined": quarantine}.get(row.offset_class)
     return Derived(

@@ -269,6 +269,11 @@ class LiveFiles(Sequence[LiveFile]):
         return self._files.sort_by("path")
 
     @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of the files."""
+        return frozenset(self._files["path"].to_pylist())
+
+    @cached_property
     def digest(self) -> str:
         """The :func:`files_digest` of the files."""
         return files_digest(_objects(self._files))
