@@ -121,7 +121,7 @@ class Components:
             incarnations=incarnations,
             cluster=cluster,
             hold=self.hold,
-            heads=self.packs,
+            settled_head=self.packs.settled_head,
             foreign_epochs=ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic),
             other_origin=OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,

@@ -72,7 +72,7 @@ class Fixture:
         return TierStore(store or LocalStore(self.objects), self.prefix, KeyPairs(self.key_files if keys else {}))
 
     def copies(self, topic: str) -> list[ListedCopy]:
-        return list_copies(self.tier(), topic).copies
+        return list_copies(self.tier(), topic)[0]
 
     def path(self, copy: ListedCopy, kind: Any) -> Path:
         return self.objects / copy.name.key(self.prefix, kind)

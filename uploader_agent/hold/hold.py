@@ -171,16 +171,6 @@ logger = structlog.get_logger(__name__)
 EVICTED = "yielded.json"
 
 
-class HoldLook(NamedTuple):
-    """A partition's segments by base offset: the directory's (``live``), and the held ones below them (``gone``).
-
-    The last ``live`` segment is active. ``live`` is empty if the directory is gone.
-    """
-
-    gone: list[LocalSegment]
-    live: list[LocalSegment]
-
-
 class Hold:
     """All held segments of one agent.
 
@@ -289,20 +279,22 @@ class Hold:
         final: Intervals,
         watermark: Watermark | None,
         listing: DirectoryListing | None = None,
-    ) -> HoldLook:
+    ) -> tuple[list[LocalSegment], list[LocalSegment]]:
         """Look at a led partition's directory, hold its rotated segments, and release the ones ``final`` in the store.
 
-        ``watermark`` is the partition's, and ``listing`` the directory's, if the caller has them.
+        ``watermark`` is the partition's, and ``listing`` the directory's, if the caller has them. Returns the held
+        segments below the directory's, and the directory's, both by base offset: the last one is active, and there is
+        none if the directory is gone.
         """
         listing = list_segments(folder) if listing is None else listing
         if not self._settings.enabled or not listing.segments:
-            return HoldLook([], listing.segments)
+            return [], listing.segments
         owned = Owned(tp, topic_id, leader_epoch)
         self._release((tp, topic_id), final)
         # First, since a segment that no longer belongs to the log must not hide its replacement.
         judged = self._drop_what_no_longer_counts(owned, folder, listing, watermark)
         self._hold_new(owned, folder, listing, final, watermark)
-        return HoldLook(self._below(owned, listing) if judged else [], listing.segments)
+        return self._below(owned, listing) if judged else [], listing.segments
 
     def enforce(self) -> None:
         """Evict sets beyond the bounds, and count the held ones. A look at all partitions must follow."""

@@ -46,7 +46,6 @@ from uploader_agent.packs.reading import (
 )
 from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.partition_uploader import Doubt
 from uploader_agent.runtime import Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.stored.histories import HistoryDiffers
@@ -76,7 +75,7 @@ class PartitionTick:
 
     partition: LedPartition
     sealed_end: int
-    doubt: Doubt
+    doubt: object
     packed: list[Packed] = field(default_factory=list)
     lineage: Lineage = field(default_factory=Lineage)
     size: int = 0

@@ -182,10 +182,11 @@ class LedPartition:
             if (parting := self.uploader.parting) is not None:
                 final = final.clip(0, parting.at)  # above, the store has another history
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
-            look = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
-            self._gone = look.gone
-            live = ((segment.base_offset, segment.next_offset) for segment in look.live)
-            self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
+            self._gone, segments = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
+            live = ((segment.base_offset, segment.next_offset) for segment in segments)
+            self._holding = bool(self._gone) or any(
+                end is not None and final.missing(start, end) for start, end in live
+            )
         changed = self.disk.tail != before or self._gone != gone
         if listed or changed:
             here, tail = self.disk.listing.segments, self.disk.tail

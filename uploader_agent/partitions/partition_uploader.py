@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
@@ -55,22 +54,13 @@ from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
 
 
-class BrokerHeads(Protocol):
-    """This broker's heads in all buckets."""
-
-    def settled_head(self, bucket: Endpoint) -> int | None:
-        """The version of the head in ``bucket`` if no earlier PUT of it can take effect any more.
-
-        Otherwise None, and the head is settled soon. Raises the error of the last try to settle it.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What all partitions of an agent share. Any thread may use it.
 
-    ``cluster`` has the objects in the deployment's default store. While a partition has holes, the store is searched
+    ``cluster`` has the objects in the deployment's default store. ``settled_head`` returns the version of this broker's
+    head in a bucket if no earlier PUT of it can take effect any more; otherwise None, and the head is settled soon. It
+    raises the error of the last try to settle it. While a partition has holes, the store is searched
     every ``search_interval`` seconds. ``begins_in_tier`` is true if a partition begins in the store where its log does,
     although only Kafka's own remote tier has that part: it is fetched then.
     """
@@ -79,7 +69,7 @@ class Context:
     incarnations: Incarnations
     cluster: ClusterStore
     hold: Hold
-    heads: BrokerHeads
+    settled_head: Callable[[Endpoint], int | None]
     foreign_epochs: ForeignEpochs
     other_origin: OtherOrigin
     source: LogSource
@@ -97,16 +87,6 @@ logger = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
-
-
-class Doubt:
-    """That the directory may have another log than the stored one. Each doubt is an object of its own.
-
-    What was read before one, and is stored after it, may be of another log. So whoever reads and stores compares the
-    last doubt before with that after.
-    """
-
-    __slots__ = ()
 
 
 class PartitionUploader:
@@ -140,8 +120,12 @@ class PartitionUploader:
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
-        self.last_doubt = Doubt()
-        """The last doubt; before the first one, a doubt that nobody had."""
+        self.last_doubt = object()
+        """The last doubt that the directory may have another log than the stored one: each is an object of its own.
+
+        What was read before one, and is stored after it, may be of another log. So whoever reads and stores compares
+        the last doubt before with that after. Before the first one, it is a doubt that nobody had.
+        """
         self.suspected = False
         """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
         not compared as a whole yet."""
@@ -220,7 +204,7 @@ class PartitionUploader:
 
     def doubt(self) -> None:
         """Have the log compared with the stored history, before more of it is sealed. For any thread."""
-        self.last_doubt = Doubt()
+        self.last_doubt = object()
         self.unchecked = True
 
     def lacks(self, stored: BatchHeader) -> bool:
@@ -543,7 +527,7 @@ class PartitionUploader:
         """
         if not cleanup.may_compact or self._context.broker not in self._tail_brokers:
             return None
-        version = self._context.heads.settled_head(self._context.bucket_of(self._tp))
+        version = self._context.settled_head(self._context.bucket_of(self._tp))
         if version is None:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version

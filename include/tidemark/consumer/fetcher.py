@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import TIMEOUT_MAX, Condition
@@ -27,17 +27,13 @@ from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 from tidemark.concurrency import in_parallel
 from tidemark.consumer.delivery import BlockDelivery, KafkaRows
 from tidemark.consumer.modes import TIERS, Mode, Tier
-from tidemark.consumer.tier_metadata import Scouts
+from tidemark.consumer.tier_metadata import Found, Scouts, Times
 from tidemark.consumer.tier_selection import TierSelector
 from tidemark.errors import FormatError, GapError, OutOfRange, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import RemotePartition
-
-Times = Mapping[TopicPartition, int]
-Found = dict[TopicPartition, Any]
-"""kafka-python's ``OffsetAndTimestamp`` by partition; a partition without an answer is left out."""
 
 
 class Queries(NamedTuple):

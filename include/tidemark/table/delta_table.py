@@ -271,7 +271,7 @@ class LiveFiles(Sequence[LiveFile]):
     @cached_property
     def paths(self) -> frozenset[str]:
         """The paths of the files."""
-        return frozenset(self._files["path"].to_pylist())
+        return frozenset(path for path in self._files["path"].to_pylist() if path is not None)
 
     @cached_property
     def digest(self) -> str:

@@ -751,7 +751,7 @@ def test_files_that_cannot_be_opened_are_counted_and_said(
     hold = Hold(world.settings().hold, world.disk.log_dirs, world.root, metrics := Metrics())
     folder = world.disk.log_dirs[0] / str(T)
     for _ in range(2):
-        assert len(hold.look(T, ID, 3, folder, Intervals(), None).live) == 4
+        assert len(hold.look(T, ID, 3, folder, Intervals(), None)[1]) == 4
     hold.enforce()
     assert metrics.registry.get_sample_value("tidemark_agent_unheld_segments") == 1
     assert [one.base_offset for one in hold.segments(T, ID)] == [0, 200], "the others are held"
