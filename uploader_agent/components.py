@@ -28,11 +28,11 @@ from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
-from uploader_agent.packing.thread import BucketPacker, PackBuckets, PackThread, Ticks
+from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.recovery import Abandoned, PackedTails
+from uploader_agent.packs.recovery import Abandoned, FoundTails
 from uploader_agent.partitions.disk_faults import DiskFaults
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
@@ -113,7 +113,7 @@ class Components:
         cluster = storage.cluster_store()
         # Seals of partitions wait for heads, and packers of heads for partitions. So the buckets come first, and empty:
         # their packers are made once partitions are known, see :meth:`open_buckets`.
-        self.packs = PackBuckets(runtime)
+        self.packs = Buckets(runtime)
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
         self._context = context = Context(
@@ -289,16 +289,16 @@ class Components:
         buckets = {self._storage.default().root, *map(self._context.bucket_of, self.leadership.replicas)}
         self.packs.open(buckets, self._bucket_packer)
 
-    def _bucket_packer(self, bucket: Endpoint) -> BucketPacker:
+    def _bucket_packer(self, bucket: Endpoint) -> Bucket:
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._context.incarnations.resolve
-        tails = PackedTails(broker, resolve, runtime)
+        tails = FoundTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._storage, broker, tails.entries, runtime)
         packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
-        maintenance = HeadMaintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
+        maintenance = Maintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
         name = "packs" if bucket == self._storage.default().root else f"packs {bucket.url}"
-        thread = PackThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
-        return BucketPacker(packer, maintenance, thread)
+        thread = BucketThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
+        return Bucket(packer, maintenance, thread)
 
     def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}

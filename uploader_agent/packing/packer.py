@@ -29,11 +29,11 @@ from tidemark.formats.raw.pack import (
 from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.heads import read_head
-from tidemark.raw.packs import MOST_CHAIN, PackLines, chain
+from tidemark.raw.packs import MOST_CHAIN, RangeLines, chain
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, Unsealed, run_all
+from uploader_agent.packs.broker_head import BrokerHead, EntryLines, Unsealed, run_all
 from uploader_agent.packs.packed_run import last_batch, last_batch_below, open_at_end
 from uploader_agent.packs.reading import (
     LARGEST_RANGE,
@@ -291,7 +291,7 @@ class Packer:
         A former process may have put it after its last index. So its last batch is compared with the log here: if that
         ends where the entry does, there is nothing to pack, and nothing else would compare them.
         """
-        lines = PackLines()
+        lines = RangeLines()
         for partition, own in tails:
             partition.packed.resume(own)
             self._try(partition, partial(self._compare_joined, partition, lines))
@@ -350,12 +350,12 @@ class Packer:
             partition.packed.failed(message)
         return pause
 
-    def _join(self, partition: LedPartition, theirs: TheirHeads, lines: PackLines) -> None:
+    def _join(self, partition: LedPartition, theirs: TheirHeads, lines: RangeLines) -> None:
         """Join a partition to its tails, once its log is known to have the last batch of them."""
         join_heads(partition, self.head, self._broker, theirs)
         self._compare_joined(partition, lines)
 
-    def _compare_joined(self, partition: LedPartition, lines: PackLines) -> None:
+    def _compare_joined(self, partition: LedPartition, lines: RangeLines) -> None:
         """Compare the last batch that a former process or leader has packed with the partition's log."""
         try:
             last = self._last_packed(partition, lines)
@@ -369,7 +369,7 @@ class Packer:
             partition.packed.begin_again()  # to join, and compare, once more
             raise
 
-    def _last_packed(self, partition: LedPartition, lines: PackLines) -> BatchHeader | None:
+    def _last_packed(self, partition: LedPartition, lines: RangeLines) -> BatchHeader | None:
         """The last batch that a former process or leader has packed below the end of the tail; None without one."""
         head, tail = self.head, partition.packed.tail
         pointer, cut = tail.last_pointer, tail.cut
@@ -446,7 +446,7 @@ class Packer:
         head = self.head
         new = [partition for partition in members if partition.packed.tail.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
-        lines = PackLines()
+        lines = RangeLines()
         failed = {led.tp for led in new if not self._try(led, partial(self._join, led, theirs, lines))}
         return [partition for partition in members if partition.tp not in failed]
 
@@ -508,7 +508,7 @@ class Packer:
 
     # -- the head ------------------------------------------------------------------------------------------------------
 
-    def _add_entry(self, entries: HeadEntries, tick: PartitionTick) -> None:
+    def _add_entry(self, entries: EntryLines, tick: PartitionTick) -> None:
         """Replace the partition's entry; if the head has no room for a larger one, have the partition sealed."""
         if not entries.put(tick.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
             tick.packed.clear()
@@ -540,7 +540,7 @@ class Packer:
             self._to_be_sealed(partition, tail.end, f"much of it is packed and not sealed: {unsealed}")
 
     @staticmethod
-    def drop_sealed(entries: HeadEntries, led: Iterable[LedPartition]) -> list[LedPartition]:
+    def drop_sealed(entries: EntryLines, led: Iterable[LedPartition]) -> list[LedPartition]:
         """Remove the entries of ``led`` partitions that are sealed to their ends; return the partitions."""
         dropped: list[LedPartition] = []
         for partition in led:

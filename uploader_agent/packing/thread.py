@@ -1,7 +1,7 @@
 """When and where partitions are packed: the loop's ticks, and for each bucket a packer with a thread of its own.
 
 A packer that hangs or fails delays no other. :class:`Ticks` is the loop's part, which looks at the disk and asks the
-broker. It hands the due partitions to :class:`PackBuckets`, which has a :class:`PackThread` for each bucket.
+broker. It hands the due partitions to :class:`Buckets`, which has a :class:`BucketThread` for each bucket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
 from tidemark.retry import Backoff
 from uploader_agent.observability.health import Failing
-from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
@@ -38,15 +38,15 @@ GATHERING_SECONDS = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
-class BucketPacker(NamedTuple):
+class Bucket(NamedTuple):
     """The packer of a bucket, its head maintenance, and the thread of both."""
 
     packer: Packer
-    head_maintenance: HeadMaintenance
-    thread: PackThread
+    head_maintenance: Maintenance
+    thread: BucketThread
 
 
-class PackBuckets:
+class Buckets:
     """The packers of all buckets. Thread-safe.
 
     The buckets of all replicas are opened before any of them is led, so that each led partition has its packer.
@@ -57,10 +57,10 @@ class PackBuckets:
         self._runtime = runtime
         self._watch: Callable[[str, Thread], None] | None = None
         self._lock = threading.Lock()
-        self._buckets: dict[Endpoint, BucketPacker] = {}
+        self._buckets: dict[Endpoint, Bucket] = {}
         self._stopped = False
 
-    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], BucketPacker]) -> None:
+    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], Bucket]) -> None:
         """Maintain this broker's heads in ``buckets``: ``make`` is called for those that are not open yet."""
         with self._lock:
             for bucket in buckets:
@@ -69,13 +69,13 @@ class PackBuckets:
                     if not self._stopped:
                         self._start(self._buckets[bucket].thread)
 
-    def of(self, bucket: Endpoint) -> BucketPacker:
+    def of(self, bucket: Endpoint) -> Bucket:
         """The packer of an open ``bucket``."""
         with self._lock:
             return self._buckets[bucket]
 
     @property
-    def all(self) -> list[BucketPacker]:
+    def all(self) -> list[Bucket]:
         """The packers of all known buckets."""
         with self._lock:
             return [*self._buckets.values()]
@@ -147,7 +147,7 @@ class PackBuckets:
         """The last damage of each head that was ever damaged, even if the head was made again."""
         return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
-    def _start(self, thread: PackThread) -> None:
+    def _start(self, thread: BucketThread) -> None:
         if self._watch is not None:
             self._watch(thread.worker.name, thread.worker)
             thread.worker.start()
@@ -160,7 +160,7 @@ def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint,
     return members.items()
 
 
-class PackThread:
+class BucketThread:
     """Packs in one bucket, and maintains its head. Thread-safe.
 
     It wakes when there are batches to pack, and to maintain the head.
@@ -170,7 +170,7 @@ class PackThread:
         self,
         name: str,
         packer: Packer,
-        head_maintenance: HeadMaintenance,
+        head_maintenance: Maintenance,
         interval: Callable[[], float],
         traffic: StoreTraffic,
         runtime: Runtime,

@@ -8,7 +8,7 @@ A PUT without a known outcome, of this process or of a killed one, may still tak
 fails once this process has replaced the head itself. Seals of compacted logs wait for that, see
 :attr:`BrokerHead.settled`.
 
-A broker may have thousands of entries, and a million packed ranges. So :class:`HeadEntries` and :class:`KnownRanges`
+A broker may have thousands of entries, and a million packed ranges. So :class:`EntryLines` and :class:`KnownRanges`
 keep them in few bytes each.
 """
 
@@ -45,7 +45,7 @@ REQUESTS_AT_A_TIME = 8
 _LONGEST_RULE = 1000
 
 
-class HeadEntries(Mapping[EntryKey, HeadEntry]):
+class EntryLines(Mapping[EntryKey, HeadEntry]):
     """A head's entries by key, in the order in which they were first put, in the JSON form in which they are stored.
 
     An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on demand.
@@ -100,7 +100,7 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
         self._size -= len(self._lines.pop(key)[1]) + 1
 
 
-Recover = Callable[[ClusterStore, bool], HeadEntries]
+Recover = Callable[[ClusterStore, bool], EntryLines]
 """Make the entries of an unknown head from packs; the flag says that there was a head."""
 
 
@@ -134,7 +134,7 @@ class BrokerHead:
         self._confirmed = False
         """True if a request since the last :meth:`check` has shown that the store has the known head."""
         self._etag: str | None = None
-        self._entries = HeadEntries()
+        self._entries = EntryLines()
 
     @cached_property
     def cluster(self) -> ClusterStore:
@@ -142,7 +142,7 @@ class BrokerHead:
         return self._storage.cluster_store(self._bucket)
 
     @property
-    def entries(self) -> HeadEntries:
+    def entries(self) -> EntryLines:
         """The entries as they were read or put last. Copy them to change them."""
         return self._entries
 
@@ -150,7 +150,7 @@ class BrokerHead:
         """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.raw.heads.read_head`."""
         if not self._known:
             stored = read_head(self.cluster, self._broker)
-            self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)
+            self._know(EntryLines(stored.value.entries if stored else ()), stored.etag if stored else None)
 
     def make_whole(self) -> None:
         """Read the head, unless it is known. Keep an object that is no head aside, and make the head again.
@@ -167,7 +167,7 @@ class BrokerHead:
         if isinstance(stored, DamagedVersion):
             self._make_again(stored, stored.error)
         elif stored is not None:
-            self._know(HeadEntries(stored.value.entries), stored.etag)
+            self._know(EntryLines(stored.value.entries), stored.etag)
         elif self._etag is not None:
             self._make_again(None, FormatError(self.key, "was removed"))
         else:
@@ -202,7 +202,7 @@ class BrokerHead:
             self._known = self._etag is None
         self.settled = self.settled and self._known
 
-    def put(self, entries: HeadEntries) -> None:
+    def put(self, entries: EntryLines) -> None:
         """Store ``entries`` in place of the known head.
 
         Raises:
@@ -235,7 +235,7 @@ class BrokerHead:
         self._etag, self._entries = etag, entries.copy()
         self._known = self._confirmed = self.settled = True
 
-    def _know(self, entries: HeadEntries, etag: str | None) -> None:
+    def _know(self, entries: EntryLines, etag: str | None) -> None:
         """Continue from ``entries``, which were read."""
         self._entries, self._etag = entries, etag
         self._known = self._confirmed = True

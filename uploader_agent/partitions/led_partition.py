@@ -2,7 +2,7 @@
 
 The loop's thread owns it: it looks at the disk, takes the broker's answers (both in :class:`LocalState`) and plans
 jobs. Workers carry them out (:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The
-thread of the bucket packs, and writes the state of the packs (:class:`PackedState`). docs/agent-design.md has a table
+thread of the bucket packs, and writes the state of the packs (:class:`TailState`). docs/agent-design.md has a table
 of all threads.
 """
 
@@ -26,7 +26,7 @@ from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
-from uploader_agent.packs.tail import PackedState
+from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs
 from uploader_agent.partitions.jobs import CHECK, Job
 from uploader_agent.partitions.local_log import QUESTION_BACKOFF, Confirmed, LocalState, Observation
@@ -81,7 +81,7 @@ class LedPartition:
         self.disk = PartitionFolder(folder, context.runtime)
         self.local = LocalState()
         self.remote = RemoteState(context.broker)
-        self.packed = PackedState()
+        self.packed = TailState()
         self.uploader = PartitionUploader(tp, led, folder, context, self.local, self.remote, self.packed)
         self.freshness: float | None = None
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""

@@ -28,7 +28,7 @@ from uploader_agent.hold import Hold
 from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
-from uploader_agent.packs.tail import PackedSources, PackedState, Tail, shared_tails
+from uploader_agent.packs.tail import Tail, TailSources, TailState, shared_tails
 from uploader_agent.partitions import jobs
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Standing
 from uploader_agent.partitions.local_log import LocalState
@@ -100,7 +100,7 @@ class PartitionUploader:
         context: Context,
         local: LocalState,
         remote: RemoteState,
-        packed: PackedState,
+        packed: TailState,
     ) -> None:
         """``local`` has the state of the log on the disk, ``remote`` of the store, ``packed`` of the packs."""
         self._tp = tp
@@ -110,7 +110,7 @@ class PartitionUploader:
         self._local = local
         self._remote = remote
         self._packed = packed
-        self._sources = PackedSources()
+        self._sources = TailSources()
         self._surveying = context.runtime.lock()  # held by the thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
         self._search = GapSearch(context.cluster, context.search_interval, context.runtime)

@@ -27,7 +27,7 @@ from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.packs.tail import PackedSources
+from uploader_agent.packs.tail import TailSources
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
@@ -154,7 +154,7 @@ class Branching:
             known = log.history(lineage)
             route = UploadRoute(self._tp, self._led.topic_id, self._folder, self._partition, self._broker)
             brokers = {self._broker, *self._replicas, *before.tail_brokers}
-            ranges, end, shared = PackedSources().history(route, brokers, known, log.end, log.shared)
+            ranges, end, shared = TailSources().history(route, brokers, known, log.end, log.shared)
             parting = find_parting(self._partition, files, known, ranges, end=end, shared=shared)
             if files.lineage() != lineage:
                 raise TidemarkError(f"{self._folder}: its leader epochs changed while it was read: try again")

@@ -81,7 +81,7 @@ ReadLine = Callable[[ClusterStore, RangePointer], PackedRange]
 """The signature of :func:`read_range_line`."""
 
 
-class PackLines:
+class RangeLines:
     """A cache of the lines of packs, which many partitions share. Thread-safe.
 
     The first requested line of a pack is read alone. The next request reads all lines of the pack, since many
