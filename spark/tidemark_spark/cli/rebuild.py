@@ -12,14 +12,13 @@ from tidemark.planning.schema_following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import (
     add_preview,
-    examining,
     previews,
     show_comparison,
     show_preview,
     write_and_carry_out,
 )
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
@@ -47,7 +46,7 @@ def _rebuild(options: argparse.Namespace, executor: Executor | None, lineage: Re
     lost = lost_files(table, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
-    rebuild = planned(table, dates, examining(executor), extend=options.extend)
+    rebuild = planned(table, dates, executor, extend=options.extend)
     if options.compare:
         return show_comparison(table, rebuild.plan, executor, options.report)
     if previews(options):
