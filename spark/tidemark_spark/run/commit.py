@@ -107,10 +107,15 @@ def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[Li
         )
 
 
-def check_fresh(plan: RunPlan, ledger: Ledger, live: LiveFiles, now: datetime) -> None:
-    """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
+def check_age(plan: RunPlan, now: datetime) -> None:
+    """Raise :class:`StaleRun` if ``plan`` is too old to commit anything."""
     if now - plan.created_at > RUN_LIMIT:
         raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
+
+
+def check_fresh(plan: RunPlan, ledger: Ledger, live: LiveFiles, now: datetime) -> None:
+    """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
+    check_age(plan, now)
     if any(number > plan.masks.get(place, 0) for place, number in ledger.masks.items()):
         raise StaleRun("records were erased since the plan, which may have them")
     if plan.kind == "ingest":

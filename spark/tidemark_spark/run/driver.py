@@ -29,9 +29,10 @@ from tidemark.table.evidence_reader import evidence_that_counts, folded, rows_of
 from tidemark.table.topic_columns import check_columns
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.erasing.evidence import evidence_of_erasure
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.model import Execute, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
+from tidemark_spark.run.steps import carry_out_tasks
 from tidemark_spark.run.success_markers import update_markers
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
     """The result, and the last committed ledger if the run has committed or seen its commit."""
     seconds: dict[str, float] = {}
     with _timed(seconds, "convert"):
-        outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
+        plan, outcomes = carry_out_tasks(table, plan, execute)
     with _timed(seconds, "publish"):
         change = account(plan, outcomes)
         _log_moved(plan, outcomes)

@@ -1,0 +1,229 @@
+"""Carries out the tasks of a run: a large rebuild step by step, so that the next job goes on where one was killed.
+
+A step is finished once its object exists, which is written last, and once. It is accounted for before that, and all
+steps together once more by the driver. Who has too old a plan, or one that somebody has overtaken, stops before the
+next step. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from hashlib import sha256
+from itertools import islice
+from typing import Final, NamedTuple
+
+from tidemark.concurrency import in_parallel
+from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
+from tidemark.formats import object_sizes
+from tidemark.formats.table.plan import ConversionTask, RunPlan
+from tidemark.formats.table.steps import RunStep, StepFile, StepOutcome, digest_of_tasks
+from tidemark.planning.common import code_digest
+from tidemark.planning.ingest import LIMIT_BYTES, LIMIT_TASKS
+from tidemark.planning.maintenance.fold import has_landed
+from tidemark.raw.byte_ranges import within
+from tidemark.retry import Retry, Tries
+from tidemark.store import put_once
+from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.evidence import EvidenceRow, parse_evidence, to_parquet
+from tidemark.table.evidence_reader import rows_of
+from tidemark_spark.model import DataFile, Execute, Job, Outcome
+from tidemark_spark.run.accounting import account
+from tidemark_spark.run.commit import check_age, check_fresh, check_hands
+
+RENEWED_AFTER: Final = timedelta(hours=1)
+"""Age of the plan from which a step renews it: far less than RUN_LIMIT, and seldom enough for a plan of 100 MB."""
+
+_NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
+
+
+class Carried(NamedTuple):
+    """The outcomes of all tasks, and the plan as it is now: a rebuild in steps renews it."""
+
+    plan: RunPlan
+    outcomes: list[Outcome]
+
+
+def carry_out_tasks(table: TopicTable, plan: RunPlan, execute: Execute) -> Carried:
+    """Carry out all tasks of ``plan`` that no job before has: those of a rebuild within the limits of an ingest.
+
+    Raises:
+        ContinuityError: a step does not add up, or raw does not hold it any more; earlier steps stay.
+        FormatError: a stored step is damaged.
+        StaleRun: the run cannot commit any more.
+        StoreError: a store did not answer, or refused.
+        TableTampered: another program changed the table.
+    """
+    if not plan.tasks:
+        return Carried(plan, [])
+    if plan.kind != "rebuild" or len(within(plan.tasks, LIMIT_BYTES, LIMIT_TASKS)) == len(plan.tasks):
+        return Carried(plan, execute(Job.of(table, plan), plan.tasks))
+    return _Steps(table, plan, execute).carry_out()
+
+
+class _Span(NamedTuple):
+    """The tasks ``[first, end)`` of a plan."""
+
+    first: int
+    end: int
+
+
+class _Steps:
+    def __init__(self, table: TopicTable, plan: RunPlan, execute: Execute) -> None:
+        self._table, self._plan, self._execute = table, plan, execute
+        self._job = Job.of(table, plan)
+
+    def carry_out(self) -> Carried:
+        """All steps that are left, and the outcomes of all."""
+        if self._plan.code != code_digest():
+            raise StaleRun("the code of this installation is not the plan's, which may have other rows in its steps")
+        tasks, stored = self._plan.tasks, self._stored()
+        spans: list[_Span] = []
+        at = 0
+        while at < len(tasks):
+            if (end := stored.get(at)) is None:
+                before = min((first for first in stored if first > at), default=len(tasks))
+                end = at + len(within(tasks[at : min(before, at + LIMIT_TASKS)], LIMIT_BYTES, LIMIT_TASKS))
+                self._step(_Span(at, end))
+            spans.append(_Span(at, end))
+            at = end
+        self._renew()
+        outcomes = [outcome for step in in_parallel(self._read, spans) for outcome in step]
+        return Carried(self._plan, outcomes)
+
+    def _stored(self) -> dict[int, int]:
+        """The end of each stored step by its first task; of two with the same first task, the longer."""
+        found: dict[int, int] = {}
+        for info in self._table.store.list(self._table.keys.steps_of(self._plan.attempt)):
+            if match := _NAME.fullmatch(info.key.rpartition("/")[2]):
+                first, end = int(match[1]), int(match[2])
+                if first < end <= len(self._plan.tasks):
+                    found[first] = max(end, found.get(first, 0))
+        return found
+
+    def _step(self, span: _Span) -> None:
+        self._renew()
+        tasks = self._plan.tasks[span.first : span.end]
+        outcomes = _accounted(self._plan, tasks, self._execute(self._job, tasks))
+        self._write(span, tasks, outcomes)
+
+    def _renew(self) -> None:
+        """Raise the errors of the commit's checks unless the run may still commit; renew its plan if it is old."""
+        delta = open_delta(self._table)
+        ledger, live, now = ledger_of(self._table, delta), live_files(delta), self._table.store.now()
+        if has_landed(self._table, ledger, self._plan):
+            raise StaleRun(f"attempt {self._plan.attempt} has landed in the meantime")
+        check_hands(self._table, self._plan, ledger, live)
+        check_fresh(self._plan, ledger, live, now)
+        if now - self._plan.created_at >= RENEWED_AFTER:
+            self._plan = renewed(self._table, self._plan)
+
+    def _write(self, span: _Span, tasks: Sequence[ConversionTask], outcomes: Sequence[Outcome]) -> None:
+        table, plan = self._table, self._plan
+        rows = (row for outcome in outcomes for row in outcome.evidence)
+        evidence = to_parquet(rows, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+        step = RunStep(
+            attempt=plan.attempt,
+            first=span.first,
+            end=span.end,
+            tasks=digest_of_tasks(tasks),
+            evidence=sha256(evidence).hexdigest(),
+            outcomes=tuple(map(_stored_outcome, outcomes)),
+        )
+        try:
+            put_once(table.store, table.keys.step_evidence(plan.attempt, *span), evidence)
+            put_once(table.store, table.keys.step(plan.attempt, *span), step.to_bytes())
+        except PreconditionFailed as error:
+            raise StaleRun("raw has changed since this attempt first ran; plan again") from error
+
+    def _read(self, span: _Span) -> list[Outcome]:
+        """The outcomes of a stored step."""
+        store, keys, attempt = self._table.store, self._table.keys, self._plan.attempt
+        key, beside = keys.step(attempt, *span), keys.step_evidence(attempt, *span)
+        tasks = self._plan.tasks[span.first : span.end]
+        try:
+            step = RunStep.load(store, key)
+            evidence = store.get(beside, limit=object_sizes.EVIDENCE).body
+        except NotFound as error:
+            raise StaleRun(f"{error.key} is gone: the run has landed, or is too old") from error
+        stated = step.attempt, step.first, step.end, step.tasks, step.evidence
+        if stated != (attempt, *span, digest_of_tasks(tasks), sha256(evidence).hexdigest()):
+            raise FormatError(key, f"is no step of its plan: delete it and {beside}, and run the job again")
+        stored = rows_of(parse_evidence(evidence, beside))
+        rows = (EvidenceRow.of(row)._replace(configuration="", code="", attempt=0) for row in stored)
+        return _accounted(self._plan, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
+
+
+def renewed(table: TopicTable, plan: RunPlan) -> RunPlan:
+    """``plan`` as it is stored, with the current time; see docs/architecture.md on why that is safe.
+
+    Raises:
+        StaleRun: the stored plan is too old to commit anything, or gone, or another one.
+        StoreError: the store failed.
+    """
+    key, tries = table.keys.attempt(plan.attempt), Tries(Retry())
+    while True:
+        tries.begin()
+        found, now = RunPlan.load_version_or_none(table.store, key), table.store.now()
+        if found is None or found.value.model_copy(update={"created_at": plan.created_at}) != plan:
+            raise StaleRun(f"{key} is gone, or another plan now")
+        if now - found.value.created_at < RENEWED_AFTER:
+            return found.value
+        check_age(found.value, now)
+        fresh = plan.model_copy(update={"created_at": now})
+        try:
+            table.store.put(key, fresh.to_bytes(), if_match=found.etag)
+        except (PreconditionFailed, UnknownOutcome) as error:  # it took effect, or another job has renewed it: look
+            tries.failed(UnknownOutcome(key, f"was not renewed: {error}"))
+        else:
+            return fresh
+
+
+def _accounted(plan: RunPlan, tasks: Sequence[ConversionTask], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """``outcomes`` in the order of their ``tasks``.
+
+    Raises:
+        ContinuityError: a task has none or two, or one that ends elsewhere; or an offset has no class or two.
+    """
+    account(plan.model_copy(update={"tasks": tuple(tasks)}), outcomes)
+    found = {(outcome.incarnation, outcome.partition, outcome.from_offset): outcome for outcome in outcomes}
+    wanted = [(task.incarnation, task.partition, task.from_offset) for task in tasks]
+    ends = [(*start, task.to_offset) for start, task in zip(wanted, tasks, strict=True)]
+    if len(outcomes) != len(tasks) or ends != [(*start, found[start].next_offset) for start in wanted if start in found]:
+        raise ContinuityError(
+            f"{plan.cluster}/{plan.topic}: {len(tasks)} tasks of a step from offset {tasks[0].from_offset} of partition "
+            f"{tasks[0].partition} on have {len(outcomes)} outcomes, or others; run it again, and report it"
+        )
+    return [found[start] for start in wanted]
+
+
+def _stored_outcome(outcome: Outcome) -> StepOutcome:
+    return StepOutcome(
+        incarnation=outcome.incarnation,
+        partition=outcome.partition,
+        from_offset=outcome.from_offset,
+        next_offset=outcome.next_offset,
+        evidence=len(outcome.evidence),
+        files=tuple(StepFile(**asdict(file)) for file in outcome.files),
+        bytes_read=outcome.bytes_read,
+        other_rows=outcome.other_rows,
+        unknown=dict(outcome.unknown),
+    )
+
+
+def _outcome(stored: StepOutcome, rows: Iterator[EvidenceRow]) -> Outcome:
+    """The outcome that was ``stored``; its evidence is the next of ``rows``."""
+    return Outcome(
+        incarnation=stored.incarnation,
+        partition=stored.partition,
+        from_offset=stored.from_offset,
+        next_offset=stored.next_offset,
+        files=tuple(DataFile(**dict(file)) for file in stored.files),
+        evidence=tuple(islice(rows, stored.evidence)),
+        stop=None,
+        bytes_read=stored.bytes_read,
+        other_rows=stored.other_rows,
+        unknown=stored.unknown,
+    )
