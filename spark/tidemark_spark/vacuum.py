@@ -3,8 +3,8 @@
 :mod:`tidemark.planning.maintenance.vacuum` chooses them. Reports and other objects about runs that are no longer needed
 (:mod:`tidemark.planning.maintenance.vacuum`) are deleted in any order. The rest is deleted in this order: data and
 quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.vacuum`) and ledgers of dead
-attempts; evidence, results and steps; and plans last, because a plan names the owner of the other objects. Then evidence is
-folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
+attempts; evidence, results and steps; and plans last, because a plan names the owner of the other objects. Then
+evidence is folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
 :mod:`tidemark_spark.erasing.lake` comes last. So a vacuum may be killed at any point, and the next vacuum completes it.
 """
 

@@ -148,8 +148,8 @@ class _Steps:
             evidence = store.get(beside, limit=object_sizes.EVIDENCE).body
         except NotFound as error:
             raise StaleRun(f"{error.key} is gone: the run has landed, or is too old") from error
-        stated = step.attempt, step.first, step.end, step.tasks, step.evidence
-        if stated != (attempt, *span, digest_of_tasks(tasks), sha256(evidence).hexdigest()):
+        stated = step.attempt, step.first, step.end, len(step.outcomes), step.tasks, step.evidence
+        if stated != (attempt, *span, len(tasks), digest_of_tasks(tasks), sha256(evidence).hexdigest()):
             raise FormatError(key, f"is no step of its plan: delete it and {beside}, and run the job again")
         stored = rows_of(parse_evidence(evidence, beside))
         rows = (EvidenceRow.of(row)._replace(configuration="", code="", attempt=0) for row in stored)
@@ -188,15 +188,21 @@ def _accounted(plan: RunPlan, tasks: Sequence[ConversionTask], outcomes: Sequenc
         ContinuityError: a task has none or two, or one that ends elsewhere; or an offset has no class or two.
     """
     account(plan.model_copy(update={"tasks": tuple(tasks)}), outcomes)
-    found = {(outcome.incarnation, outcome.partition, outcome.from_offset): outcome for outcome in outcomes}
-    wanted = [(task.incarnation, task.partition, task.from_offset) for task in tasks]
-    ends = [(*start, task.to_offset) for start, task in zip(wanted, tasks, strict=True)]
-    if len(outcomes) != len(tasks) or ends != [(*start, found[start].next_offset) for start in wanted if start in found]:
+    found = {_start(outcome): outcome for outcome in outcomes}
+    whole = [
+        start for task in tasks if (made := found.get(start := _start(task))) and made.next_offset == task.to_offset
+    ]
+    if not len(outcomes) == len(whole) == len(tasks):
+        at = f"from offset {tasks[0].from_offset} of partition {tasks[0].partition} on"
         raise ContinuityError(
-            f"{plan.cluster}/{plan.topic}: {len(tasks)} tasks of a step from offset {tasks[0].from_offset} of partition "
-            f"{tasks[0].partition} on have {len(outcomes)} outcomes, or others; run it again, and report it"
+            f"{plan.cluster}/{plan.topic}: of a step of {len(tasks)} tasks {at}, {len(whole)} have reached their end, with "
+            f"{len(outcomes)} outcomes; run it again, and report it"
         )
-    return [found[start] for start in wanted]
+    return [found[start] for start in whole]
+
+
+def _start(of: ConversionTask | Outcome) -> tuple[int, int, int]:
+    return of.incarnation, of.partition, of.from_offset
 
 
 def _stored_outcome(outcome: Outcome) -> StepOutcome:

@@ -81,7 +81,7 @@ class DatesTogether(Model):
 
 
 class DatewiseRebuild(StoredObject):
-    """``rebuilds/<request>.json``: the parts of a rebuild by date that are ``left``, in order, and how many are done."""
+    """``rebuilds/<request>.json``: the parts of a rebuild by date that are ``left``, and how many are done."""
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 

@@ -48,7 +48,10 @@ Another is for a run that wrote its ledger and committed it only at a later try.
 """
 
 REPORTS_KEPT: Final = timedelta(days=90)
-"""Time for which reports stay, and the lists of rebuilds by date. Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
+"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report.
+
+Lists of rebuilds by date are kept as long, though no job goes on with an old one.
+"""
 
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _AUDIT: Final = re.compile(
