@@ -32,8 +32,8 @@ Sums = dict[str, tuple[int, int | None]]
 class AffectedDates(NamedTuple):
     """The ``asked`` dates, and in ``dates`` also the dates that exchange rows with them.
 
-    ``together`` has all of ``dates``, in parts between which no rows move. ``before`` and ``after`` count the records by
-    date in the ranges that were read: in the table, and with the current settings.
+    ``together`` has all of ``dates``, in parts between which no rows move. ``before`` and ``after`` count the records
+    by date in the ranges that were read: in the table, and with the current settings.
     """
 
     asked: tuple[str, ...]
@@ -103,7 +103,7 @@ class _DateSearch:
         return len(self.dates) > before
 
     def together(self) -> tuple[tuple[str, ...], ...]:
-        """The :attr:`dates` in parts, by their first date: those that exchange rows, also by way of others, are in one."""
+        """The :attr:`dates` in parts: those that exchange rows, also by way of others, are in one."""
         parts = [{dt} for dt in self.dates]
         for exchange in {frozenset(exchange) for exchange in self._exchanges}:
             touched = [part for part in parts if part & exchange]

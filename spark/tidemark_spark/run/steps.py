@@ -195,8 +195,8 @@ def _accounted(plan: RunPlan, tasks: Sequence[ConversionTask], outcomes: Sequenc
     if not len(outcomes) == len(whole) == len(tasks):
         at = f"from offset {tasks[0].from_offset} of partition {tasks[0].partition} on"
         raise ContinuityError(
-            f"{plan.cluster}/{plan.topic}: of a step of {len(tasks)} tasks {at}, {len(whole)} have reached their end, with "
-            f"{len(outcomes)} outcomes; run it again, and report it"
+            f"{plan.cluster}/{plan.topic}: of a step of {len(tasks)} tasks {at}, {len(whole)} have reached their end, "
+            f"with {len(outcomes)} outcomes; run it again, and report it"
         )
     return [found[start] for start in whole]
 
