@@ -25,7 +25,7 @@ from tidemark.errors import ContinuityError, FormatError, TableTampered
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
 from tidemark.formats.table.steps import RunStep
-from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
+from tidemark.planning import find_plan, plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.vacuum import RUN_OVER
@@ -316,7 +316,7 @@ def test_a_rebuild_of_five_days_lands_and_no_vacuum_takes_what_it_needs(world: W
 def test_a_rebuild_that_nobody_goes_on_with_is_over(world: World) -> None:
     plan = planned(world)
     died(world, plan, 3)
-    before = {path for path in _objects(world) if "/dt=" in path}
+    before = _objects(world)
     with as_of(world, RUN_LIMIT - HOURS):
         vacuum(world.table)
         assert len(step_keys(world)) == 6
@@ -329,7 +329,7 @@ def test_a_rebuild_that_nobody_goes_on_with_is_over(world: World) -> None:
     with as_of(world, RUN_OVER + HOURS):
         vacuum(world.table)
         assert step_keys(world) == []
-        assert {path for path in _objects(world) if "/dt=" in path} < before
+        assert _objects(world) < before
         assert run(world.table, plan, Counting()).status == "stale"
     world.check()
 
@@ -397,8 +397,10 @@ def test_erased_records_make_it_stale_and_its_sums_are_named_until_they_go(world
 
 
 def _objects(world: World) -> set[str]:
+    """The data files of the table and its quarantine, live or not."""
     store, keys = world.table.store, world.table.keys
-    return {info.key for folder in (keys.root, keys.quarantine) for info in store.list(f"{folder}/")}
+    found = (info.key for folder in (keys.root, keys.quarantine) for info in store.list(f"{folder}/"))
+    return {key for key in found if key.endswith(".parquet") and "/_delta_log/" not in key}
 
 
 class Cut:
@@ -540,6 +542,13 @@ class Cut:
             return other, run(other.table, self.plan, execute)
 
 
+def evidence_of(world: World, attempt: int) -> list[dict[str, Any]]:
+    """The evidence rows of an attempt; without sums if a fold forgets those of files that a vacuum has removed."""
+    rows = read_evidence(world.table, attempt).to_pylist()
+    plan = find_plan(world.table, attempt)
+    return [row | {"hash128": None} for row in rows] if plan is not None and plan.forgets else rows
+
+
 def content(world: World) -> dict[str, Any]:
     """All that a table is, but for times."""
     delta = open_delta(world.table)
@@ -552,7 +561,7 @@ def content(world: World) -> dict[str, Any]:
     return {
         "files": {file.path: store.get(f"{keys.root}/{file.path}").body for file in live_files(delta)},
         "aside": world.quarantine(),
-        "evidence": {attempt: read_evidence(world.table, attempt).to_pylist() for attempt in world.ledger.landed},
+        "evidence": {attempt: evidence_of(world, attempt) for attempt in world.ledger.landed},
         "ledger": ledger,
     }
 
