@@ -17,8 +17,8 @@ from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import Deployment, TopicSettings, load_topics
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.model import Common, Executor, Given, Made
 from tidemark_spark.openlineage.recorder import EVENTS, OFF, Recorder
 
 _MAX_ATTEMPT: Final = (1 << 63) - 1
@@ -34,6 +34,8 @@ class SparkOnDemand(Executor):
 
     @override
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        if not tasks:
+            return []
         if self._spark is None:
             from tidemark_spark.cluster import session  # which imports pyspark
 

@@ -15,15 +15,14 @@ from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import (
     add_preview,
-    examining,
     previews,
     show_comparison,
     show_preview,
     shown_result,
     write_and_carry_out,
 )
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.by_date import rebuild_by_date
 from tidemark_spark.rebuild.plan import planned
@@ -57,7 +56,7 @@ def _rebuild(options: argparse.Namespace, executor: Executor | None, lineage: Re
         dates = list(lost)
     if options.exchange == BY_DATE and not (options.dry_run or options.compare):
         return _by_date(options, table, dates, executor, lineage)
-    rebuild = planned(table, dates, examining(executor), extend=options.extend)
+    rebuild = planned(table, dates, executor, extend=options.extend)
     if options.compare:
         return show_comparison(table, rebuild.plan, executor, options.report)
     if previews(options):
@@ -74,7 +73,7 @@ def _by_date(
     def carry_out(table: TopicTable, plan: RunPlan) -> RunResult:
         return shown_result(table, plan, executor, lineage)
 
-    for _ in rebuild_by_date(table, dates, examining(executor), carry_out, extend=options.extend):
+    for _ in rebuild_by_date(table, dates, executor, carry_out, extend=options.extend):
         pass
     return 0
 

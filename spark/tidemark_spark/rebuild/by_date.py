@@ -19,7 +19,7 @@ from tidemark.planning import find_plan, plan_rebuild, read_plan, write_plan
 from tidemark.planning.common import code_digest
 from tidemark.store import put_once
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.audit.worker import Examine
+from tidemark_spark.model import Executor
 from tidemark_spark.rebuild.plan import affected_by
 
 TRIES: Final = 3
@@ -30,7 +30,7 @@ CarryOut = Callable[[TopicTable, RunPlan], RunResult]
 
 
 def rebuild_by_date(
-    table: TopicTable, dates: Sequence[str], examine: Examine, carry_out: CarryOut, *, extend: bool
+    table: TopicTable, dates: Sequence[str], executor: Executor, carry_out: CarryOut, *, extend: bool
 ) -> Iterator[RunResult]:
     """Make ``dates`` again, those together that exchange rows; yields the result of each part of this job.
 
@@ -43,7 +43,7 @@ def rebuild_by_date(
     """
     key = table.keys.datewise_rebuild(_digest(table, dates, extend=extend))
     stale = 0
-    found = _begun(table, key, lambda: _parts(table, dates, examine, extend=extend))
+    found = _begun(table, key, lambda: _parts(table, dates, executor, extend=extend))
     while found is not None and found.value.left:
         part = found.value.left[0]
         result = carry_out(table, _planned(table, part))
@@ -69,8 +69,8 @@ def _digest(table: TopicTable, dates: Sequence[str], *, extend: bool) -> str:
     return hashlib.sha256(canonical(asked)).hexdigest()[:16]
 
 
-def _parts(table: TopicTable, dates: Sequence[str], examine: Examine, *, extend: bool) -> DatewiseRebuild:
-    affected = affected_by(table, dates, examine, extend=extend)
+def _parts(table: TopicTable, dates: Sequence[str], executor: Executor, *, extend: bool) -> DatewiseRebuild:
+    affected = affected_by(table, dates, executor, extend=extend)
     together = affected.together if affected else tuple((dt,) for dt in dates)
     return DatewiseRebuild(left=tuple(DatesTogether(attempt=new_attempt(), dates=part) for part in together))
 

@@ -29,9 +29,11 @@ from tidemark.store import put_once
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.evidence import EvidenceRow, parse_evidence, to_parquet
 from tidemark.table.evidence_reader import rows_of
-from tidemark_spark.model import DataFile, Execute, Job, Outcome
+from tidemark_spark.model import DataFile, Executor, Job, Outcome
 from tidemark_spark.run.accounting import account
 from tidemark_spark.run.commit import check_age, check_fresh, check_hands
+from tidemark_spark.run.progress import watched
+from tidemark_spark.worker import convert
 
 RENEWED_AFTER: Final = timedelta(hours=1)
 """Age of the plan from which a step renews it: far less than RUN_LIMIT, and seldom enough for a plan of 100 MB."""
@@ -46,7 +48,7 @@ class Carried(NamedTuple):
     outcomes: list[Outcome]
 
 
-def carry_out_tasks(table: TopicTable, plan: RunPlan, execute: Execute) -> Carried:
+def carry_out_tasks(table: TopicTable, plan: RunPlan, executor: Executor) -> Carried:
     """Carry out all tasks of ``plan`` that no job before has: those of a rebuild within the limits of an ingest.
 
     Raises:
@@ -59,8 +61,8 @@ def carry_out_tasks(table: TopicTable, plan: RunPlan, execute: Execute) -> Carri
     if not plan.tasks:
         return Carried(plan, [])
     if plan.kind != "rebuild" or len(within(plan.tasks, LIMIT_BYTES, LIMIT_TASKS)) == len(plan.tasks):
-        return Carried(plan, execute(Job.of(table, plan), plan.tasks))
-    return _Steps(table, plan, execute).carry_out()
+        return Carried(plan, _carried_out(executor, Job.of(table, plan), plan.tasks, len(plan.tasks)))
+    return _Steps(table, plan, executor).carry_out()
 
 
 class _Span(NamedTuple):
@@ -71,8 +73,8 @@ class _Span(NamedTuple):
 
 
 class _Steps:
-    def __init__(self, table: TopicTable, plan: RunPlan, execute: Execute) -> None:
-        self._table, self._plan, self._execute = table, plan, execute
+    def __init__(self, table: TopicTable, plan: RunPlan, executor: Executor) -> None:
+        self._table, self._plan, self._executor = table, plan, executor
         self._job = Job.of(table, plan)
 
     def carry_out(self) -> Carried:
@@ -106,7 +108,8 @@ class _Steps:
     def _step(self, span: _Span) -> None:
         self._renew()
         tasks = self._plan.tasks[span.first : span.end]
-        outcomes = _accounted(self._plan, tasks, self._execute(self._job, tasks))
+        made = _carried_out(self._executor, self._job, tasks, len(self._plan.tasks), before=span.first)
+        outcomes = _accounted(self._plan, tasks, made)
         self._write(span, tasks, outcomes)
 
     def _renew(self) -> None:
@@ -154,6 +157,14 @@ class _Steps:
         stored = rows_of(parse_evidence(evidence, beside))
         rows = (EvidenceRow.of(row)._replace(configuration="", code="", attempt=0) for row in stored)
         return _accounted(self._plan, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
+
+
+def _carried_out(
+    executor: Executor, job: Job, tasks: Sequence[ConversionTask], total: int, *, before: int = 0
+) -> list[Outcome]:
+    """The outcomes of ``tasks``, which are of ``total``, with the progress ``before`` them."""
+    with watched(job, total, lambda: before + executor.finished()):
+        return executor.on_each(convert, job, tasks)
 
 
 def renewed(table: TopicTable, plan: RunPlan) -> RunPlan:

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from typing_extensions import override
 
 from tests.spark.convert.test_parsers import function_parser
 from tests.spark.erasing.masked import erase, killed
 from tests.spark.test_vacuum import OLDER, Died, as_of
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, InProcess, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.errors import ContinuityError, FormatError, TableTampered
 from tidemark.formats.table.ledger import Ledger
@@ -31,7 +33,7 @@ from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import read_evidence
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import steps
 from tidemark_spark.run.driver import run
 from tidemark_spark.vacuum import vacuum
@@ -80,20 +82,21 @@ def planned(world: World, dates: Sequence[str] | None = None) -> RunPlan:
     return plan
 
 
-class Counting:
+class Counting(InProcess):
     """Carries tasks out here, and counts them. In the midst of the call ``dies``, its process is killed."""
 
     def __init__(self, dies: int | None = None, *, before: Callable[[int], None] = lambda _: None) -> None:
         self.calls: list[int] = []
         self._dies, self._before = dies, before
 
-    def __call__(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
         self._before(len(self.calls))
         self.calls.append(len(tasks))
         if self._dies == len(self.calls) - 1:
-            in_process(job, tasks[:1])
+            super().on_each(work, common, tasks[:1])
             raise Died
-        return in_process(job, tasks)[::-1]
+        return super().on_each(work, common, tasks)[::-1]
 
 
 def died(world: World, plan: RunPlan, at: int) -> None:
@@ -199,7 +202,7 @@ def test_a_step_whose_outcomes_are_others_is_not_stored(
 ) -> None:
     plan = planned(world)
     with pytest.raises(ContinuityError, match=match):
-        run(world.table, plan, lambda job, tasks: spoilt(in_process(job, tasks)))
+        run(world.table, plan, Acting(lambda *work: spoilt(in_process.on_each(*work))))
     assert step_keys(world) == []
     assert run(world.table, plan, in_process).status == "landed"
     world.check()
@@ -208,10 +211,9 @@ def test_a_step_whose_outcomes_are_others_is_not_stored(
 def test_a_step_with_an_offset_without_a_class_is_not_stored(world: World) -> None:
     plan = planned(world)
 
-    def short(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        from dataclasses import replace
-
-        return [replace(made, evidence=made.evidence[1:]) for made in in_process(job, tasks)]
+    @Acting
+    def short(*work: Any) -> list[Outcome]:
+        return [replace(made, evidence=made.evidence[1:]) for made in in_process.on_each(*work)]
 
     with pytest.raises(ContinuityError, match="offsets have a class from"):
         run(world.table, plan, short)
@@ -480,17 +482,18 @@ class Cut:
         with as_of(self.world, self.hours * HOURS):
             yield
 
-    def _executing(self) -> Execute:
+    def _executing(self) -> Executor:
         """Carries tasks out, and may be killed before or after any task; other things happen meanwhile."""
         rng = self.rng
 
-        def execute(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+        @Acting
+        def execute(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
             assert len(tasks) <= steps.LIMIT_TASKS or len(self.plan.tasks) <= steps.LIMIT_TASKS
             made: list[Outcome] = []
             for task in tasks:
                 if rng.random() < 0.06:
                     raise Died
-                made += in_process(job, [task])
+                made += in_process.on_each(work, job, [task])
             if rng.random() < 0.15:
                 self._between()
             if rng.random() < 0.03:
@@ -530,8 +533,9 @@ class Cut:
         other = World(self.root / "uncut", *SETTINGS, raw=f"file://{self.root}/raw")
         other.raw = self.world.raw
 
-        def execute(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-            made = in_process(job, tasks)
+        @Acting
+        def execute(*work: Any) -> list[Outcome]:
+            made: list[Outcome] = in_process.on_each(*work)
             for plan in self.beside:
                 write_plan(other.table, plan)
                 run(other.table, plan, in_process)
