@@ -29,9 +29,9 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
+from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import driver
-from tidemark_spark.worker import convert
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +117,7 @@ def _plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
     """Run the tasks of that plan in plain processes: read, decode, write; without Spark, evidence and commit."""
     plan = plan_ingest(table)
     job = Job.of(table, plan)
-    outcomes: list[Outcome] = list(pool.map(convert, itertools.repeat(job), plan.tasks))
+    outcomes: list[Outcome] = list(pool.map(Ingest.work, itertools.repeat(job), plan.tasks))
     if any(outcome.stop for outcome in outcomes):
         raise RuntimeError(f"{table.url}: stopped early")
 

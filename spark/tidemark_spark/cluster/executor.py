@@ -52,7 +52,10 @@ def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
     """
     check_driver(driver)
     work, common = _unpickled(shared)
-    return _bounded_work(work, common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
+    with bounded(common) if isinstance(common, Job) else nullcontext():
+        made = work(common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
+    _spare_collector()
+    return made
 
 
 @lru_cache(maxsize=1)
@@ -60,13 +63,6 @@ def _unpickled(shared: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
     """Work and common part of a shipment, unpickled once in a worker process."""
     work, common = pickle.loads(shared)  # noqa: S301 # likewise
     return work, common
-
-
-def _bounded_work(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
-    with bounded(common) if isinstance(common, Job) else nullcontext():
-        made = work(common, task)
-    _spare_collector()
-    return made
 
 
 def bounded(job: Job) -> AbstractContextManager[None]:

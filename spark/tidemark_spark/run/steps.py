@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from hashlib import sha256
@@ -18,7 +19,7 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
 from tidemark.formats import object_sizes
-from tidemark.formats.table.plan import ConversionTask, RunPlan
+from tidemark.formats.table.plan import RunPlan, Task
 from tidemark.formats.table.steps import RunStep, StepFile, StepOutcome, digest_of_tasks
 from tidemark.planning.common import code_digest
 from tidemark.planning.ingest import LIMIT_BYTES, LIMIT_TASKS
@@ -26,14 +27,13 @@ from tidemark.planning.maintenance.fold import has_landed
 from tidemark.raw.byte_ranges import within
 from tidemark.retry import Retry, Tries
 from tidemark.store import put_once
-from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import EvidenceRow, parse_evidence, to_parquet
+from tidemark.table.delta_table import ledger_of, live_files, open_delta
+from tidemark.table.evidence import EvidenceRow, parse_evidence
 from tidemark.table.evidence_reader import rows_of
+from tidemark_spark.kinds.kind import Kind
+from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import DataFile, Executor, Job, Outcome
-from tidemark_spark.run.accounting import account
-from tidemark_spark.run.commit import check_age, check_fresh, check_hands
 from tidemark_spark.run.progress import watched
-from tidemark_spark.worker import convert
 
 RENEWED_AFTER: Final = timedelta(hours=1)
 """Age of the plan from which a step renews it: far less than RUN_LIMIT, and seldom enough for a plan of 100 MB."""
@@ -42,14 +42,14 @@ _NAME: Final = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)\.json", re.ASCII)
 
 
 class Carried(NamedTuple):
-    """The outcomes of all tasks, and the plan as it is now: a rebuild in steps renews it."""
+    """The outcomes of all tasks, and the run with its plan as it is now: a rebuild in steps renews it."""
 
-    plan: RunPlan
+    kind: Kind
     outcomes: list[Outcome]
 
 
-def carry_out_tasks(table: TopicTable, plan: RunPlan, executor: Executor) -> Carried:
-    """Carry out all tasks of ``plan`` that no job before has: those of a rebuild within the limits of an ingest.
+def carry_out_tasks(kind: Kind, executor: Executor) -> Carried:
+    """Carry out all tasks of the plan that no job before has: those of a rebuild within the limits of an ingest.
 
     Raises:
         ContinuityError: a step does not add up, or raw does not hold it any more; earlier steps stay.
@@ -58,11 +58,10 @@ def carry_out_tasks(table: TopicTable, plan: RunPlan, executor: Executor) -> Car
         StoreError: a store did not answer, or refused.
         TableTampered: another program changed the table.
     """
-    if not plan.tasks:
-        return Carried(plan, [])
-    if plan.kind != "rebuild" or len(within(plan.tasks, LIMIT_BYTES, LIMIT_TASKS)) == len(plan.tasks):
-        return Carried(plan, _carried_out(executor, Job.of(table, plan), plan.tasks, len(plan.tasks)))
-    return _Steps(table, plan, executor).carry_out()
+    tasks = kind.plan.tasks
+    if isinstance(kind, Rebuild) and len(within(tasks, LIMIT_BYTES, LIMIT_TASKS)) < len(tasks):
+        return _Steps(kind, executor).carry_out()
+    return Carried(kind, _carried_out(kind, Job.of(kind.table, kind.plan), executor, tasks))
 
 
 class _Span(NamedTuple):
@@ -73,9 +72,10 @@ class _Span(NamedTuple):
 
 
 class _Steps:
-    def __init__(self, table: TopicTable, plan: RunPlan, executor: Executor) -> None:
-        self._table, self._plan, self._executor = table, plan, executor
-        self._job = Job.of(table, plan)
+    def __init__(self, kind: Rebuild, executor: Executor) -> None:
+        self._kind, self._executor = kind, executor
+        self._table, self._plan = kind.table, kind.plan
+        self._job = Job.of(kind.table, kind.plan)
 
     def carry_out(self) -> Carried:
         """All steps that are left, and the outcomes of all."""
@@ -93,7 +93,7 @@ class _Steps:
             at = end
         self._renew()
         outcomes = [outcome for step in in_parallel(self._read, spans) for outcome in step]
-        return Carried(self._plan, outcomes)
+        return Carried(self._kind, outcomes)
 
     def _stored(self) -> dict[int, int]:
         """The end of each stored step by its first task; of two with the same first task, the longer."""
@@ -108,25 +108,24 @@ class _Steps:
     def _step(self, span: _Span) -> None:
         self._renew()
         tasks = self._plan.tasks[span.first : span.end]
-        made = _carried_out(self._executor, self._job, tasks, len(self._plan.tasks), before=span.first)
-        outcomes = _accounted(self._plan, tasks, made)
-        self._write(span, tasks, outcomes)
+        made = _carried_out(self._kind, self._job, self._executor, tasks, before=span.first)
+        self._write(span, tasks, _accounted(self._kind, tasks, made))
 
     def _renew(self) -> None:
         """Raise the errors of the commit's checks unless the run may still commit; renew its plan if it is old."""
         delta = open_delta(self._table)
-        ledger, live, now = ledger_of(self._table, delta), live_files(delta), self._table.store.now()
+        ledger, live = ledger_of(self._table, delta), live_files(delta)
         if has_landed(self._table, ledger, self._plan):
             raise StaleRun(f"attempt {self._plan.attempt} has landed in the meantime")
-        check_hands(self._table, self._plan, ledger, live)
-        check_fresh(self._plan, ledger, live, now)
-        if now - self._plan.created_at >= RENEWED_AFTER:
-            self._plan = renewed(self._table, self._plan)
+        self._kind.check_hands(ledger, live)
+        self._kind.check_fresh(ledger, live)
+        if self._table.store.now() - self._plan.created_at >= RENEWED_AFTER:
+            self._kind = renewed(self._kind)
+            self._plan = self._kind.plan
 
-    def _write(self, span: _Span, tasks: Sequence[ConversionTask], outcomes: Sequence[Outcome]) -> None:
+    def _write(self, span: _Span, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         table, plan = self._table, self._plan
-        rows = (row for outcome in outcomes for row in outcome.evidence)
-        evidence = to_parquet(rows, configuration=plan.configuration, code=plan.code, attempt=plan.attempt)
+        evidence = self._kind.parquet(row for outcome in outcomes for row in outcome.evidence)
         step = RunStep(
             attempt=plan.attempt,
             first=span.first,
@@ -156,24 +155,24 @@ class _Steps:
             raise FormatError(key, f"is no step of its plan: delete it and {beside}, and run the job again")
         stored = rows_of(parse_evidence(evidence, beside))
         rows = (EvidenceRow.of(row)._replace(configuration="", code="", attempt=0) for row in stored)
-        return _accounted(self._plan, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
+        return _accounted(self._kind, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
 
 
-def _carried_out(
-    executor: Executor, job: Job, tasks: Sequence[ConversionTask], total: int, *, before: int = 0
-) -> list[Outcome]:
-    """The outcomes of ``tasks``, which are of ``total``, with the progress ``before`` them."""
-    with watched(job, total, lambda: before + executor.finished()):
-        return executor.on_each(convert, job, tasks)
+def _carried_out(kind: Kind, job: Job, executor: Executor, tasks: Sequence[Task], *, before: int = 0) -> list[Outcome]:
+    """The outcomes of ``tasks``, ``before`` which others of the plan are finished."""
+    total = len(kind.plan.tasks)
+    with watched(job, total, lambda: before + executor.finished()) if kind.awaited else nullcontext():
+        return executor.on_each(kind.work, job, tasks)
 
 
-def renewed(table: TopicTable, plan: RunPlan) -> RunPlan:
-    """``plan`` as it is stored, with the current time; see docs/architecture.md on why that is safe.
+def renewed(kind: Rebuild) -> Rebuild:
+    """``kind`` with its plan as it is stored, and the current time; see docs/architecture.md on why that is safe.
 
     Raises:
         StaleRun: the stored plan is too old to commit anything, or gone, or another one.
         StoreError: the store failed.
     """
+    table, plan = kind.table, kind.plan
     key, tries = table.keys.attempt(plan.attempt), Tries(Retry())
     while True:
         tries.begin()
@@ -181,24 +180,24 @@ def renewed(table: TopicTable, plan: RunPlan) -> RunPlan:
         if found is None or found.value.model_copy(update={"created_at": plan.created_at}) != plan:
             raise StaleRun(f"{key} is gone, or another plan now")
         if now - found.value.created_at < RENEWED_AFTER:
-            return found.value
-        check_age(found.value, now)
+            return Rebuild(table, found.value)
+        Rebuild(table, found.value).check_age()
         fresh = plan.model_copy(update={"created_at": now})
         try:
             table.store.put(key, fresh.to_bytes(), if_match=found.etag)
         except (PreconditionFailed, UnknownOutcome) as error:  # it took effect, or another job has renewed it: look
             tries.failed(UnknownOutcome(key, f"was not renewed: {error}"))
         else:
-            return fresh
+            return Rebuild(table, fresh)
 
 
-def _accounted(plan: RunPlan, tasks: Sequence[ConversionTask], outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _accounted(kind: Rebuild, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
     """``outcomes`` in the order of their ``tasks``.
 
     Raises:
         ContinuityError: a task has none or two, or one that ends elsewhere; or an offset has no class or two.
     """
-    account(plan.model_copy(update={"tasks": tuple(tasks)}), outcomes)
+    kind.account(outcomes)
     found = {_start(outcome): outcome for outcome in outcomes}
     whole = [
         start for task in tasks if (made := found.get(start := _start(task))) and made.next_offset == task.to_offset
@@ -206,13 +205,13 @@ def _accounted(plan: RunPlan, tasks: Sequence[ConversionTask], outcomes: Sequenc
     if not len(outcomes) == len(whole) == len(tasks):
         at = f"from offset {tasks[0].from_offset} of partition {tasks[0].partition} on"
         raise ContinuityError(
-            f"{plan.cluster}/{plan.topic}: of a step of {len(tasks)} tasks {at}, {len(whole)} have reached their end, "
+            f"{kind.table.url}: of a step of {len(tasks)} tasks {at}, {len(whole)} have reached their end, "
             f"with {len(outcomes)} outcomes; run it again, and report it"
         )
     return [found[start] for start in whole]
 
 
-def _start(of: ConversionTask | Outcome) -> tuple[int, int, int]:
+def _start(of: Task | Outcome) -> tuple[int, int, int]:
     return of.incarnation, of.partition, of.from_offset
 
 

@@ -25,7 +25,7 @@ from tests.spark.world import Acting, InProcess, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.errors import ContinuityError, FormatError, TableTampered
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, Task
 from tidemark.formats.table.steps import RunStep
 from tidemark.planning import find_plan, plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
@@ -33,10 +33,11 @@ from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import read_evidence
+from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import steps
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DAY: Final = 86_400_000
 HOURS: Final = timedelta(hours=1)
@@ -371,7 +372,7 @@ def test_a_plan_that_another_job_has_renewed_is_as_young_as_that(world: World) -
         young = stored(world, plan)
         assert young.created_at - plan.created_at > 39 * HOURS
         assert young.model_copy(update={"created_at": plan.created_at}) == plan
-        assert steps.renewed(world.table, plan) == young
+        assert steps.renewed(Rebuild(world.table, plan)).plan == young
     with as_of(world, 60 * HOURS):
         assert run(world.table, plan, in_process).status == "stale", "it holds the old plan"
         assert run(world.table, young, in_process).status == "landed"
@@ -487,7 +488,7 @@ class Cut:
         rng = self.rng
 
         @Acting
-        def execute(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+        def execute(work: Any, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
             assert len(tasks) <= steps.LIMIT_TASKS or len(self.plan.tasks) <= steps.LIMIT_TASKS
             made: list[Outcome] = []
             for task in tasks:
