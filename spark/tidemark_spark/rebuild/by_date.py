@@ -41,10 +41,12 @@ def rebuild_by_date(
         ContinuityError: raw no longer holds all the offsets; the parts before stay.
         PublishError: other runs replaced files of a part again and again; the parts before stay.
     """
+    if not dates:
+        return
     key = table.keys.datewise_rebuild(_digest(table, dates, extend=extend))
     stale = 0
     found = _begun(table, key, lambda: _parts(table, dates, executor, extend=extend))
-    while found is not None and found.value.left:
+    while found is not None:
         part = found.value.left[0]
         result = carry_out(table, _planned(table, part))
         if result.status != "stale":
@@ -93,7 +95,7 @@ def _is_old(table: TopicTable, key: str, rebuild: DatewiseRebuild) -> bool:
         at = table.store.head(key).modified
     except NotFound:
         return True
-    plan = find_plan(table, rebuild.left[0].attempt) if rebuild.left else None
+    plan = find_plan(table, rebuild.left[0].attempt)
     return table.store.now() - max([at, *([plan.created_at] if plan else [])]) > RUN_LIMIT
 
 

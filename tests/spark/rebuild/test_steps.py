@@ -23,10 +23,10 @@ from tests.spark.erasing.masked import erase, killed
 from tests.spark.test_vacuum import OLDER, Died, as_of
 from tests.spark.world import Acting, InProcess, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
-from tidemark.errors import ContinuityError, FormatError, TableTampered
+from tidemark.errors import ContinuityError, FormatError, StaleRun, TableTampered
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, Task
-from tidemark.formats.table.steps import RunStep
+from tidemark.formats.table.steps import RunStep, digest_of_tasks
 from tidemark.planning import find_plan, plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.planning.maintenance.retention import plan_retain
@@ -176,7 +176,7 @@ def test_of_two_versions_limits_each_task_counts_once(world: World, monkeypatch:
             update={
                 "end": first + 2,
                 "outcomes": step.outcomes[:2],
-                "tasks": steps.digest_of_tasks(plan.tasks[first : first + 2]),
+                "tasks": digest_of_tasks(plan.tasks[first : first + 2]),
                 "evidence": sha256(body).hexdigest(),
             }
         )
@@ -247,6 +247,17 @@ def test_a_step_of_something_else_is_refused(world: World, part: str) -> None:
     store.delete(beside)
     assert run(world.table, plan, in_process).status == "landed"
     world.check()
+
+
+def test_a_step_that_was_carried_out_with_other_bytes_before_is_stale(world: World) -> None:
+    plan = planned(world)
+    died(world, plan, 1)
+    beside = world.table.keys.step_evidence(plan.attempt, 0, 3)
+    world.table.store.put(world.table.keys.step_evidence(plan.attempt, 3, 6), world.table.store.get(beside).body)
+    counting, ledger = Counting(), world.ledger
+    assert run(world.table, plan, counting).status == "stale"
+    assert (counting.calls, world.ledger) == ([3], ledger)
+    assert world.table.keys.step(plan.attempt, 3, 6) not in step_keys(world)
 
 
 def test_a_segment_that_was_replaced_between_steps_is_refused_as_ever(world: World) -> None:
@@ -378,6 +389,39 @@ def test_a_plan_that_another_job_has_renewed_is_as_young_as_that(world: World) -
         assert run(world.table, young, in_process).status == "landed"
 
 
+def test_a_plan_that_can_commit_no_more_is_never_renewed(world: World) -> None:
+    plan = planned(world)
+    with as_of(world, RUN_LIMIT + HOURS), pytest.raises(StaleRun, match="was planned more than 2 days"):
+        steps.renewed(Rebuild(world.table, plan))
+    other = planned(world)
+    store, keys = world.table.store, world.table.keys
+    store.put(keys.attempt(plan.attempt), other.to_bytes())
+    with as_of(world, 2 * HOURS), pytest.raises(StaleRun, match="is gone, or another plan now"):
+        steps.renewed(Rebuild(world.table, plan))
+    store.delete(keys.attempt(plan.attempt))
+    with as_of(world, 2 * HOURS), pytest.raises(StaleRun, match="is gone, or another plan now"):
+        steps.renewed(Rebuild(world.table, plan))
+    assert keys.attempt(plan.attempt) not in {info.key for info in store.list(keys.attempts)}
+
+
+def test_of_two_renewals_at_once_one_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(world)
+    store, key = world.table.store, world.table.keys.attempt(plan.attempt)
+    young = plan.model_copy(update={"created_at": plan.created_at + 2 * HOURS})
+    real = type(store).put
+
+    def other_first(self: Any, name: str, *given: Any, **options: Any) -> str:
+        if name == key and options.get("if_match"):
+            monkeypatch.undo()
+            real(self, key, young.to_bytes())
+        return real(self, name, *given, **options)
+
+    with as_of(world, 2 * HOURS + timedelta(minutes=1)):
+        monkeypatch.setattr(type(store), "put", other_first)
+        assert steps.renewed(Rebuild(world.table, plan)).plan == young
+    assert stored(world, plan) == young
+
+
 def test_erased_records_make_it_stale_and_its_sums_are_named_until_they_go(world: World) -> None:
     plan = planned(world)
     died(world, plan, 3)
@@ -489,7 +533,7 @@ class Cut:
 
         @Acting
         def execute(work: Any, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
-            assert len(tasks) <= steps.LIMIT_TASKS or len(self.plan.tasks) <= steps.LIMIT_TASKS
+            assert len(tasks) <= 3
             made: list[Outcome] = []
             for task in tasks:
                 if rng.random() < 0.06:

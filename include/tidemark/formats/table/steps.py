@@ -85,7 +85,7 @@ class DatewiseRebuild(StoredObject):
 
     most_bytes: ClassVar[int] = object_sizes.REPORT
 
-    left: tuple[DatesTogether, ...]
+    left: tuple[DatesTogether, ...] = Field(min_length=1)
     done: int = Field(default=0, ge=0)
 
     def without_first(self) -> Self:
