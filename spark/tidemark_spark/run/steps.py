@@ -16,8 +16,10 @@ from hashlib import sha256
 from itertools import islice
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+
 from tidemark.concurrency import in_parallel
-from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun, UnknownOutcome
+from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats import object_sizes
 from tidemark.formats.table.plan import RunPlan, Task
 from tidemark.formats.table.steps import RunStep, StepFile, StepOutcome, digest_of_tasks
@@ -25,8 +27,8 @@ from tidemark.planning.common import code_digest
 from tidemark.planning.ingest import LIMIT_BYTES, LIMIT_TASKS
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.raw.byte_ranges import within
-from tidemark.retry import Retry, Tries
 from tidemark.store import put_once
+from tidemark.store.update import update
 from tidemark.table.delta_table import ledger_of, live_files, open_delta
 from tidemark.table.evidence import EvidenceRow, parse_evidence
 from tidemark.table.evidence_reader import rows_of
@@ -153,8 +155,7 @@ class _Steps:
         stated = step.attempt, step.first, step.end, len(step.outcomes), step.tasks, step.evidence
         if stated != (attempt, *span, len(tasks), digest_of_tasks(tasks), sha256(evidence).hexdigest()):
             raise FormatError(key, f"is no step of its plan: delete it and {beside}, and run the job again")
-        stored = rows_of(parse_evidence(evidence, beside))
-        rows = (EvidenceRow.of(row)._replace(configuration="", code="", attempt=0) for row in stored)
+        rows = _rows(parse_evidence(evidence, beside))
         return _accounted(self._kind, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
 
 
@@ -173,22 +174,22 @@ def renewed(kind: Rebuild) -> Rebuild:
         StoreError: the store failed.
     """
     table, plan = kind.table, kind.plan
-    key, tries = table.keys.attempt(plan.attempt), Tries(Retry())
-    while True:
-        tries.begin()
-        found, now = RunPlan.load_version_or_none(table.store, key), table.store.now()
+    key = table.keys.attempt(plan.attempt)
+
+    def read() -> tuple[RunPlan, str]:
+        found = RunPlan.load_version_or_none(table.store, key)
         if found is None or found.value.model_copy(update={"created_at": plan.created_at}) != plan:
             raise StaleRun(f"{key} is gone, or another plan now")
-        if now - found.value.created_at < RENEWED_AFTER:
-            return Rebuild(table, found.value)
-        Rebuild(table, found.value).check_age()
-        fresh = plan.model_copy(update={"created_at": now})
-        try:
-            table.store.put(key, fresh.to_bytes(), if_match=found.etag)
-        except (PreconditionFailed, UnknownOutcome) as error:  # it took effect, or another job has renewed it: look
-            tries.failed(UnknownOutcome(key, f"was not renewed: {error}"))
-        else:
-            return Rebuild(table, fresh)
+        return found
+
+    def change(stored: RunPlan) -> RunPlan:
+        now = table.store.now()
+        if now - stored.created_at < RENEWED_AFTER:  # by another job of this attempt
+            return stored
+        Rebuild(table, stored).check_age()
+        return stored.model_copy(update={"created_at": now})
+
+    return Rebuild(table, update(table.store, key, read, change, then="run the job again"))
 
 
 def _accounted(kind: Rebuild, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -227,6 +228,15 @@ def _stored_outcome(outcome: Outcome) -> StepOutcome:
         other_rows=outcome.other_rows,
         unknown=dict(outcome.unknown),
     )
+
+
+def _rows(evidence: pa.Table) -> Iterator[EvidenceRow]:
+    """The rows of a step, as workers return them. They share their texts, of which Arrow makes one for each row."""
+    texts: dict[str, str] = {}
+    for values in rows_of(evidence):
+        row = EvidenceRow.of(values)
+        segment, file = (None if text is None else texts.setdefault(text, text) for text in (row.segment, row.file))
+        yield row._replace(segment=segment, file=file, configuration="", code="", attempt=0)
 
 
 def _outcome(stored: StepOutcome, rows: Iterator[EvidenceRow]) -> Outcome:
