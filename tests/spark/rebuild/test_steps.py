@@ -260,6 +260,18 @@ def test_a_step_that_was_carried_out_with_other_bytes_before_is_stale(world: Wor
     assert world.table.keys.step(plan.attempt, 3, 6) not in step_keys(world)
 
 
+def test_a_step_counts_only_once_its_evidence_is_stored(world: World) -> None:
+    for writes in range(9):  # files of three tasks, some refused, and the two objects of the step
+        plan = planned(world, ["2026-02-03"])
+        with pytest.raises(Died), killed(writes):
+            run(world.table, plan, in_process)
+        keys = step_keys(world)
+        assert [key for key in keys if key.endswith(".json") and f"{key[:-5]}.parquet" not in keys] == []
+    assert any(key.endswith(".json") for key in keys)
+    assert run(world.table, plan, in_process).status == "landed"
+    world.check()
+
+
 def test_a_segment_that_was_replaced_between_steps_is_refused_as_ever(world: World) -> None:
     plan = planned(world)
     died(world, plan, 2)
