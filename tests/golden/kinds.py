@@ -122,6 +122,9 @@ KINDS: Final = (
 NOT_IN_THE_CORPUS: Final = {
     "ControlKeys.restore": "a person's statement for people, of which the command that writes it sees the ETag alone",
     "ControlKeys.untold": "notes for people, of which a pass sees the names alone",
+    "TableKeys.step": "a run that is under way reads its own, and not with other code than that which wrote it",
+    "TableKeys.step_evidence": "likewise",
+    "TableKeys.datewise_rebuild": "a run that is under way reads its own, and not with other code than it began with",
     "TableKeys.state_run": "files between two rounds of one run, which reads and removes them itself",
 }
 """Kinds that no version reads of an earlier one, with the reason."""
@@ -133,8 +136,8 @@ NO_OBJECT: Final = {
         "acknowledgements", "restores",
     },
     "TableKeys": {
-        "ledgers", "attempts", "state_folder", "state_audits", "results", "all_progress", "reports", "erasures",
-        "audits", "deployment",
+        "ledgers", "attempts", "steps", "steps_of", "datewise_rebuilds", "state_folder", "state_audits", "results",
+        "all_progress", "reports", "erasures", "audits", "deployment",
     },
     "DeploymentKeys": {"committed", "state_statuses", "verdicts", "all_unread", "hand_overs", "all_samples"},
 }  # fmt: skip
