@@ -6,7 +6,7 @@ import argparse
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
-from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
@@ -63,9 +63,15 @@ def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor, li
 
 def carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
     """Carry out the stored ``plan``, and print the result."""
+    shown_result(table, plan, executor, lineage)
+    return 0
+
+
+def shown_result(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> RunResult:
+    """The result of the stored ``plan``, which is also printed."""
     result = run(table, plan, executor)
     lineage.note(lambda: of_run(table, plan, result))
     if plan.accepts is not None and result.status == "landed":
         accept(table, plan.accepts)
     show(result.to_bytes().decode())
-    return 0
+    return result
