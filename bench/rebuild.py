@@ -29,7 +29,7 @@ from tidemark.topics import load_topics
 from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import Common, DataFile, Executor, Given, Made, Outcome
 from tidemark_spark.run import steps
-from tidemark_spark.run.steps import carry_out_tasks
+from tidemark_spark.run.steps import carry_out_steps
 
 TASKS: Final = (5_000, 20_000)
 _PARTITIONS: Final = 100
@@ -146,7 +146,7 @@ def main() -> None:
         return real(self, span)
 
     steps._Steps._read = read  # type: ignore[method-assign] # the end of the last step
-    kind, outcomes = carry_out_tasks(Rebuild(table, plan), executor)
+    kind, outcomes = carry_out_steps(Rebuild(table, plan), executor)
     assert isinstance(kind, Rebuild)
     kind.stored_evidence(kind.account(outcomes))
     number = len([info for info in table.store.list(table.keys.steps) if info.key.endswith(".json")])

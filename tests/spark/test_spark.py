@@ -276,7 +276,7 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark
 
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     session = importlib.import_module("tidemark_spark.cluster.session")
-    monkeypatch.setattr(session, "spark", lambda *_: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "started", lambda *_: pytest.fail("Spark was started"))
     from tidemark_spark.cli import ingest
 
     world.raw.publish()

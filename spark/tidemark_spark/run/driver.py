@@ -25,9 +25,10 @@ from tidemark.table.evidence_reader import evidence_that_counts, rows_of
 from tidemark.table.topic_columns import check_columns
 from tidemark_spark.kinds.kind import Kind, TableChange
 from tidemark_spark.kinds.registry import kind_of
-from tidemark_spark.model import Executor, Outcome
+from tidemark_spark.model import Executor, Job, Outcome
 from tidemark_spark.run.commit import publish
-from tidemark_spark.run.steps import carry_out_tasks
+from tidemark_spark.run.progress import watched
+from tidemark_spark.run.steps import carry_out_steps, takes_steps
 from tidemark_spark.run.success_markers import update_markers
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,12 @@ def run(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool = F
             result = _empty(plan) if plan.empty else None if first else _earlier(kind)
             if result is None:
                 with _timed(seconds, "convert"):
-                    kind, outcomes = carry_out_tasks(kind, executor)
+                    if takes_steps(kind):
+                        kind, outcomes = carry_out_steps(kind, executor)
+                    else:
+                        job, total = Job.of(table, plan), len(plan.tasks)
+                        with watched(job, total, executor.finished) if kind.awaited else nullcontext():
+                            outcomes = executor.on_each(kind.work, job, plan.tasks)
                 result, ledger = _published(kind, outcomes, executor, seconds)
         except StaleRun:
             # Another process may have carried out the same attempt in the meantime.

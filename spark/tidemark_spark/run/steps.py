@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from hashlib import sha256
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 import pyarrow as pa
 
@@ -50,8 +49,14 @@ class Carried(NamedTuple):
     outcomes: list[Outcome]
 
 
-def carry_out_tasks(kind: Kind, executor: Executor) -> Carried:
-    """Carry out all tasks of the plan that no job before has: those of a rebuild within the limits of an ingest.
+def takes_steps(kind: Kind) -> TypeGuard[Rebuild]:
+    """True if it is a rebuild that exceeds the limits of an ingest."""
+    tasks = kind.plan.tasks
+    return isinstance(kind, Rebuild) and len(within(tasks, LIMIT_BYTES, LIMIT_TASKS)) < len(tasks)
+
+
+def carry_out_steps(kind: Rebuild, executor: Executor) -> Carried:
+    """Carry out all tasks of the plan that no job before has, step by step.
 
     Raises:
         ContinuityError: a step does not add up, or raw does not hold it any more; earlier steps stay.
@@ -60,10 +65,7 @@ def carry_out_tasks(kind: Kind, executor: Executor) -> Carried:
         StoreError: a store did not answer, or refused.
         TableTampered: another program changed the table.
     """
-    tasks = kind.plan.tasks
-    if isinstance(kind, Rebuild) and len(within(tasks, LIMIT_BYTES, LIMIT_TASKS)) < len(tasks):
-        return _Steps(kind, executor).carry_out()
-    return Carried(kind, _carried_out(kind, Job.of(kind.table, kind.plan), executor, tasks))
+    return _Steps(kind, executor).carry_out()
 
 
 class _Span(NamedTuple):
@@ -110,7 +112,9 @@ class _Steps:
     def _step(self, span: _Span) -> None:
         self._renew()
         tasks = self._plan.tasks[span.first : span.end]
-        made = _carried_out(self._kind, self._job, self._executor, tasks, before=span.first)
+        kind: Kind = self._kind
+        with watched(self._job, len(self._plan.tasks), lambda: span.first + self._executor.finished()):
+            made = self._executor.on_each(kind.work, self._job, tasks)
         self._write(span, tasks, _accounted(self._kind, tasks, made))
 
     def _renew(self) -> None:
@@ -157,15 +161,6 @@ class _Steps:
             raise FormatError(key, f"is no step of its plan: delete it and {beside}, and run the job again")
         rows = _rows(parse_evidence(evidence, beside))
         return _accounted(self._kind, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
-
-
-def _carried_out(
-    kind: Kind, job: Job, executor: Executor, tasks: Sequence[StoredTask], *, before: int = 0
-) -> list[Outcome]:
-    """The outcomes of ``tasks``, ``before`` which others of the plan are finished."""
-    total = len(kind.plan.tasks)
-    with watched(job, total, lambda: before + executor.finished()) if kind.awaited else nullcontext():
-        return executor.on_each(kind.work, job, tasks)
 
 
 def renewed(kind: Rebuild) -> Rebuild:

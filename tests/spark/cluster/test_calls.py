@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -56,7 +57,7 @@ def own_calls(frame: FrameType | None) -> list[str]:
     calls: list[str] = []
     while frame is not None:
         if "/tidemark_spark/" in frame.f_code.co_filename:
-            calls.insert(0, frame.f_code.co_name)
+            calls.insert(0, f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}")
         frame = frame.f_back
     return calls
 
@@ -80,4 +81,5 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     assert run_plan.main(words) == 0
     assert len(stacks) == len(plan.tasks)
     calls = stacks[0]
-    assert calls[calls.index("carry_out") + 1 :] == ["run", "on_each", "in_worker", "converted", "run"]
+    of_run = calls[calls.index("driver.run") :]
+    assert of_run == ["driver.run", "session.on_each", "executor.in_worker", "conversion.converted", "conversion.run"]
