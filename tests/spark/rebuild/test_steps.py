@@ -273,6 +273,7 @@ def test_a_step_that_was_carried_out_with_other_bytes_before_is_stale(world: Wor
 
 
 def test_a_step_counts_only_once_its_evidence_is_stored(world: World) -> None:
+    keys, plan = list[str](), planned(world)
     for writes in range(9):  # files of three tasks, some refused, and the two objects of the step
         plan = planned(world, ["2026-02-03"])
         with pytest.raises(Died), killed(writes):

@@ -32,6 +32,7 @@ from tidemark.planning.common import following
 from tidemark.planning.maintenance.erasure import plan_erasure
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark_spark.kinds.registry import KINDS, kind_of
+from tidemark_spark.model import Job
 from tidemark_spark.run import driver
 from tidemark_spark.run.driver import run
 
@@ -198,4 +199,4 @@ def test_a_run_without_tasks_refuses_some(tmp_path: Path) -> None:
     world, plan = ingest(tmp_path)
     wrong = plan.model_copy(update={"kind": "schema"})
     with pytest.raises(Exception, match="has tasks, and a run of its kind has none"):
-        kind_of(world.table, wrong).work(driver.Job.of(world.table, wrong), wrong.tasks[0])
+        kind_of(world.table, wrong).work(Job.of(world.table, wrong), wrong.tasks[0])
