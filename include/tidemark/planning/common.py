@@ -1,6 +1,7 @@
 """Parts that plans share: the ledger that a plan follows, its settings, code and identity, its masks, and its object.
 
-A plan is an object in the store, which is written before anything else of its run, and never changed.
+A plan is an object in the store, which is written before anything else of its run, and never changed, but for its time:
+a rebuild in steps renews that, see docs/architecture.md.
 """
 
 from __future__ import annotations

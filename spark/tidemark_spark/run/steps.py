@@ -8,6 +8,7 @@ next step. See docs/architecture.md.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
@@ -85,7 +86,8 @@ class _Steps:
         """All steps that are left, and the outcomes of all."""
         if self._plan.code != code_digest():
             raise StaleRun("the code of this installation is not the plan's, which may have other rows in its steps")
-        tasks, stored = self._plan.tasks, self._stored()
+        tasks, stored, key = self._plan.tasks, self._stored(), self._table.keys.attempt(self._plan.attempt)
+        sys.stderr.write(f"{len(tasks)} tasks in steps; if the job is killed, run_plan.py --plan {key} goes on\n")
         spans: list[_Span] = []
         at = 0
         while at < len(tasks):

@@ -33,6 +33,7 @@ from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import read_evidence
+from tidemark_spark.cli import run_plan as run_plan_job
 from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import steps
@@ -131,6 +132,17 @@ def test_no_step_has_more_than_the_limits_of_an_ingest(world: World, monkeypatch
     assert run(world.table, plan, counting).status == "landed"
     assert max(counting.calls) <= 3
     assert len(counting.calls) > 7
+    world.check()
+
+
+def test_the_log_says_how_to_go_on(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(world)
+    died(world, plan, 1)
+    key = world.table.keys.attempt(plan.attempt)
+    assert f"20 tasks in steps; if the job is killed, run_plan.py --plan {key} goes on" in capsys.readouterr().err
+    options = ["--topics", str(world.topics_file), "--topic", "orders", "--plan", key]
+    assert run_plan_job.main(options, in_process) == 0
+    assert world.ledger.attempt == plan.attempt
     world.check()
 
 
@@ -261,6 +273,7 @@ def test_a_step_that_was_carried_out_with_other_bytes_before_is_stale(world: Wor
 
 
 def test_a_step_counts_only_once_its_evidence_is_stored(world: World) -> None:
+    keys, plan = list[str](), planned(world)
     for writes in range(9):  # files of three tasks, some refused, and the two objects of the step
         plan = planned(world, ["2026-02-03"])
         with pytest.raises(Died), killed(writes):

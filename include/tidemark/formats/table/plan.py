@@ -278,6 +278,8 @@ class RunPlan(StoredObject):
     A run of the kind ``schema`` only adds ``columns``. A rebuild that ``accepts`` a version of a registry's schema
     makes the rows with the proposed columns of that version.
 
+    ``created_at`` is the time of planning, or that at which a rebuild in steps renewed its plan.
+
     ``unread`` names damaged parts of the live end, which land when they are sealed, and ``.txnindex`` objects, for
     which their partitions wait. Nothing else waits for them.
 
