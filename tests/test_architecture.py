@@ -29,7 +29,7 @@ FLOORS = {
         "config kafka_log offset_bounds retry user_cache",
         "connections store",
         "formats",
-        "brokersets catalogs decode endpoints kafka_tier",
+        "brokersets catalogs decode endpoints jobs kafka_tier",
         "parsers",
         "topics",
         "schemas storage",
