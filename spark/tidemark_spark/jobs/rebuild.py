@@ -1,0 +1,28 @@
+"""The job that makes dates of a table again from raw."""
+
+from __future__ import annotations
+
+from tidemark.jobs.registry import Rebuild
+from tidemark.planning import lost_files
+from tidemark.planning.schema_following import proposed
+from tidemark_spark.jobs.plans import carry_out, show_comparison, show_preview
+from tidemark_spark.jobs.running import RunningJob
+from tidemark_spark.rebuild.plan import planned
+from tidemark_spark.rebuild.preview import preview
+
+
+def work(options: Rebuild, job: RunningJob) -> int:
+    """Rebuild, preview or compare the dates; returns the exit code."""
+    dates = options.dates
+    table = job.table()
+    if options.version is not None:
+        table = proposed(table, options.version)
+    lost = lost_files(table, dates) if options.missing and dates else {}
+    if options.missing:
+        dates = list(lost)
+    rebuild = planned(table, dates, job.executor, extend=options.extend)
+    if options.compare:
+        return show_comparison(table, rebuild.plan, job.executor, options.report)
+    if options.only_shows:
+        return show_preview(table, rebuild.plan, preview(table, rebuild.plan, rebuild.moves, lost), options)
+    return carry_out(table, rebuild.plan, job, new=True)
