@@ -18,7 +18,9 @@ def work(options: RetainPacks, job: RunningJob) -> int:
     clusters = [options.cluster] if options.cluster else job.deployment.clusters
     if options.forget:
         approval = (options.by, options.reason) if options.apply else ()
-        reports = [found for cluster in clusters for found in forget(job.deployment, cluster, options.forget, *approval)]
+        reports = [
+            found for cluster in clusters for found in forget(job.deployment, cluster, options.forget, *approval)
+        ]
         if not reports:
             rule = f"no pack has a range of the topic id {options.forget}"
             raise ConfigError(options.program(), [("--forget", rule)])

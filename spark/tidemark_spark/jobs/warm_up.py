@@ -6,45 +6,22 @@ kernels then. This job sends such a query, with nothing to convert, once after t
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-
 from tidemark.decode import kernel_cache
-from tidemark.errors import ConfigError, TidemarkError
+from tidemark.errors import ConfigError
+from tidemark.jobs.registry import WarmUp
 from tidemark_spark.cluster.connect_client import Connected
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.jobs.running import RunningJob
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Warm the workers up; 2 if no server is named, 1 if it does not answer. See ``--help``."""
-    parser = argparse.ArgumentParser(prog="warm_up.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("--workers", type=int, default=2, help="the server's cores (default: %(default)s)")
-    parser.add_argument(
-        "--parser",
-        action="append",
-        metavar="KIND",
-        help="load only what topics with parsers of this kind need; may be repeated (default: of all kinds)",
-    )
-    add_options(parser)
-    options = parser.parse_args(arguments)
-    parsers = tuple(options.parser or kernel_cache.PARSERS)
-    try:
-        Connected.to(_server(options), "warm-up").on_each(load, parsers, range(max(1, options.workers)))
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except TidemarkError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 1
-    return 0
-
-
-def _server(options: argparse.Namespace) -> str:
+def work(options: WarmUp, _job: RunningJob) -> int:
+    """Warm the workers up; returns 0. Raises ConfigError if no server is named."""
     remote = ClusterTarget.of(options).remote
     if remote is None:
         raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", "must name the server to warm up")])
-    return remote
+    parsers = options.parser or kernel_cache.PARSERS
+    Connected.to(remote, "warm-up").on_each(load, tuple(parsers), range(max(1, options.workers)))
+    return 0
 
 
 def load(parsers: tuple[str, ...], task: int) -> int:
