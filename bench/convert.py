@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import yaml
+from typing_extensions import override
 
 from bench.data import CODECS, HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
@@ -28,7 +29,7 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import driver
 from tidemark_spark.worker import convert
 
@@ -39,6 +40,21 @@ CORES: Final = 2
 TOPICS: Final = tuple(Topic(codec, size) for size in (1000, 250) for codec in CODECS)
 _numbers = itertools.count()
 _ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, idle or not"
+
+
+class Pooled(Executor):
+    """Runs tasks in the processes of ``pool``."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self.pool = pool
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return list(self.pool.map(partial(work, common), tasks))
+
+    @override
+    def finished(self) -> int:
+        return 0
 
 
 def new_table(topic: Topic, raw: str, root: str, keep: Sequence[str] | None = None) -> TopicTable:
@@ -88,12 +104,11 @@ def _session_with(settings: dict[str, str]) -> SparkSession:
 
 def _on_spark(spark: SparkSession, table: TopicTable) -> None:
     """Run Tidemark: plan, conversion on Spark, evidence and commit."""
-    from tidemark_spark.cli.plans import converting
     from tidemark_spark.cluster.session import Classic
 
     plan = plan_ingest(table)
     write_plan(table, plan)
-    result = driver.run(table, plan, converting(Classic(spark.sparkContext)))
+    result = driver.run(table, plan, Classic(spark.sparkContext))
     if result.status != "landed":
         raise RuntimeError(f"{table.url}: {result}")
 

@@ -7,7 +7,7 @@ segment, or by one file.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, Literal, NamedTuple
@@ -110,10 +110,6 @@ class Tally:
     def add(self, key: AccountKey, account: Account) -> None:
         """Add an account."""
         self.accounts.setdefault(key, Account()).add(account)
-
-
-Examine = Callable[[Job, Sequence[AuditTask]], list[Tally]]
-"""Runs all tasks of an audit, anywhere, and returns their results in any order."""
 
 
 def examine(job: Job, task: AuditTask) -> Tally:

@@ -23,7 +23,8 @@ from pyspark.errors import PySparkException
 
 from tidemark.decode.schema import array, variable
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Given, Made, Shipment, in_worker, worker_error
+from tidemark_spark.cluster.executor import Shipment, in_worker, worker_error
+from tidemark_spark.model import Common, Given, Made
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

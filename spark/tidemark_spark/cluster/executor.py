@@ -1,4 +1,4 @@
-"""The interface of executors of tasks, and the code around a task in a worker.
+"""What executors send to workers, and the code around a task in a worker.
 
 What a driver sends is pickled, so a worker of another version would read it wrongly, or not at all. Each task names the
 driver's version, and a worker compares it with its own before it unpickles anything.
@@ -12,29 +12,15 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 from tidemark.errors import TaskFailed
 from tidemark.installation import VERSION
 from tidemark_spark.convert.guard import guarded
-from tidemark_spark.model import Job, check_driver
+from tidemark_spark.model import Common, Given, Job, Made, check_driver
 
 _ERROR: Final = re.compile(r"^(?:\s*E?\s*)?tidemark\.errors\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback in a worker with one of Tidemark's errors."""
-
-Common = TypeVar("Common")
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-
-
-class Executor(Protocol):
-    """Runs tasks: Spark, or a test's own process."""
-
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """Results of ``work`` for each task, in any order; a failed task is repeated as the deployment configures."""
-
-    def finished(self) -> int:
-        """Number of completed tasks of the running ones; called from another thread."""
 
 
 def worker_error(report: str) -> TaskFailed | None:

@@ -13,8 +13,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made, Shipment, in_worker, worker_error
+from tidemark_spark.cluster.executor import Shipment, in_worker, worker_error
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.model import Common, Executor, Given, Made
 
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 SETTINGS: Final = {

@@ -22,7 +22,8 @@ from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.erasing.worker import erased
+from tidemark_spark.model import Executor, Job, Outcome
 
 
 class _Division(NamedTuple):
@@ -34,9 +35,9 @@ class _Division(NamedTuple):
 
 
 def evidence_of_erasure(
-    table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], execute: Execute
+    table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], executor: Executor
 ) -> list[EvidenceRow]:
-    """The evidence that the run writes; ``execute`` reads raw where the files cannot tell.
+    """The evidence that the run writes; ``executor`` reads raw where the files cannot tell.
 
     Raises:
         ContinuityError: kept and erased rows are not those of the evidence; nothing was committed.
@@ -50,7 +51,7 @@ def evidence_of_erasure(
     # What is left are filtered rows, whose names are of no file; and of other files the hash cannot be divided.
     filtered = [rows for rows in files.values() if rows[0].offset_class == "filtered"]
     unhashed = [division for division in divided if division.kept.hash128 is None and division.gone]
-    found = _raw_sums(table, plan, standing, [*filtered, *(division.before for division in unhashed)], execute)
+    found = _raw_sums(table, plan, standing, [*filtered, *(division.before for division in unhashed)], executor)
     gone = (row for division in divided for row in division.gone)
     landed = {(row.incarnation, row.partition, offset) for row in gone for offset in _each(row)}
     divided += [_of_filtered(rows, found, landed) for rows in filtered]
@@ -71,7 +72,7 @@ def _raw_sums(
     plan: RunPlan,
     standing: EffectiveEvidence,
     groups: Iterable[Sequence[EvidenceRow]],
-    execute: Execute,
+    executor: Executor,
 ) -> _Found:
     """The erased records in the byte ranges of ``groups``, as far as raw has them."""
     masks = {part.key: part.masks for part in plan.partitions if part.masks is not None}
@@ -94,7 +95,8 @@ def _raw_sums(
     if not tasks:
         return {}
     found: _Found = {}
-    for outcome in execute(Job.of(table, plan.model_copy(update={"partitions": tuple(plans)})), tasks):
+    job = Job.of(table, plan.model_copy(update={"partitions": tuple(plans)}))
+    for outcome in executor.on_each(erased, job, tasks):
         if outcome.stop:
             raise ContinuityError(f"{table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
         for row in outcome.evidence:

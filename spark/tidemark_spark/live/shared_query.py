@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import SparkUnavailable
 from tidemark.formats.table.plan import ConversionTask
-from tidemark_spark.cluster.executor import Executor, bounded
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.cluster.executor import bounded
+from tidemark_spark.model import Executor, Job, Outcome
 from tidemark_spark.worker import convert
 
 MOST_TASKS: Final = 16

@@ -7,7 +7,7 @@ move in from other dates are reported if they are among the same offsets. To fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, cast
 
 from tidemark.backfill.report import Comparison, Differing
@@ -19,16 +19,14 @@ from tidemark.table.evidence import Kept
 from tidemark_spark.audit.evidence import GROUP_TASKS
 from tidemark_spark.audit.worker import FileTask
 from tidemark_spark.convert.row_checksums import Cells
-from tidemark_spark.model import Job
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, DiffPlace
-
-Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
-"""Runs all tasks of a comparison, anywhere, and returns their results in any order."""
+from tidemark_spark.model import Executor, Job
+from tidemark_spark.rebuild.diff_worker import CompareTask, Difference, DiffPlace, compare
+from tidemark_spark.run.progress import watched
 
 _NOWHERE: Final = Cells((), ())
 
 
-def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison:
+def comparison(table: TopicTable, plan: RunPlan, executor: Executor) -> Comparison:
     """The changes that the rebuild ``plan`` would make.
 
     Raises:
@@ -41,7 +39,10 @@ def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison
     files, filtered = _files(table, plan)
     tasks = list(_tasks(plan, files))
     for start in range(0, len(tasks), GROUP_TASKS):
-        for compared in compare(job, tasks[start : start + GROUP_TASKS]):
+        group = tasks[start : start + GROUP_TASKS]
+        with watched(job, len(group), executor.finished):
+            found = executor.on_each(compare, job, group)
+        for compared in found:
             size += compared.bytes_read
             for place, difference in compared.found.items():
                 differences.setdefault(place, Difference()).add(difference)

@@ -9,7 +9,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_rebuild
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.audit.worker import Examine
+from tidemark_spark.model import Executor
 from tidemark_spark.rebuild.affected_dates import AffectedDates, moves, settings_differ
 
 
@@ -20,7 +20,7 @@ class Rebuild(NamedTuple):
     moves: AffectedDates | None
 
 
-def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *, extend: bool) -> Rebuild:
+def planned(table: TopicTable, dates: Sequence[str] | None, executor: Executor, *, extend: bool) -> Rebuild:
     """Plan the rebuild of ``dates``, or of all dates; with ``extend`` also of the dates that exchange rows with them.
 
     If records of the dates landed with other settings than the topics file has now, or with ``extend``, raw is read
@@ -33,7 +33,7 @@ def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *,
     """
     if dates is None or not (extend or settings_differ(table, dates)):
         return Rebuild(plan_rebuild(table, dates), None)
-    affected = moves(table, dates, examine, extend=extend)
+    affected = moves(table, dates, executor, extend=extend)
     others = [dt or "none" for dt in affected.dates if dt not in dates]
     if others and not extend:
         rule = (

@@ -29,20 +29,22 @@ from tidemark.table.evidence_reader import evidence_that_counts, folded, rows_of
 from tidemark.table.topic_columns import check_columns
 from tidemark_spark.compaction.worker import evidence_of_merged
 from tidemark_spark.erasing.evidence import evidence_of_erasure
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.model import Executor, Job, Outcome
 from tidemark_spark.run.accounting import TableChange, account
 from tidemark_spark.run.commit import check_fresh, check_hands, publish
+from tidemark_spark.run.progress import watched
 from tidemark_spark.run.success_markers import update_markers
+from tidemark_spark.worker import convert
 
 log = logging.getLogger(__name__)
 
 _PARSING: Final = {"ingest", "rebuild", "replay", "repair"}
 
 
-def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = False) -> RunResult:
+def run(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool = False) -> RunResult:
     """Carry out ``plan``, whose object is already written unless it is empty, and write ``results/<attempt>.json``.
 
-    ``execute`` is called only if there are tasks. ``first`` means that the caller has just made the plan, so it cannot
+    ``first`` means that the caller has just made the plan, so it cannot
     have landed and is fresh enough to convert; the commit is checked in any case.
 
     Raises:
@@ -50,14 +52,14 @@ def run(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool = Fal
         PublishError: nothing was committed; the message states the reason. :class:`StaleRun` becomes a result instead.
     """
     with recording_failure(table) if plan.kind == "ingest" else nullcontext():
-        return _reported(table, plan, execute, first=first)
+        return _reported(table, plan, executor, first=first)
 
 
-def _reported(table: TopicTable, plan: RunPlan, execute: Execute, *, first: bool) -> RunResult:
+def _reported(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool) -> RunResult:
     ledger: Ledger | None = None
     try:
         earlier = _empty(plan) if plan.empty else None if first else _earlier(table, plan)
-        result, ledger = (earlier, None) if earlier else _run(table, plan, execute)
+        result, ledger = (earlier, None) if earlier else _run(table, plan, executor)
     except StaleRun:
         # Another process may have carried out the same attempt in the meantime.
         result = _landed_before(table, plan, committed_ledger(table)) or _stale(plan, plan.unread)
@@ -77,11 +79,12 @@ def _report(table: TopicTable, result: RunResult) -> None:
     put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
-def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult, Ledger | None]:
+def _run(table: TopicTable, plan: RunPlan, executor: Executor) -> tuple[RunResult, Ledger | None]:
     """The result, and the last committed ledger if the run has committed or seen its commit."""
     seconds: dict[str, float] = {}
-    with _timed(seconds, "convert"):
-        outcomes = execute(Job.of(table, plan), plan.tasks) if plan.tasks else []
+    job = Job.of(table, plan)
+    with _timed(seconds, "convert"), watched(job, len(plan.tasks), executor.finished):
+        outcomes = executor.on_each(convert, job, plan.tasks)
     with _timed(seconds, "publish"):
         change = account(plan, outcomes)
         _log_moved(plan, outcomes)
@@ -90,7 +93,7 @@ def _run(table: TopicTable, plan: RunPlan, execute: Execute) -> tuple[RunResult,
         elif plan.kind == "repair":
             change = change._replace(evidence=(*change.evidence, *_no_more(_checked(table, plan, change.evidence))))
         elif plan.kind == "erase":
-            change = change._replace(evidence=tuple(evidence_of_erasure(table, plan, outcomes, execute)))
+            change = change._replace(evidence=tuple(evidence_of_erasure(table, plan, outcomes, executor)))
         elif plan.kind in {"rebuild", "replay"}:
             change = change._replace(evidence=(*change.evidence, *_superseded(table, plan, change.evidence)))
         elif plan.partitions and not _moves(plan, change):

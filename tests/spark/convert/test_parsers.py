@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.inline import Inline
-from tests.spark.world import World, in_process
+from tests.spark.world import World, in_process, never
 from tests.tidemark.backfill.test_request import checked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
@@ -180,9 +180,6 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
     changed = World(tmp_path, parser)
     plan = changed.plan()
     files = {one.key for one in changed.table.store.list("")}
-
-    def never(*_: object) -> Any:
-        raise AssertionError("nothing may be converted")
 
     with pytest.raises(ConfigError, match=message):
         run(changed.table, plan, never)

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import boto3  # noqa: F401 - loaded once, before the processes are forked
 import pyarrow as pa
 
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import TidemarkError, UnknownOutcome
@@ -147,7 +147,8 @@ def _carry_out(table: TopicTable, rng: random.Random, plan: RunPlan) -> None:
     run(table, plan, _convert)
 
 
-def _convert(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+@Acting
+def _convert(_work: object, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
     """Made-up rows, through the real sink."""
     outcomes = []
     for task in tasks:
