@@ -71,7 +71,7 @@ FLOORS = {
         "erasure_pass",
         "cluster",
         "live openlineage",
-        "cli",
+        "jobs",
     ),
     "plugins/tidemark_airflow": (
         "options",

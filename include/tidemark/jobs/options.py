@@ -124,7 +124,7 @@ class Job(Settings):
 
         given: list[dict[str, Any]] = []
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(epilog=cls._example())(cls._signed(lambda **options: given.append(options)))
+        app.command(epilog=f"Example: {cls.command()}")(cls._signed(lambda **options: given.append(options)))
         try:
             typer.main.get_command(app)(args=list(arguments), prog_name=cls.program())
         except SystemExit:
@@ -133,9 +133,10 @@ class Job(Settings):
         return cls.of(**{name: value for name, value in given[0].items() if value is not None})
 
     @classmethod
-    def _example(cls) -> str:
+    def command(cls) -> str:
+        """The command of the example."""
         start = "spark-submit" if cls.needs_spark else "python"
-        return f"Example: {start} spark/jobs/{cls.program()} {cls.example}"
+        return f"{start} spark/jobs/{cls.program()} {cls.example}".rstrip()
 
     @classmethod
     def _signed(cls, function: Any) -> Any:

@@ -29,7 +29,7 @@ from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
 from tidemark.formats.table.plan import RunProgress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
-from tidemark_spark.cli import rebuild, repair, replay, run_plan
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job
 from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.progress import watched
@@ -42,12 +42,9 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark_spark.cluster.session.spark", lambda *_: Inline())
 
 
-JOBS = {"rebuild": rebuild.main, "repair": repair.main, "replay": replay.main, "run_plan": run_plan.main}
-
-
 def job(world: World, name: str, *options: str) -> int:
     """The exit code of the job of that name."""
-    return JOBS[name](["--topics", str(world.topics_file), "--topic", "orders", *options])
+    return run_job(name, ["--topics", str(world.topics_file), "--topic", "orders", *options])
 
 
 def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first: str = DAYS[1]) -> BackfillReport:
