@@ -71,6 +71,12 @@ class Job(Settings):
     needs_spark: ClassVar[bool] = False
     """True if the job may have tasks for Spark. The others are started as plain Python, without a JVM."""
 
+    beside_airflow: ClassVar[bool] = False
+    """True if the job runs where Airflow's task runs, as it needs secrets that are variables there."""
+
+    uses_catalogs: ClassVar[bool] = False
+    """True if the job opens the catalogs of the topics file."""
+
     @classmethod
     def program(cls) -> str:
         """The name of the file in ``spark/jobs``."""
@@ -236,6 +242,9 @@ Day = Annotated[date, BeforeValidator(_date)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 """A time with its zone, written 2026-11-21T03:00:00+00:00."""
 
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
+"""Names, of which one may be given by itself."""
+
 Report = Annotated[str, AfterValidator(check_report)]
 """The name of a report: 16 of 0-9 a-f."""
 
@@ -270,6 +279,11 @@ class TopicsJob(Job):
         """The exit code after an error: 2 if 1 is an answer."""
         return 1
 
+    @property
+    def deletes_raw(self) -> bool:
+        """True if the job removes objects of raw: only a role of its own may do so."""
+        return False
+
 
 class OneTopic(TopicsJob):
     """A job for one topic."""
@@ -285,7 +299,7 @@ class OneTopic(TopicsJob):
 class SomeTopics(TopicsJob):
     """A job for some topics or all."""
 
-    topic: Annotated[tuple[str, ...], Option("repeatable (default: all of the file)", metavar="NAME")] = ()
+    topic: Annotated[Names, Option("repeatable (default: all of the file)", metavar="NAME")] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -296,7 +310,7 @@ class SomeTopics(TopicsJob):
 class NamedTopics(SomeTopics):
     """A job for one topic or several."""
 
-    topic: Annotated[tuple[str, ...], Field(min_length=1), Option("repeatable", metavar="NAME")]
+    topic: Annotated[Names, Field(min_length=1), Option("repeatable", metavar="NAME")]
 
 
 class OnSpark(Job):

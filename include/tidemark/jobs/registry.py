@@ -88,14 +88,21 @@ class LandLive(OnSpark, TopicsJob):
 class RunPlan(OnSpark, OneTopic):
     """Carry out a plan that another job or Airflow stored. If it is carried out twice, it lands once.
 
-    The last line of output is the result as JSON. Exit codes: 0 landed, stale or empty; 2 a configuration error; 1
-    others. With --compare: 0 no row would change, 1 some would, 2 trouble.
+    The last line of output is the result as JSON, or with --state the result of the state table. Exit codes: 0 landed,
+    stale or empty; 2 a configuration error; 1 others. With --compare: 0 no row would change, 1 some would, 2 trouble.
     """
 
     name: ClassVar[str] = "run_plan"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --plan KEY"
 
     plan: Annotated[str, Option("the plan's key in the lake", metavar="KEY")]
+    state: Annotated[
+        bool,
+        Option(
+            "then bring the topic's state table, if it has one, to the newest commit; an error of it is printed, and "
+            "does not change the exit code"
+        ),
+    ] = False
     compare: Annotated[
         bool,
         Option("write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble"),
@@ -154,9 +161,12 @@ class Rebuild(Previewed, OnSpark, OneTopic):
         bool,
         Option(
             "write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble. With "
-            "--report write them there as well, and exit with 0 either way"
+            "--report write the preview, the plan and these rows there, and exit with 0 either way"
         ),
     ] = False
+    at_most: Annotated[
+        int | None, Field(ge=0), Option("with --compare: only if no more bytes are to be read", metavar="BYTES")
+    ] = None
 
     @property
     def dates(self) -> list[str] | None:
@@ -181,6 +191,8 @@ class Rebuild(Previewed, OnSpark, OneTopic):
         both = self.first is not None and self.last is not None and self.first <= self.last
         if (self.first, self.last) != (None, None) if self.all else not both:
             yield "--from, --to", "give both dates, with --to not before --from; or only --all"
+        if self.at_most is not None and not self.compare:
+            yield "--at-most", "is an option of --compare"
         if self.version is not None and not self.all:
             yield "--schema", "needs --all: all rows must have the same columns"
 
@@ -224,6 +236,7 @@ class Audit(Json, OnSpark, SomeTopics):
 
     name: ClassVar[str] = "audit"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20"
+    uses_catalogs: ClassVar[bool] = True
 
     dt: Annotated[tuple[Day, ...], Option("a date to audit; repeatable (default: all)")] = ()
     first: Annotated[Day | None, Option("first date to audit", flag="--from")] = None
@@ -301,6 +314,11 @@ class Retain(Json, Dry, SomeTopics):
     dry_run: Annotated[bool, Option("only report what would be removed, and why the rest stays")] = False
     by: Annotated[str, Option("the name in the report and the tombstones")] = Field(default_factory=user)
 
+    @property
+    def deletes_raw(self) -> bool:
+        """See :attr:`TopicsJob.deletes_raw`."""
+        return self.only != "table"
+
 
 class RetainPacks(Json, Dry):
     """Remove the packs whose batches are all in seals, in a whole cluster, as a pack has batches of many topics.
@@ -325,6 +343,11 @@ class RetainPacks(Json, Dry):
     apply: Annotated[bool, Option("with --forget: write the record that gives them up")] = False
     by: Annotated[str | None, Option("with --apply: the person who gives them up", metavar="NAME")] = None
     reason: Annotated[str | None, Option("with --apply: the reason")] = None
+
+    @property
+    def deletes_raw(self) -> bool:
+        """See :attr:`TopicsJob.deletes_raw`."""
+        return True
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """See :meth:`Job.problems`."""
@@ -400,6 +423,8 @@ class Mirror(SomeTopics):
 
     name: ClassVar[str] = "mirror"
     example: ClassVar[str] = "--topics topics.yaml --cluster prod"
+    beside_airflow: ClassVar[bool] = True
+    uses_catalogs: ClassVar[bool] = True
 
 
 class ExportFiles(OnSpark, OneTopic):

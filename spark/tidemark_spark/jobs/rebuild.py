@@ -21,8 +21,11 @@ def work(options: Rebuild, job: RunningJob) -> int:
     if options.missing:
         dates = list(lost)
     rebuild = planned(table, dates, job.executor, extend=options.extend)
-    if options.compare:
-        return show_comparison(table, rebuild.plan, job.executor, options.report)
-    if options.only_shows:
-        return show_preview(table, rebuild.plan, preview(table, rebuild.plan, rebuild.moves, lost), options)
-    return carry_out(table, rebuild.plan, job, new=True)
+    if not options.only_shows:
+        return carry_out(table, rebuild.plan, job, new=True)
+    if options.report or not options.compare:
+        found = preview(table, rebuild.plan, rebuild.moves, lost)
+        show_preview(table, rebuild.plan, found, options)
+        if not options.compare or found.empty or (options.at_most is not None and found.bytes > options.at_most):
+            return 0
+    return show_comparison(table, rebuild.plan, job.executor, options.report)

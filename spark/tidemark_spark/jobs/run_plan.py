@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+from tidemark.errors import TidemarkError
 from tidemark.jobs.registry import RunPlan
 from tidemark.planning import read_plan
 from tidemark.planning.schema_following import proposed
+from tidemark.table.state_table import StateTable
 from tidemark_spark.jobs.plans import carry_out, show_comparison
-from tidemark_spark.jobs.running import RunningJob
+from tidemark_spark.jobs.running import RunningJob, show
 
 
 def work(options: RunPlan, job: RunningJob) -> int:
@@ -17,4 +21,20 @@ def work(options: RunPlan, job: RunningJob) -> int:
         table = proposed(table, plan.accepts)
     if options.compare:
         return show_comparison(table, plan, job.executor, options.report)
-    return carry_out(table, plan, job)
+    code = carry_out(table, plan, job)
+    if options.state and table.topic.state is not None:
+        _bring_state(job)
+    return code
+
+
+def _bring_state(job: RunningJob) -> None:
+    """Bring the topic's state table to the newest commit.
+
+    An error is only printed, since the rows have landed, and the state's own job will do it or end with the error.
+    """
+    from tidemark_spark.state.run import run_state  # which a landing has no use for
+
+    try:
+        show(run_state(StateTable.open(job.table()), job.executor).to_bytes().decode())
+    except TidemarkError as error:
+        sys.stderr.write(f"the state table: {type(error).__name__}: {error}\n")
