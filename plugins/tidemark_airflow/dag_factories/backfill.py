@@ -9,8 +9,8 @@ raw is gone; raw or a file cannot be read |
 | `approve` | asks a person if more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
 | `convert` | Spark makes the dates again, in one commit a topic, then the topics' state tables | the job failed; its \
 log is this task's |
-| `state` | publishes the states, if any topic has one, and makes one that is behind | the state is stopped, or the job \
-failed |
+| `state` | publishes the states, if any topic has one, and makes one that is behind | the state is stopped, or the \
+job failed |
 | `result` | puts the rows before and after into the report | nothing was landed |
 
 A dry run ends after `preview`. The link *Report* of each task leads to the report of its topic.

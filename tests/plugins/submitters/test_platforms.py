@@ -336,7 +336,7 @@ def test_an_application_is_deleted_with_its_task(cluster: Platform, tmp_path: Pa
 
 
 def submit_from_airflow(**options: Any) -> None:
-    job = JobOperator(task_id="job", job="retain.py", cluster=CLUSTER, topic="orders", **options)
+    job = JobOperator(task_id="job", job="retain", cluster=CLUSTER, topic="orders", **options)
     job.submit(CONTEXT)
 
 
