@@ -28,7 +28,7 @@ from tests.tidemark.store import test_schemes
 from tests.uploader_agent.observability import test_metrics
 from tidemark.cli import options
 from tidemark.cli.app import app
-from tidemark.jobs.options import OneTopic
+from tidemark.jobs.options import OneTopicOptions
 from tidemark.jobs.registry import JOBS
 from tidemark.monitoring.incidents import KINDS, IncidentKind, Kind
 from tidemark.parsers.base import Parsed
@@ -174,7 +174,7 @@ def test_a_command_that_writes(tmp_path: Path) -> None:
 
 
 def test_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    class Stub(OneTopic):
+    class Stub(OneTopicOptions):
         """Show its topic."""
 
         name: ClassVar[str] = "stub"

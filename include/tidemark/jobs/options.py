@@ -1,8 +1,8 @@
 """The options of a job as a model, which is read from a command line and writes one.
 
-For example, ``Vacuum.of(topics="topics.yaml", topic=["orders"], dry_run=True).arguments()`` is ``["--topics",
-"topics.yaml", "--topic", "orders", "--dry-run"]``, and ``Vacuum.parse`` makes an equal model of these words. So whoever
-starts a job, such as a task of Airflow, and the job itself agree on every option.
+For example, ``VacuumOptions.of(topics="topics.yaml", topic=["orders"], dry_run=True).arguments()`` is ``["--topics",
+"topics.yaml", "--topic", "orders", "--dry-run"]``, and ``VacuumOptions.parse`` makes an equal model of these words. So
+whoever starts a job, such as a task of Airflow, and the job itself agree on every option.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OFF: Final = "off"
 MOST_ATTEMPT: Final = (1 << 63) - 1
 
 
-class Option:
+class Says:
     """What the command line says of a field: ``flag`` if it is not the field's name, and ``metavar`` for its value."""
 
     def __init__(self, does: str = "", *, flag: str = "", metavar: str = "") -> None:
@@ -57,7 +57,7 @@ class Word(NamedTuple):
         return get_origin(self.field.annotation) is tuple
 
 
-class Job(Settings):
+class JobOptions(Settings):
     """A job with its options. A class derived from it is one job of :data:`tidemark.jobs.registry.JOBS`.
 
     ``name`` is that of the program in ``spark/jobs`` without ``.py``, and of the module of ``tidemark_spark.jobs`` that
@@ -176,7 +176,7 @@ class Job(Settings):
 
 
 def _word(name: str, field: FieldInfo) -> Word:
-    option = next((part for part in field.metadata if isinstance(part, Option)), Option())
+    option = next((part for part in field.metadata if isinstance(part, Says)), Says())
     kind = _of_value(field.annotation)
     return Word(
         flag=option.flag or f"--{name.replace('_', '-')}",
@@ -249,15 +249,15 @@ Report = Annotated[str, AfterValidator(check_report)]
 """The name of a report: 16 of 0-9 a-f."""
 
 
-class TopicsJob(Job):
+class TopicsOptions(JobOptions):
     """A job for topics of a topics file."""
 
-    topics: Annotated[Path, Option("the topics file")]
-    cluster: Annotated[str | None, Option("needed where two clusters have the topic's name", metavar="NAME")] = None
+    topics: Annotated[Path, Says("the topics file")]
+    cluster: Annotated[str | None, Says("needed where two clusters have the topic's name", metavar="NAME")] = None
     lineage: Annotated[
         str,
         AfterValidator(_lineage),
-        Option(
+        Says(
             "events: send OpenLineage events if OPENLINEAGE_URL or another variable of its client says where; off: "
             "send none; or the place where the task that started the job takes what it sends",
             metavar="WHERE",
@@ -285,10 +285,10 @@ class TopicsJob(Job):
         return False
 
 
-class OneTopic(TopicsJob):
+class OneTopicOptions(TopicsOptions):
     """A job for one topic."""
 
-    topic: Annotated[str, Option(metavar="NAME")]
+    topic: Annotated[str, Says(metavar="NAME")]
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -296,10 +296,10 @@ class OneTopic(TopicsJob):
         return (self.topic,)
 
 
-class SomeTopics(TopicsJob):
+class SomeTopicsOptions(TopicsOptions):
     """A job for some topics or all."""
 
-    topic: Annotated[Names, Option("repeatable (default: all of the file)", metavar="NAME")] = ()
+    topic: Annotated[Names, Says("repeatable (default: all of the file)", metavar="NAME")] = ()
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -307,23 +307,21 @@ class SomeTopics(TopicsJob):
         return self.topic
 
 
-class NamedTopics(SomeTopics):
+class NamedTopicsOptions(SomeTopicsOptions):
     """A job for one topic or several."""
 
-    topic: Annotated[Names, Field(min_length=1), Option("repeatable", metavar="NAME")]
+    topic: Annotated[Names, Field(min_length=1), Says("repeatable", metavar="NAME")]
 
 
-class OnSpark(Job):
+class SparkOptions(JobOptions):
     """A job with tasks for Spark, and the options that say where that is."""
 
     needs_spark: ClassVar[bool] = True
 
-    master: Annotated[str | None, Option("Spark's master, where spark-submit does not say it (default: local[*])")] = (
-        None
-    )
+    master: Annotated[str | None, Says("Spark's master, where spark-submit does not say it (default: local[*])")] = None
     remote: Annotated[
         str | None,
-        Option(
+        Says(
             "a Spark Connect server, such as sc://127.0.0.1:15002 (default: SPARK_REMOTE, which other users cannot "
             "see; put a token there)",
             metavar="URL",
@@ -331,18 +329,18 @@ class OnSpark(Job):
     ] = None
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if self.master is not None and self.remote is not None:
             yield "--master, --remote", "only one of both says where Spark is"
 
 
-class Dry(TopicsJob):
+class DryRunOptions(TopicsOptions):
     """A job that can say what it would do."""
 
-    dry_run: Annotated[bool, Option("print what would be done, and do nothing")] = False
+    dry_run: Annotated[bool, Says("print what would be done, and do nothing")] = False
 
     @property
     def only_shows(self) -> bool:
-        """See :attr:`TopicsJob.only_shows`."""
+        """See :attr:`TopicsOptions.only_shows`."""
         return self.dry_run

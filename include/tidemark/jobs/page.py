@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 
-from tidemark.jobs.options import Job, OnSpark, TopicsJob, Word, user
+from tidemark.jobs.options import JobOptions, SparkOptions, TopicsOptions, Word, user
 from tidemark.jobs.registry import JOBS
 
 _HEAD = """\
@@ -24,24 +24,24 @@ otherwise.
 _WITHOUT = "Nothing is converted, so no Spark is started: `python {program}` is enough.\n"
 
 
-def page(jobs: Iterable[type[Job]]) -> str:
+def page(jobs: Iterable[type[JobOptions]]) -> str:
     """The page of ``jobs``."""
     return "\n".join(
         [
             _HEAD,
             "## Options of all jobs for topics\n",
-            *_table(TopicsJob.words().values()),
+            *_table(TopicsOptions.words().values()),
             "\n## Options of all jobs with tasks for Spark\n",
-            *_table(OnSpark.words().values()),
+            *_table(SparkOptions.words().values()),
             *(line for job in jobs for line in _section(job)),
         ]
     )
 
 
-def _section(job: type[Job]) -> Iterator[str]:
+def _section(job: type[JobOptions]) -> Iterator[str]:
     common = {
-        **(TopicsJob.words() if issubclass(job, TopicsJob) else {}),
-        **(OnSpark.words() if issubclass(job, OnSpark) else {}),
+        **(TopicsOptions.words() if issubclass(job, TopicsOptions) else {}),
+        **(SparkOptions.words() if issubclass(job, SparkOptions) else {}),
     }
     yield f"\n## `{job.program()}`\n"
     yield f"{inspect.getdoc(job)}\n"

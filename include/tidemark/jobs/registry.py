@@ -12,23 +12,23 @@ from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.jobs.options import (
     MOST_ATTEMPT,
     Day,
-    Dry,
-    Job,
+    DryRunOptions,
+    JobOptions,
     Moment,
-    NamedTopics,
-    OneTopic,
-    OnSpark,
-    Option,
+    NamedTopicsOptions,
+    OneTopicOptions,
     Report,
-    SomeTopics,
-    TopicsJob,
+    Says,
+    SomeTopicsOptions,
+    SparkOptions,
+    TopicsOptions,
     user,
 )
 
 Attempt = Annotated[
     int | None,
     Field(ge=0, le=MOST_ATTEMPT),
-    Option("execute this attempt's plan; make it if it does not exist"),
+    Says("execute this attempt's plan; make it if it does not exist"),
 ]
 
 
@@ -36,18 +36,18 @@ def _days(first: date, last: date) -> list[date]:
     return [first + timedelta(days=day) for day in range((last - first).days + 1)]
 
 
-class Json(TopicsJob):
+class JsonOptions(TopicsOptions):
     """A job with reports for people, or for programs."""
 
-    json_lines: Annotated[bool, Option("print the reports as JSON, one a line", flag="--json")] = False
+    json_lines: Annotated[bool, Says("print the reports as JSON, one a line", flag="--json")] = False
 
 
-class Previewed(Dry):
+class PreviewOptions(DryRunOptions):
     """A job that makes a plan, which it can show."""
 
     report: Annotated[
         Report | None,
-        Option(
+        Says(
             "write what would be done to the topic's reports, under this name, and the plan, for run_plan.py; convert "
             "nothing",
             metavar="NAME",
@@ -56,11 +56,11 @@ class Previewed(Dry):
 
     @property
     def only_shows(self) -> bool:
-        """See :attr:`TopicsJob.only_shows`."""
+        """See :attr:`TopicsOptions.only_shows`."""
         return self.dry_run or self.report is not None
 
 
-class Ingest(Dry, OnSpark, OneTopic):
+class IngestOptions(DryRunOptions, SparkOptions, OneTopicOptions):
     """Land a topic's new records in its table, and close the dates that are complete.
 
     The last line of output is the result as JSON, or the plan for a dry run. Exit codes: 0 landed, stale or empty; 2 a
@@ -71,10 +71,10 @@ class Ingest(Dry, OnSpark, OneTopic):
     example: ClassVar[str] = "--topics topics.yaml --topic orders"
 
     attempt: Attempt = None
-    dry_run: Annotated[bool, Option("print the plan, and do nothing")] = False
+    dry_run: Annotated[bool, Says("print the plan, and do nothing")] = False
 
 
-class LandLive(OnSpark, TopicsJob):
+class LandLiveOptions(SparkOptions, TopicsOptions):
     """Land the new records of a cluster's due topics, which the cluster's landing in the lake lists, in one query.
 
     The output has a line of JSON for each topic. Exit codes: 0 for any outcome of the topics; 2 a configuration error;
@@ -85,7 +85,7 @@ class LandLive(OnSpark, TopicsJob):
     example: ClassVar[str] = "--topics topics.yaml --cluster prod"
 
 
-class RunPlan(OnSpark, OneTopic):
+class RunPlanOptions(SparkOptions, OneTopicOptions):
     """Carry out a plan that another job or Airflow stored. If it is carried out twice, it lands once.
 
     The last line of output is the result as JSON, or with --state the result of the state table. Exit codes: 0 landed,
@@ -95,21 +95,21 @@ class RunPlan(OnSpark, OneTopic):
     name: ClassVar[str] = "run_plan"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --plan KEY"
 
-    plan: Annotated[str, Option("the plan's key in the lake", metavar="KEY")]
+    plan: Annotated[str, Says("the plan's key in the lake", metavar="KEY")]
     state: Annotated[
         bool,
-        Option(
+        Says(
             "then bring the topic's state table, if it has one, to the newest commit; an error of it is printed, and "
             "does not change the exit code"
         ),
     ] = False
     compare: Annotated[
         bool,
-        Option("write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble"),
+        Says("write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble"),
     ] = False
     report: Annotated[
         Report | None,
-        Option(
+        Says(
             "with --compare: write these rows to the topic's reports as well, and exit with 0 either way",
             metavar="NAME",
         ),
@@ -117,22 +117,22 @@ class RunPlan(OnSpark, OneTopic):
 
     @property
     def only_shows(self) -> bool:
-        """See :attr:`TopicsJob.only_shows`."""
+        """See :attr:`TopicsOptions.only_shows`."""
         return self.compare
 
     @property
     def failed(self) -> int:
-        """See :attr:`TopicsJob.failed`."""
+        """See :attr:`TopicsOptions.failed`."""
         return 2 if self.compare and self.report is None else 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if self.report is not None and not self.compare:
             yield "--report", "is an option of --compare"
 
 
-class Rebuild(Previewed, OnSpark, OneTopic):
+class RebuildOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     """Make dates of a table again from raw, with the settings of the topics file and the code of this installation.
 
     The last line of output is the result, the preview or the comparison as JSON. Exit codes: 0 landed, stale or empty;
@@ -142,30 +142,30 @@ class Rebuild(Previewed, OnSpark, OneTopic):
     name: ClassVar[str] = "rebuild"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --from 2026-11-18 --to 2026-11-20 --dry-run"
 
-    first: Annotated[Day | None, Option("first date to rebuild", flag="--from")] = None
-    last: Annotated[Day | None, Option("last date to rebuild", flag="--to")] = None
-    all: Annotated[bool, Option("rebuild all dates; then columns may become wider")] = False
+    first: Annotated[Day | None, Says("first date to rebuild", flag="--from")] = None
+    last: Annotated[Day | None, Says("last date to rebuild", flag="--to")] = None
+    all: Annotated[bool, Says("rebuild all dates; then columns may become wider")] = False
     version: Annotated[
         int | None,
-        Option(
+        Says(
             "with --all: accept what this version of the registry's schema proposes, see docs/schemas.md",
             flag="--schema",
             metavar="VERSION",
         ),
     ] = None
-    extend: Annotated[bool, Option("also rebuild the dates that exchange rows with these because of the settings")] = (
+    extend: Annotated[bool, Says("also rebuild the dates that exchange rows with these because of the settings")] = (
         False
     )
-    missing: Annotated[bool, Option("rebuild only the dates that have lost files")] = False
+    missing: Annotated[bool, Says("rebuild only the dates that have lost files")] = False
     compare: Annotated[
         bool,
-        Option(
+        Says(
             "write nothing, and print the rows that would change; exit code 0 if none, 1 if any, 2 for trouble. With "
             "--report write the preview, the plan and these rows there, and exit with 0 either way"
         ),
     ] = False
     at_most: Annotated[
-        int | None, Field(ge=0), Option("with --compare: only if no more bytes are to be read", metavar="BYTES")
+        int | None, Field(ge=0), Says("with --compare: only if no more bytes are to be read", metavar="BYTES")
     ] = None
 
     @property
@@ -177,16 +177,16 @@ class Rebuild(Previewed, OnSpark, OneTopic):
 
     @property
     def only_shows(self) -> bool:
-        """See :attr:`TopicsJob.only_shows`."""
+        """See :attr:`TopicsOptions.only_shows`."""
         return super().only_shows or self.compare
 
     @property
     def failed(self) -> int:
-        """See :attr:`TopicsJob.failed`."""
+        """See :attr:`TopicsOptions.failed`."""
         return 2 if self.compare and self.report is None else 1
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         both = self.first is not None and self.last is not None and self.first <= self.last
         if (self.first, self.last) != (None, None) if self.all else not both:
@@ -197,7 +197,7 @@ class Rebuild(Previewed, OnSpark, OneTopic):
             yield "--schema", "needs --all: all rows must have the same columns"
 
 
-class Replay(Previewed, OnSpark, OneTopic):
+class ReplayOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     """Parse quarantined records of a topic again, with the parser of the topics file; raw is not needed.
 
     The last line of output is the result or the preview as JSON. Exit codes: 0 landed, stale or empty; 2 a
@@ -209,14 +209,14 @@ class Replay(Previewed, OnSpark, OneTopic):
 
     dt: Annotated[
         tuple[Day | Literal["none"], ...],
-        Option(
+        Says(
             "date of the records' timestamps, or none for records without a sane timestamp; repeatable (default: all)",
             metavar="DATE",
         ),
     ] = ()
 
 
-class Repair(Previewed, OnSpark, OneTopic):
+class RepairOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     """Repair a table from raw after another program changed it.
 
     The last line of output is the result or the preview as JSON. Exit codes: 0 landed, stale or empty; 2 a
@@ -227,7 +227,7 @@ class Repair(Previewed, OnSpark, OneTopic):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
 
-class Audit(Json, OnSpark, SomeTopics):
+class AuditOptions(JsonOptions, SparkOptions, SomeTopicsOptions):
     """Prove tables equal to their raw segments and to their evidence, and report every difference.
 
     The report is written below the topic's ledger, and printed. Exit codes: 0 no difference; 1 a difference, or the
@@ -238,12 +238,12 @@ class Audit(Json, OnSpark, SomeTopics):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20"
     uses_catalogs: ClassVar[bool] = True
 
-    dt: Annotated[tuple[Day, ...], Option("a date to audit; repeatable (default: all)")] = ()
-    first: Annotated[Day | None, Option("first date to audit", flag="--from")] = None
-    last: Annotated[Day | None, Option("last date to audit", flag="--to")] = None
+    dt: Annotated[tuple[Day, ...], Says("a date to audit; repeatable (default: all)")] = ()
+    first: Annotated[Day | None, Says("first date to audit", flag="--from")] = None
+    last: Annotated[Day | None, Says("last date to audit", flag="--to")] = None
     since: Annotated[
         Moment | None,
-        Option(
+        Says(
             "pass over topics of which these dates passed an audit at this time or later, such as "
             "2026-11-21T03:00:00+00:00: a retry goes on where the last try ended"
         ),
@@ -256,7 +256,7 @@ class Audit(Json, OnSpark, SomeTopics):
         return sorted({day.isoformat() for day in (*self.dt, *between)})
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if (self.first is None) != (self.last is None):
             yield "--from, --to", "both are needed"
@@ -264,7 +264,7 @@ class Audit(Json, OnSpark, SomeTopics):
             yield "--from, --to", "--to lies before --from"
 
 
-class Compact(Dry, OnSpark, NamedTopics):
+class CompactOptions(DryRunOptions, SparkOptions, NamedTopicsOptions):
     """Merge small files of the tables of topics into larger ones; no row changes.
 
     The last line of output of each topic is the result as JSON, or the plan for a dry run; the lines before describe
@@ -275,21 +275,21 @@ class Compact(Dry, OnSpark, NamedTopics):
     name: ClassVar[str] = "compact"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20 --dry-run"
 
-    dt: Annotated[tuple[Day, ...], Option("a date to merge files of; repeatable (default: those that are due)")] = ()
+    dt: Annotated[tuple[Day, ...], Says("a date to merge files of; repeatable (default: those that are due)")] = ()
     attempt: Attempt = None
-    dry_run: Annotated[bool, Option("print what would be merged, and do nothing")] = False
+    dry_run: Annotated[bool, Says("print what would be merged, and do nothing")] = False
     json_lines: Annotated[
-        bool, Option("print only the last line of each topic: the result, or the plan", flag="--json")
+        bool, Says("print only the last line of each topic: the result, or the plan", flag="--json")
     ] = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if self.attempt is not None and len(self.topic) > 1:
             yield "--attempt", "is of one topic: name one --topic"
 
 
-class CompactLive(OnSpark, TopicsJob):
+class CompactLiveOptions(SparkOptions, TopicsOptions):
     """Merge small files of the tables of a cluster whose topics have a freshness, one after the other; no row changes.
 
     The output has a line of JSON for each table with a merge: its result. Exit codes: 0 each table landed, was stale or
@@ -300,7 +300,7 @@ class CompactLive(OnSpark, TopicsJob):
     example: ClassVar[str] = "--topics topics.yaml --cluster prod"
 
 
-class Retain(Json, Dry, SomeTopics):
+class RetainOptions(JsonOptions, DryRunOptions, SomeTopicsOptions):
     """Remove past dates from tables, and raw segments that are past the backfill window, by each topic's policy.
 
     Only topics with retention.apply: true lose data, and only data that a report named a day before. The reports are
@@ -310,17 +310,17 @@ class Retain(Json, Dry, SomeTopics):
     name: ClassVar[str] = "retain"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --only raw --dry-run"
 
-    only: Annotated[Literal["table", "raw"] | None, Option("one of both: each may have credentials of its own")] = None
-    dry_run: Annotated[bool, Option("only report what would be removed, and why the rest stays")] = False
-    by: Annotated[str, Option("the name in the report and the tombstones")] = Field(default_factory=user)
+    only: Annotated[Literal["table", "raw"] | None, Says("one of both: each may have credentials of its own")] = None
+    dry_run: Annotated[bool, Says("only report what would be removed, and why the rest stays")] = False
+    by: Annotated[str, Says("the name in the report and the tombstones")] = Field(default_factory=user)
 
     @property
     def deletes_raw(self) -> bool:
-        """See :attr:`TopicsJob.deletes_raw`."""
+        """See :attr:`TopicsOptions.deletes_raw`."""
         return self.only != "table"
 
 
-class RetainPacks(Json, Dry):
+class RetainPacksOptions(JsonOptions, DryRunOptions):
     """Remove the packs whose batches are all in seals, in a whole cluster, as a pack has batches of many topics.
 
     A pack is removed two days after all of it is in seals. The reports are printed, one for each store and prefix.
@@ -331,32 +331,32 @@ class RetainPacks(Json, Dry):
     name: ClassVar[str] = "retain_packs"
     example: ClassVar[str] = "--topics topics.yaml --dry-run"
 
-    dry_run: Annotated[bool, Option("only report what would be removed, and why others stay")] = False
+    dry_run: Annotated[bool, Says("only report what would be removed, and why others stay")] = False
     forget: Annotated[
         str | None,
-        Option(
+        Says(
             "instead, report the packed ranges of a topic id that nothing will ever seal, because its prefix or "
             "metadata was removed; with --apply, give them up",
             metavar="TOPIC_ID",
         ),
     ] = None
-    apply: Annotated[bool, Option("with --forget: write the record that gives them up")] = False
-    by: Annotated[str | None, Option("with --apply: the person who gives them up", metavar="NAME")] = None
-    reason: Annotated[str | None, Option("with --apply: the reason")] = None
+    apply: Annotated[bool, Says("with --forget: write the record that gives them up")] = False
+    by: Annotated[str | None, Says("with --apply: the person who gives them up", metavar="NAME")] = None
+    reason: Annotated[str | None, Says("with --apply: the reason")] = None
 
     @property
     def deletes_raw(self) -> bool:
-        """See :attr:`TopicsJob.deletes_raw`."""
+        """See :attr:`TopicsOptions.deletes_raw`."""
         return True
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if self.forget and self.apply and not (self.by and self.reason):
             yield "--apply", "needs --by and --reason"
 
 
-class Erase(Json, Dry, OnSpark, SomeTopics):
+class EraseOptions(JsonOptions, DryRunOptions, SparkOptions, SomeTopicsOptions):
     """Carry out the approved requests for erasure: mask the records that they name, and take them out of the tables.
 
     The environment variable TIDEMARK_ERASURE_SECRET has the secret of the requests. Exit codes: 0 done; 2 a
@@ -366,11 +366,11 @@ class Erase(Json, Dry, OnSpark, SomeTopics):
     name: ClassVar[str] = "erase"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
-    dry_run: Annotated[bool, Option("count what the requests find, also those that nobody has approved")] = False
-    by: Annotated[str, Option("the name in the reports")] = Field(default_factory=user)
+    dry_run: Annotated[bool, Says("count what the requests find, also those that nobody has approved")] = False
+    by: Annotated[str, Says("the name in the reports")] = Field(default_factory=user)
 
 
-class State(OnSpark, SomeTopics):
+class StateOptions(SparkOptions, SomeTopicsOptions):
     """Bring the state tables of topics, one row for each key, to the newest commits of their tables.
 
     Exit codes: 0 done, also if nothing had changed or another run was first; 2 a configuration error; 1 others, or with
@@ -380,20 +380,20 @@ class State(OnSpark, SomeTopics):
     name: ClassVar[str] = "state"
     example: ClassVar[str] = "--topics topics.yaml --topic customers"
 
-    audit: Annotated[bool, Option(f"compare 1/{AUDIT_PARTS} of the keys with the table, and change nothing")] = False
-    part: Annotated[int | None, Field(ge=0, lt=AUDIT_PARTS), Option("the part to audit (default: by the date)")] = None
+    audit: Annotated[bool, Says(f"compare 1/{AUDIT_PARTS} of the keys with the table, and change nothing")] = False
+    part: Annotated[int | None, Field(ge=0, lt=AUDIT_PARTS), Says("the part to audit (default: by the date)")] = None
     since: Annotated[
         Moment | None,
-        Option(
+        Says(
             "with --audit: pass over topics of which the part passed an audit at this time or later, such as "
             "2026-11-21T03:00:00+00:00: a retry goes on where the last try ended"
         ),
     ] = None
-    due: Annotated[bool, Option("pass over topics whose state.every has not passed yet")] = False
-    rebuild: Annotated[bool, Option("make the state again from all rows of the table")] = False
+    due: Annotated[bool, Says("pass over topics whose state.every has not passed yet")] = False
+    rebuild: Annotated[bool, Says("make the state again from all rows of the table")] = False
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """See :meth:`Job.problems`."""
+        """See :meth:`JobOptions.problems`."""
         yield from super().problems()
         if sum((self.audit, self.due, self.rebuild)) > 1:
             yield "--audit, --due, --rebuild", "only one of them says what is done"
@@ -401,7 +401,7 @@ class State(OnSpark, SomeTopics):
             yield "--since", "is an option of --audit"
 
 
-class Vacuum(Dry, NamedTopics):
+class VacuumOptions(DryRunOptions, NamedTopicsOptions):
     """Remove objects that no reader and no run can need: leftovers of dead runs, replaced objects, and old reports.
 
     A line of output for each topic lists the removed objects, as JSON. A topic that fails does not keep others from
@@ -411,10 +411,10 @@ class Vacuum(Dry, NamedTopics):
     name: ClassVar[str] = "vacuum"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
-    dry_run: Annotated[bool, Option("print what would be removed, and do nothing")] = False
+    dry_run: Annotated[bool, Says("print what would be removed, and do nothing")] = False
 
 
-class Mirror(SomeTopics):
+class MirrorOptions(SomeTopicsOptions):
     """List the tables of a cluster in the catalogs of the topics file: a snapshot for each commit.
 
     The output is the state of each table in each catalog, as JSON. Exit codes: 0 all are up to date; 2 a configuration
@@ -427,7 +427,7 @@ class Mirror(SomeTopics):
     uses_catalogs: ClassVar[bool] = True
 
 
-class ExportFiles(OnSpark, OneTopic):
+class ExportOptions(SparkOptions, OneTopicOptions):
     """Write the raw records of a topic as lines of text, as Hadoop SequenceFiles or as MessagePack.
 
     The last line of output is a summary as JSON, the lines before are the files. Exit codes: 0 done; 2 a configuration
@@ -437,18 +437,18 @@ class ExportFiles(OnSpark, OneTopic):
     name: ClassVar[str] = "export"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --to s3://exports/orders"
 
-    to: Annotated[str, Option("where: s3://<bucket>[/<prefix>], or any other store", metavar="URL")]
-    format: Annotated[Literal["messagepack", "sequence", "text"], Option("the files' format")] = "text"
+    to: Annotated[str, Says("where: s3://<bucket>[/<prefix>], or any other store", metavar="URL")]
+    format: Annotated[Literal["messagepack", "sequence", "text"], Says("the files' format")] = "text"
     option: Annotated[
         tuple[str, ...],
-        Option(
+        Says(
             "of Spark's format tidemark: fromOffset, toOffset, fromTime, toTime, partitions, isolation, …; repeatable",
             metavar="NAME=VALUE",
         ),
     ] = ()
 
 
-class Connect(Job):
+class ConnectOptions(JobOptions):
     """A Spark Connect server for the other jobs, until it is ended.
 
     Sessions share the Python workers and their loaded libraries, as nothing is uploaded to a session.
@@ -458,7 +458,7 @@ class Connect(Job):
     needs_spark: ClassVar[bool] = True
 
 
-class WarmUp(OnSpark):
+class WarmUpOptions(SparkOptions):
     """Load libraries and kernels in the workers of a Spark Connect server, once after its start.
 
     Exit codes: 0 done; 2 if no server is named; 1 if it does not answer.
@@ -467,37 +467,37 @@ class WarmUp(OnSpark):
     name: ClassVar[str] = "warm_up"
     example: ClassVar[str] = "--remote sc://127.0.0.1:15002 --workers 4"
 
-    workers: Annotated[int, Option("the server's cores")] = 2
+    workers: Annotated[int, Says("the server's cores")] = 2
     parser: Annotated[
         tuple[str, ...],
-        Option(
+        Says(
             "load only what topics with parsers of this kind need; may be repeated (default: of all kinds)",
             metavar="KIND",
         ),
     ] = ()
 
 
-JOBS: Final[dict[str, type[Job]]] = {
+JOBS: Final[dict[str, type[JobOptions]]] = {
     job.name: job
     for job in (
-        Ingest,
-        LandLive,
-        RunPlan,
-        Rebuild,
-        Replay,
-        Repair,
-        Audit,
-        Compact,
-        CompactLive,
-        Retain,
-        RetainPacks,
-        Erase,
-        State,
-        Vacuum,
-        Mirror,
-        ExportFiles,
-        Connect,
-        WarmUp,
+        IngestOptions,
+        LandLiveOptions,
+        RunPlanOptions,
+        RebuildOptions,
+        ReplayOptions,
+        RepairOptions,
+        AuditOptions,
+        CompactOptions,
+        CompactLiveOptions,
+        RetainOptions,
+        RetainPacksOptions,
+        EraseOptions,
+        StateOptions,
+        VacuumOptions,
+        MirrorOptions,
+        ExportOptions,
+        ConnectOptions,
+        WarmUpOptions,
     )
 }
 """The jobs by name."""

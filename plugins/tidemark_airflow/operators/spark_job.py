@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import ConfigError
-from tidemark.jobs.options import TopicsJob
+from tidemark.jobs.options import TopicsOptions
 from tidemark.jobs.registry import JOBS
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
@@ -111,9 +111,9 @@ class JobOperator(LineageMixin):
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
 
-    def _with_options(self, lineage: str, options: Mapping[str, Any]) -> TopicsJob:
+    def _with_options(self, lineage: str, options: Mapping[str, Any]) -> TopicsOptions:
         kind = JOBS[self.job]
-        assert issubclass(kind, TopicsJob), "the others need no task"
+        assert issubclass(kind, TopicsOptions), "the others need no task"
         named = {} if self._named is None else {"topic": self.topic or tuple(self._named)}
         where = {"topics": settings.topics_file(), "cluster": self.cluster, "lineage": lineage}
         return kind.of(**where, **named, **self.options, **options)

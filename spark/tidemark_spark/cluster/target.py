@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from tidemark.errors import ConfigError
-from tidemark.jobs.options import OnSpark
+from tidemark.jobs.options import SparkOptions
 
 _SERVER = re.compile(r"sc://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/(;[^/\s]*)?)?")
 
@@ -19,7 +19,7 @@ class ClusterTarget(NamedTuple):
     remote: str | None = None
 
     @classmethod
-    def of(cls, options: OnSpark) -> ClusterTarget:
+    def of(cls, options: SparkOptions) -> ClusterTarget:
         """Target in ``options``, or else in Spark's variable ``SPARK_REMOTE``.
 
         Raises:

@@ -7,7 +7,7 @@ import sys
 from tidemark.errors import MirrorError
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.jobs.registry import Audit
+from tidemark.jobs.registry import AuditOptions
 from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
@@ -18,7 +18,7 @@ from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 
-def work(options: Audit, job: RunningJob) -> int:
+def work(options: AuditOptions, job: RunningJob) -> int:
     """Audit the topics; returns 1 if any differs."""
     dates = options.dates
 

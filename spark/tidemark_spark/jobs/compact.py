@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.formats.table.plan import RunPlan
-from tidemark.jobs.registry import Compact
+from tidemark.jobs.registry import CompactOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import find_plan, plan_compaction, write_plan
 from tidemark.table.delta_table import TopicTable
@@ -13,7 +13,7 @@ from tidemark_spark.jobs.running import RunningJob, begun, show
 from tidemark_spark.run.driver import run
 
 
-def work(options: Compact, job: RunningJob) -> int:
+def work(options: CompactOptions, job: RunningJob) -> int:
     """Merge the files of each topic, or show what would be merged; returns the exit code."""
 
     def compacted(table: TopicTable) -> int:
@@ -46,7 +46,7 @@ def told(plan: RunPlan) -> Iterator[str]:
     yield f"in all: {len(plan.removes)} files, {size / (1 << 20):.1f} MiB, become {len(plan.tasks)}"
 
 
-def _plan(table: TopicTable, options: Compact) -> RunPlan:
+def _plan(table: TopicTable, options: CompactOptions) -> RunPlan:
     """The attempt's plan, or a new plan, which is written unless it is empty or this is a dry run."""
     if options.attempt is not None and (found := find_plan(table, options.attempt)):
         return found

@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 from tidemark.errors import SparkUnavailable, TidemarkError
-from tidemark.jobs.registry import CompactLive
+from tidemark.jobs.registry import CompactLiveOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.planning.maintenance.fold import plan_fold
@@ -19,7 +19,7 @@ FILES: Final = 2
 """Least number of small files of a partition to merge: two, so that no mergeable pair of an hour's landings stays."""
 
 
-def work(_options: CompactLive, job: RunningJob) -> int:
+def work(_options: CompactLiveOptions, job: RunningJob) -> int:
     """Merge the files of each topic of the cluster that has a freshness; returns 1 if one failed."""
     failed = False
     for topic in job.deployment.live_topics(job.cluster()):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tidemark.erasure.secret import secrets
-from tidemark.jobs.registry import Erase
+from tidemark.jobs.registry import EraseOptions
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.jobs.running import RunningJob, begun, show
 
 
-def work(options: Erase, job: RunningJob) -> int:
+def work(options: EraseOptions, job: RunningJob) -> int:
     """Erase from each topic; returns 1 if a request was refused."""
 
     def erased(table: TopicTable) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tidemark.errors import ConfigError, FormatError
-from tidemark.jobs.registry import ExportFiles
+from tidemark.jobs.registry import ExportOptions
 from tidemark.openlineage.upkeep import of_export
 from tidemark.store.schemes import check_options, split_store_url
 from tidemark.table.delta_table import open_topic_table
@@ -14,7 +14,7 @@ from tidemark_spark.export import Export, export_part
 from tidemark_spark.jobs.running import RunningJob, show
 
 
-def work(options: ExportFiles, job: RunningJob) -> int:
+def work(options: ExportOptions, job: RunningJob) -> int:
     """Write the files, and show what was written; returns the exit code."""
     export = _asked(options, job)
     files = sorted(file for file in job.executor.on_each(export_part, export, export.reader.partitions()) if file)
@@ -28,7 +28,7 @@ def work(options: ExportFiles, job: RunningJob) -> int:
     return 0
 
 
-def _asked(options: ExportFiles, job: RunningJob) -> Export:
+def _asked(options: ExportOptions, job: RunningJob) -> Export:
     given = dict(option.partition("=")[::2] for option in options.option)
     given |= {"cluster": options.cluster} if options.cluster else {}
     source = TidemarkSource({**given, "topics": str(options.topics), "topic": options.topic})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tidemark.jobs.registry import Ingest
+from tidemark.jobs.registry import IngestOptions
 from tidemark.planning import find_plan, plan_ingest
 from tidemark.planning.unread_status import recording_failure
 from tidemark_spark.jobs.plans import carry_out
@@ -12,7 +12,7 @@ from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.run.followed_schema import followed
 
 
-def work(options: Ingest, job: RunningJob) -> int:
+def work(options: IngestOptions, job: RunningJob) -> int:
     """Land what is new, and close the dates that are complete; returns the exit code."""
     table = job.table()
     known = find_plan(table, options.attempt) if options.attempt is not None else None

@@ -6,14 +6,14 @@ import sys
 
 from tidemark.errors import PreconditionFailed
 from tidemark.formats.table.live_landing import read_landing, write_landing
-from tidemark.jobs.registry import LandLive
+from tidemark.jobs.registry import LandLiveOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.store import open_store
 from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.live.landing import land
 
 
-def work(_options: LandLive, job: RunningJob) -> int:
+def work(_options: LandLiveOptions, job: RunningJob) -> int:
     """Carry out the cluster's landing, and store what became of each topic; returns 0."""
     deployment = job.deployment
     store = open_store(deployment.lake_store, deployment.store)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidemark.jobs.registry import Mirror
+from tidemark.jobs.registry import MirrorOptions
 from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.mirror.cluster import mirror_cluster
 
 
-def work(options: Mirror, job: RunningJob) -> int:
+def work(options: MirrorOptions, job: RunningJob) -> int:
     """Bring the catalogs up to date; returns 1 if one of them fails."""
     cluster = job.cluster()
     topics = [topic.topic for topic in job.topics()] if options.topic else []

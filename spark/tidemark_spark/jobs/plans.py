@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.formats.table.plan import RunPlan
-from tidemark.jobs.registry import Previewed
+from tidemark.jobs.registry import PreviewOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
@@ -16,7 +16,7 @@ from tidemark_spark.rebuild.diff import comparison
 from tidemark_spark.run.driver import run
 
 
-def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: Previewed) -> int:
+def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: PreviewOptions) -> int:
     """Print ``preview``; with ``--report`` store it, and also ``plan`` unless this is a dry run."""
     if options.report:
         if not (plan.empty or options.dry_run):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.jobs.registry import Rebuild
+from tidemark.jobs.registry import RebuildOptions
 from tidemark.planning import lost_files
 from tidemark.planning.schema_following import proposed
 from tidemark_spark.jobs.plans import carry_out, show_comparison, show_preview
@@ -11,7 +11,7 @@ from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
 
 
-def work(options: Rebuild, job: RunningJob) -> int:
+def work(options: RebuildOptions, job: RunningJob) -> int:
     """Rebuild, preview or compare the dates; returns the exit code."""
     dates = options.dates
     table = job.table()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import partial
 
-from tidemark.jobs.registry import Retain
+from tidemark.jobs.registry import RetainOptions
 from tidemark.openlineage.upkeep import of_retention
 from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, write_report
 from tidemark.table.delta_table import TopicTable
@@ -14,7 +14,7 @@ from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.retention.table import retain_table
 
 
-def work(options: Retain, job: RunningJob) -> int:
+def work(options: RetainOptions, job: RunningJob) -> int:
     """Run each topic's retention, and show its reports; returns the exit code."""
     subjects: list[Subject] = [options.only] if options.only else ["table", "raw"]
 

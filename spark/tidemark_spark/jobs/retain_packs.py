@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidemark.errors import ConfigError
-from tidemark.jobs.registry import RetainPacks
+from tidemark.jobs.registry import RetainPacksOptions
 from tidemark.openlineage.facets import LineagePart
 from tidemark.openlineage.upkeep import of_pack_retention
 from tidemark_spark.jobs.running import RunningJob, show
@@ -13,7 +13,7 @@ from tidemark_spark.retention.forgetting import forget
 from tidemark_spark.retention.packs import PacksReport, retain_packs
 
 
-def work(options: RetainPacks, job: RunningJob) -> int:
+def work(options: RetainPacksOptions, job: RunningJob) -> int:
     """Remove or forget packs of the clusters, and show the reports; returns the exit code."""
     clusters = [options.cluster] if options.cluster else job.deployment.clusters
     if options.forget:

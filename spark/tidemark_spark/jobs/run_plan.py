@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tidemark.errors import TidemarkError
-from tidemark.jobs.registry import RunPlan
+from tidemark.jobs.registry import RunPlanOptions
 from tidemark.planning import read_plan
 from tidemark.planning.schema_following import proposed
 from tidemark.table.state_table import StateTable
@@ -13,7 +13,7 @@ from tidemark_spark.jobs.plans import carry_out, show_comparison
 from tidemark_spark.jobs.running import RunningJob, show
 
 
-def work(options: RunPlan, job: RunningJob) -> int:
+def work(options: RunPlanOptions, job: RunningJob) -> int:
     """Carry out the plan, or show the rows that it would change; returns the exit code."""
     table = job.table()
     plan = read_plan(table, options.plan)

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from tidemark.errors import ConfigError, SparkUnavailable, TidemarkError
 from tidemark.inspection.agent_sightings import check_begun
-from tidemark.jobs.options import Job, OneTopic, OnSpark, TopicsJob
+from tidemark.jobs.options import JobOptions, OneTopicOptions, SparkOptions, TopicsOptions
 from tidemark.jobs.registry import JOBS
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import Deployment, TopicSettings, load_topics
@@ -33,7 +33,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None, executor: Executo
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    work: Callable[[Job, RunningJob], int] = import_module(f"{__package__}.{name}").work
+    work: Callable[[JobOptions, RunningJob], int] = import_module(f"{__package__}.{name}").work
     with RunningJob(options, executor) as job:
         job.code = work(options, job)
     return job.code
@@ -68,11 +68,11 @@ class RunningJob:
     An error of Tidemark's is printed to standard error: a ConfigError gives 2, any other the ``failed`` of the options.
     """
 
-    def __init__(self, options: Job, executor: Executor | None = None) -> None:
+    def __init__(self, options: JobOptions, executor: Executor | None = None) -> None:
         self._options = options
         self._given = executor
-        self._recorder = Recorder(options) if isinstance(options, TopicsJob) else None
-        self.code = options.failed if isinstance(options, TopicsJob) else 1
+        self._recorder = Recorder(options) if isinstance(options, TopicsOptions) else None
+        self.code = options.failed if isinstance(options, TopicsOptions) else 1
 
     def __enter__(self) -> Self:
         if self._recorder is not None:
@@ -97,8 +97,8 @@ class RunningJob:
         """The given one, or Spark where the options say. Raises ConfigError."""
         if self._given is not None:
             return self._given
-        assert isinstance(self._options, OnSpark), "no other job has tasks"
-        named = self._options.named[:3] if isinstance(self._options, TopicsJob) else ()
+        assert isinstance(self._options, SparkOptions), "no other job has tasks"
+        named = self._options.named[:3] if isinstance(self._options, TopicsOptions) else ()
         return SparkOnDemand(ClusterTarget.of(self._options), " ".join(("tidemark", self._options.name, *named)))
 
     @property
@@ -110,18 +110,18 @@ class RunningJob:
     @cached_property
     def deployment(self) -> Deployment:
         """The topics file. Raises ConfigError."""
-        assert isinstance(self._options, TopicsJob)
+        assert isinstance(self._options, TopicsOptions)
         return load_topics(self._options.topics)
 
     def topics(self) -> list[TopicSettings]:
         """The topics of the command line, or all of the file. Raises ConfigError: the file has no such topic."""
-        assert isinstance(self._options, TopicsJob)
+        assert isinstance(self._options, TopicsOptions)
         named, cluster = self._options.named, self._options.cluster
         return [self.deployment.topic(name, cluster) for name in named] if named else list(self.deployment.topics)
 
     def cluster(self) -> str:
         """The cluster of a job for a whole cluster. Raises ConfigError: the options name none that the file has."""
-        assert isinstance(self._options, TopicsJob)
+        assert isinstance(self._options, TopicsOptions)
         if self._options.cluster not in self.deployment.clusters:
             rule = f"must be a cluster of the topics file, which has: {', '.join(self.deployment.clusters)}"
             raise ConfigError(self._options.program(), [("--cluster", rule)])
@@ -134,7 +134,7 @@ class RunningJob:
             ConfigError: the topics file is wrong, or has no such topic.
             NeverSeen: there is no table, and no agent was ever seen that could upload data.
         """
-        assert isinstance(self._options, OneTopic)
+        assert isinstance(self._options, OneTopicOptions)
         [topic] = self.topics()
         return begun(open_topic_table(self.deployment, topic))
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from tidemark.errors import ConfigError
 from tidemark.formats.table.statuses import AUDIT_PARTS
-from tidemark.jobs.registry import State
+from tidemark.jobs.registry import StateOptions
 from tidemark.planning.state import is_due
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.state_table import StateTable, state_status
@@ -15,7 +15,7 @@ from tidemark_spark.state.audit import audit_state
 from tidemark_spark.state.run import run_state
 
 
-def work(options: State, job: RunningJob) -> int:
+def work(options: StateOptions, job: RunningJob) -> int:
     """Bring the state tables up to date, or audit them; returns 1 if an audit finds a difference."""
 
     def brought(of: TopicTable) -> int:

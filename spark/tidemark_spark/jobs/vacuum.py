@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tidemark.jobs.registry import Vacuum
+from tidemark.jobs.registry import VacuumOptions
 from tidemark.openlineage.upkeep import of_vacuum
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import RunningJob, begun, show
 from tidemark_spark.vacuum import vacuum
 
 
-def work(options: Vacuum, job: RunningJob) -> int:
+def work(options: VacuumOptions, job: RunningJob) -> int:
     """Vacuum each topic, and show what was removed; returns the exit code."""
 
     def vacuumed(table: TopicTable) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from tidemark.decode import kernel_cache
 from tidemark.errors import ConfigError
-from tidemark.jobs.registry import WarmUp
+from tidemark.jobs.registry import WarmUpOptions
 from tidemark_spark.cluster.connect_client import Connected
 from tidemark_spark.cluster.target import ClusterTarget
 from tidemark_spark.jobs.running import RunningJob
 
 
-def work(options: WarmUp, _job: RunningJob) -> int:
+def work(options: WarmUpOptions, _job: RunningJob) -> int:
     """Warm the workers up; returns 0. Raises ConfigError if no server is named."""
     remote = ClusterTarget.of(options).remote
     if remote is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemark.errors import ConfigError, TidemarkError
-from tidemark.jobs.options import EVENTS, OFF, TopicsJob
+from tidemark.jobs.options import EVENTS, OFF, TopicsOptions
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.openlineage.hand_over import datasets_of_job
@@ -19,7 +19,7 @@ from tidemark_spark.openlineage import events
 class Recorder:
     """Lineage of one job. Without a receiver, nothing is built and no module of OpenLineage is loaded."""
 
-    def __init__(self, options: TopicsJob) -> None:
+    def __init__(self, options: TopicsOptions) -> None:
         """A recorder of the job with these options."""
         self._job, self._options = options.name, options
         self._parts: list[LineagePart] = []

@@ -14,7 +14,7 @@ from tests.spark.world import World
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import ConfigError, SparkUnavailable, StoreError
 from tidemark.formats.table.statuses import AuditedPart, StateStatus
-from tidemark.jobs.registry import Vacuum
+from tidemark.jobs.registry import VacuumOptions
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 from tidemark_spark.jobs import state
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> World:
 
 
 def running(world: World, *topics: str) -> RunningJob:
-    return RunningJob(Vacuum.of(topics=world.topics_file, topic=topics))
+    return RunningJob(VacuumOptions.of(topics=world.topics_file, topic=topics))
 
 
 def worked(world: World, fail: Callable[[str], int], *topics: str) -> tuple[int, list[str]]:

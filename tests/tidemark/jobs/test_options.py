@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
-from tidemark.jobs.options import Job, Word
-from tidemark.jobs.registry import JOBS, Audit, Compact, Rebuild, Retain, Vacuum
+from tidemark.jobs.options import JobOptions, Word
+from tidemark.jobs.registry import JOBS, AuditOptions, CompactOptions, RebuildOptions, RetainOptions, VacuumOptions
 
 HARD = ("", "-", "--", "--apply", "-h", "a b", "a=b", "'", '"', "é", "$HOME", "{{ ds }}", "*", "\n")
 TRIES = 30
@@ -48,7 +48,7 @@ def value_of(word: Word, rng: random.Random) -> Any:
     return some_text(rng)
 
 
-def some_options(job: type[Job], rng: random.Random) -> Job:
+def some_options(job: type[JobOptions], rng: random.Random) -> JobOptions:
     """Random options of ``job`` that keep its rules about several."""
     while True:
         given = {
@@ -69,42 +69,46 @@ def test_the_words_that_options_write_are_read_as_equal_options(name: str, rng: 
 
 def test_options_that_differ_write_other_words(rng: random.Random) -> None:
     for _ in range(TRIES):
-        one, other = some_options(Audit, rng), some_options(Audit, rng)
+        one, other = some_options(AuditOptions, rng), some_options(AuditOptions, rng)
         assert (one == other) is (one.arguments() == other.arguments())
 
 
 def test_defaults_are_not_written_unless_another_machine_has_others() -> None:
-    vacuum = Vacuum.of(topics="topics.yaml", topic=["orders", "clicks"])
+    vacuum = VacuumOptions.of(topics="topics.yaml", topic=["orders", "clicks"])
     assert vacuum.arguments() == ["--topics", "topics.yaml", "--topic", "orders", "--topic", "clicks"]
-    retain = Retain.of(topics="topics.yaml")
+    retain = RetainOptions.of(topics="topics.yaml")
     assert retain.arguments() == ["--topics", "topics.yaml", "--by", retain.by]
 
 
 @pytest.mark.parametrize(
     ("job", "arguments", "told"),
     [
-        (Audit, ["--from", "2026-11-20"], "--from, --to: both are needed"),
-        (Audit, ["--from", "2026-11-20", "--to", "2026-11-19"], "--from, --to: --to lies before --from"),
-        (Audit, ["--dt", "yesterday"], "--dt: 'yesterday' is not a date such as 2026-11-20"),
-        (Audit, ["--since", "2026-11-21T03:00:00"], "--since: '2026-11-21T03:00:00' has no time zone"),
-        (Audit, ["--lineage", "here"], "--lineage: 'here' must be events, off, or a place: 16 of 0-9 a-f"),
-        (Audit, ["--master", "local", "--remote", "sc://a"], "--master, --remote: only one"),
-        (Compact, ["--topic", "a", "--topic", "b", "--attempt", "7"], "--attempt: is of one topic"),
-        (Compact, ["--topic", "a", "--attempt", str(1 << 63)], "--attempt: must be less than"),
-        (Compact, ["--topic", "a", "--attempt", "-1"], "--attempt: must be greater than"),
-        (Rebuild, ["--topic", "a"], "--from, --to: give both dates"),
-        (Rebuild, ["--topic", "a", "--all", "--from", "2026-11-20"], "--from, --to: give both dates"),
-        (Rebuild, ["--topic", "a", "--from", "2026-11-20", "--to", "2026-11-19"], "--from, --to: give both dates"),
-        (Rebuild, ["--topic", "a", "--all", "--report", "mine"], "--report: 'mine' is not the name of a report"),
+        (AuditOptions, ["--from", "2026-11-20"], "--from, --to: both are needed"),
+        (AuditOptions, ["--from", "2026-11-20", "--to", "2026-11-19"], "--from, --to: --to lies before --from"),
+        (AuditOptions, ["--dt", "yesterday"], "--dt: 'yesterday' is not a date such as 2026-11-20"),
+        (AuditOptions, ["--since", "2026-11-21T03:00:00"], "--since: '2026-11-21T03:00:00' has no time zone"),
+        (AuditOptions, ["--lineage", "here"], "--lineage: 'here' must be events, off, or a place: 16 of 0-9 a-f"),
+        (AuditOptions, ["--master", "local", "--remote", "sc://a"], "--master, --remote: only one"),
+        (CompactOptions, ["--topic", "a", "--topic", "b", "--attempt", "7"], "--attempt: is of one topic"),
+        (CompactOptions, ["--topic", "a", "--attempt", str(1 << 63)], "--attempt: must be less than"),
+        (CompactOptions, ["--topic", "a", "--attempt", "-1"], "--attempt: must be greater than"),
+        (RebuildOptions, ["--topic", "a"], "--from, --to: give both dates"),
+        (RebuildOptions, ["--topic", "a", "--all", "--from", "2026-11-20"], "--from, --to: give both dates"),
         (
-            Rebuild,
+            RebuildOptions,
+            ["--topic", "a", "--from", "2026-11-20", "--to", "2026-11-19"],
+            "--from, --to: give both dates",
+        ),
+        (RebuildOptions, ["--topic", "a", "--all", "--report", "mine"], "--report: 'mine' is not the name of a report"),
+        (
+            RebuildOptions,
             ["--topic", "a", "--from", "2026-11-20", "--to", "2026-11-20", "--schema", "7"],
             "--schema: needs --all",
         ),
     ],
 )
 def test_what_breaks_a_rule_is_named_as_the_command_line_names_it(
-    job: type[Job], arguments: list[str], told: str
+    job: type[JobOptions], arguments: list[str], told: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         job.parse(["--topics", "topics.yaml", *arguments])
@@ -123,7 +127,7 @@ def test_what_breaks_a_rule_is_named_as_the_command_line_names_it(
 )
 def test_other_words_end_the_program(arguments: list[str], code: int, told: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
-        Vacuum.parse(arguments)
+        VacuumOptions.parse(arguments)
     assert ended.value.code == code
     shown = capsys.readouterr()
     assert told in (shown.err if code else shown.out)
