@@ -27,8 +27,8 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 CONTEXT = cast("Context", {})
-PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
-NOTHING = {"empty": True, "attempt": "1", "plan": ""}
+PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json", "tasks": 1}
+NOTHING = {"empty": True, "attempt": "1", "plan": "", "tasks": 0}
 RECORDER = """\
 import json, os, sys
 json.dump(dict(os.environ), open({path!r} + ".env", "w"))
