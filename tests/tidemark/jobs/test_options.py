@@ -13,6 +13,7 @@ import pytest
 from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
 from tidemark.jobs.options import JobOptions, Word
+from tidemark.jobs.page import page
 from tidemark.jobs.registry import JOBS, AuditOptions, CompactOptions, RebuildOptions, RetainOptions, VacuumOptions
 
 HARD = ("", "-", "--", "--apply", "-h", "a b", "a=b", "'", '"', "é", "$HOME", "{{ ds }}", "*", "\n")
@@ -150,3 +151,8 @@ def test_each_example_is_a_command_line_of_its_job() -> None:
 
 def test_each_job_is_a_program() -> None:
     assert {path.name for path in (ROOT / "spark" / "jobs").glob("*.py")} == {job.program() for job in JOBS.values()}
+
+
+def test_the_page_is_current() -> None:
+    """If it is not: ``python -m tidemark.jobs.page > docs/jobs.md``."""
+    assert (ROOT / "docs" / "jobs.md").read_text() == page(JOBS.values())
