@@ -12,6 +12,7 @@ import inspect
 import socket
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, Union, get_args, get_origin
@@ -101,6 +102,7 @@ class JobOptions(Settings):
         yield from ()
 
     @classmethod
+    @cache
     def words(cls) -> dict[str, Word]:
         """The options by their field, in the order of the command line."""
         return {name: _word(name, field) for name, field in cls.model_fields.items()}
@@ -126,7 +128,35 @@ class JobOptions(Settings):
             ConfigError: an option has a wrong value.
             SystemExit: after ``--help``, and after words that are no options or lack a value.
         """
-        import typer  # here, because a process that only starts jobs has no use for it
+        given = cls._given(arguments)
+        if given is None:
+            given = cls._told(arguments)
+        return cls.of(**{name: value for name, value in given.items() if value is not None})
+
+    @classmethod
+    def _given(cls, arguments: Sequence[str]) -> dict[str, Any] | None:
+        """The values in ``arguments`` as :meth:`arguments` writes them; None for others, of which typer has to tell.
+
+        A job is started over and over, and to load typer takes longer than all else about its command line.
+        """
+        names = {word.flag: name for name, word in cls.words().items()}
+        given: dict[str, Any] = {}
+        words = iter(arguments)
+        for flag in words:
+            if flag not in names:
+                return None
+            word = cls.words()[names[flag]]
+            value = True if word.is_flag else next(words, None)
+            if value is None:
+                return None
+            given[names[flag]] = [*given.get(names[flag], ()), value] if word.repeats else value
+        required = {name for name, word in cls.words().items() if word.field.is_required()}
+        return given if required <= given.keys() else None
+
+    @classmethod
+    def _told(cls, arguments: Sequence[str]) -> dict[str, Any]:
+        """The values in ``arguments`` as typer reads them. Raises SystemExit after an error that it tells, and after help."""
+        import typer
 
         given: list[dict[str, Any]] = []
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -136,7 +166,7 @@ class JobOptions(Settings):
         except SystemExit:
             if not given:
                 raise
-        return cls.of(**{name: value for name, value in given[0].items() if value is not None})
+        return given[0]
 
     @classmethod
     def command(cls) -> str:

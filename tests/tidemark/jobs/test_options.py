@@ -65,7 +65,10 @@ def some_options(job: type[JobOptions], rng: random.Random) -> JobOptions:
 def test_the_words_that_options_write_are_read_as_equal_options(name: str, rng: random.Random) -> None:
     for _ in range(TRIES):
         options = some_options(JOBS[name], rng)
-        assert JOBS[name].parse(options.arguments()) == options, options.arguments()
+        words = options.arguments()
+        assert JOBS[name].parse(words) == options, words
+        told = {field: value for field, value in JOBS[name]._told(words).items() if value is not None}
+        assert JOBS[name].of(**told) == options, f"typer reads {words} otherwise"
 
 
 def test_options_that_differ_write_other_words(rng: random.Random) -> None:
@@ -132,6 +135,11 @@ def test_other_words_end_the_program(arguments: list[str], code: int, told: str,
     assert ended.value.code == code
     shown = capsys.readouterr()
     assert told in (shown.err if code else shown.out)
+
+
+def test_a_value_may_follow_an_equals_sign() -> None:
+    options = VacuumOptions.parse(["--topics=t", "--topic=a", "--topic", "b=c", "--dry-run"])
+    assert options == VacuumOptions.of(topics="t", topic=["a", "b=c"], dry_run=True)
 
 
 def test_the_help_of_a_job_has_its_text_options_and_example(capsys: Any) -> None:
