@@ -155,7 +155,7 @@ class JobOptions(Settings):
 
     @classmethod
     def _told(cls, arguments: Sequence[str]) -> dict[str, Any]:
-        """The values in ``arguments`` as typer reads them. Raises SystemExit after an error that it tells, and after help."""
+        """The values in ``arguments`` as typer reads them. Raises SystemExit after help, and after what it refuses."""
         import typer
 
         given: list[dict[str, Any]] = []
