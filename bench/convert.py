@@ -29,9 +29,9 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
+from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import driver
-from tidemark_spark.worker import convert
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,13 +102,13 @@ def _session_with(settings: dict[str, str]) -> SparkSession:
     return spark
 
 
-def _on_spark(spark: SparkSession, table: TopicTable) -> None:
-    """Run Tidemark: plan, conversion on Spark, evidence and commit."""
+def _on_spark(table: TopicTable) -> None:
+    """Run Tidemark in the running session: plan, conversion on Spark, evidence and commit."""
     from tidemark_spark.cluster.session import Classic
 
     plan = plan_ingest(table)
     write_plan(table, plan)
-    result = driver.run(table, plan, Classic(spark.sparkContext))
+    result = driver.run(table, plan, Classic("bench"))
     if result.status != "landed":
         raise RuntimeError(f"{table.url}: {result}")
 
@@ -117,7 +117,7 @@ def _plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
     """Run the tasks of that plan in plain processes: read, decode, write; without Spark, evidence and commit."""
     plan = plan_ingest(table)
     job = Job.of(table, plan)
-    outcomes: list[Outcome] = list(pool.map(convert, itertools.repeat(job), plan.tasks))
+    outcomes: list[Outcome] = list(pool.map(Ingest.work, itertools.repeat(job), plan.tasks))
     if any(outcome.stop for outcome in outcomes):
         raise RuntimeError(f"{table.url}: stopped early")
 
@@ -160,13 +160,13 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
             size = made[topic].value_bytes * landed / made[topic].records
             local, remote = partial(_local_table, topic, raw), partial(_remote_table, topic)
             variants: dict[str, Callable[[], object]] = {
-                "Tidemark on Spark": lambda table=local: _on_spark(spark, table()),  # type: ignore[misc]
+                "Tidemark on Spark": lambda table=local: _on_spark(table()),  # type: ignore[misc]
                 "two plain processes": lambda table=local: _plain(pool, table()),  # type: ignore[misc]
                 "Spark's Kafka source, tuned": partial(_elsewhere, peer, _kafka_source, made.cluster.bootstrap, plan),
             }
             if topic == topics[0]:
                 upload(made.cluster, "s3://raw/convert", [topic.name], s3.env())
-                variants["Tidemark on Spark, S3"] = lambda table=remote: _on_spark(spark, table())  # type: ignore[misc]
+                variants["Tidemark on Spark, S3"] = lambda table=remote: _on_spark(table())  # type: ignore[misc]
                 variants["two plain processes, S3"] = lambda table=remote: _plain(pool, table())  # type: ignore[misc]
             rows += _rows(topic, size, _rounds(variants, rounds))
     spark.stop()

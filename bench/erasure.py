@@ -28,8 +28,8 @@ from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.rewriting import rewrite
 from tidemark_spark.erasing.search import search
 from tidemark_spark.erasure_pass import Pass, erase
+from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 TOPIC: Final = Topic("zstd", 1000)
 TOUCHED: Final = 100
@@ -50,7 +50,7 @@ class Worker(Pooled):
 def worker() -> Iterator[Worker]:
     """A new process, which has loaded what it needs and nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        for task in (search, convert, rewrite):
+        for task in (search, Ingest.work, rewrite):
             pool.submit(callable, task).result()  # which imports its module
         yield Worker(pool)
 

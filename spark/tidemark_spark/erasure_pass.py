@@ -47,7 +47,7 @@ from tidemark_spark.erasing.search import Hit, Searched, search_all
 from tidemark_spark.erasing.unseen import Unseen, notes
 from tidemark_spark.model import Executor, Job
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 MOST_SHARE: Final = 0.01
 """The share of a topic's offsets above which an approval must name the number of records."""

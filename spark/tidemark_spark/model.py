@@ -13,7 +13,7 @@ from typing_extensions import override
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.plan import PartitionPlan, RunKind, RunPlan
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.installation import VERSION
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import LiveFile, TopicTable
@@ -74,7 +74,6 @@ class Job:
     configuration: str
     code: str
     created_at: datetime
-    kind: RunKind
     dates: frozenset[date | None]
     leaves: frozenset[date | None]
     columns: tuple[str, ...]
@@ -96,7 +95,6 @@ class Job:
             configuration=plan.configuration,
             code=plan.code,
             created_at=plan.created_at,
-            kind=plan.kind,
             dates=frozenset(() if plan.whole else (date.fromisoformat(dt) if dt else None for dt in plan.dates)),
             leaves=frozenset(map(date.fromisoformat, plan.leaves)),
             columns=plan.columns,

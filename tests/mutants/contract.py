@@ -214,7 +214,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "rows that come after a date was closed reopen it",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/kind.py",
         'if known.state != "open":',
         "if False:",
         (f"{_DATES}::test_late_rows_are_landed_counted_and_reopen_their_date_until_it_closes_again",),
@@ -222,7 +222,7 @@ CONTRACT: Final = (
     # -- publish -----------------------------------------------------------------------------------------------------
     Mutant(
         "a plan for offsets that have landed is stale",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/ingest.py",
         "if state.next_offset != part.landed_next:",
         "if False:",
         (f"{_PUBLISH}::test_a_plan_for_offsets_that_have_landed_is_stale",),
@@ -257,15 +257,15 @@ CONTRACT: Final = (
     ),
     Mutant(
         "a run that replaces what another has replaced is stale",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/kind.py",
         "    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})\n",
         "    gone = []\n",
         ("tests.spark.compaction.test_beside_others::test_a_rebuild_that_it_overtakes_is_stale",),
     ),
     Mutant(
         "a table that somebody else has changed is not written to",
-        "spark/tidemark_spark/run/commit.py",
-        "        check_untampered(table, ledger, live)\n",
+        "spark/tidemark_spark/kinds/kind.py",
+        "        check_untampered(self.table, ledger, live)\n",
         "        pass\n",
         ("tests.spark.run.test_runs::test_a_table_changed_while_a_run_converts_is_left_alone",),
     ),

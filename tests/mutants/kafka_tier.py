@@ -67,7 +67,7 @@ KAFKA_TIER: Final = (
     Mutant(
         "a log that another system has deleted is a gap of the table",
         "spark/tidemark_spark/convert/conversion.py",
-        'if isinstance(error, NotFound) and part.referred and self._job.kind == "ingest":',
+        "if isinstance(error, NotFound) and part.referred and self._waits:",
         "if False:",
         (f"{_LANDED}::test_a_log_that_kafka_deletes_before_it_lands_is_a_gap",),
     ),

@@ -31,7 +31,7 @@ from tidemark.storage import Storage
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.erasing.seals import erase_seals
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-request", "erasure-approval", "erasure")
 

@@ -39,7 +39,7 @@ from tidemark.planning import read_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 

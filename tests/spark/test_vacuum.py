@@ -16,18 +16,18 @@ from tests.spark.run.test_truncation import damaged_below_the_cut
 from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
-from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, SegmentTask
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
-from tidemark_spark import vacuum as cleaning
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
 from tidemark_spark.run import fold as fold_module
+from tidemark_spark.run import vacuum as cleaning
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DT = "2026-02-02"
 OLD = RUN_LIMIT + MARGIN + timedelta(minutes=1)
@@ -243,7 +243,7 @@ def test_files_of_a_landed_run_that_its_commit_left_out_go(world: World) -> None
     plan = world.plan()
 
     @Acting
-    def twice(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def twice(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         outcomes = in_process.on_each(work, job, tasks)
         path = outcomes[0].files[0].path
         body = world.table.store.get(f"{world.table.keys.root}/{path}").body

@@ -25,10 +25,10 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.table.delta_table import committed_ledger, ledger_of, oldest_ledger_in_log
 from tidemark.timestamps import utc_now
-from tidemark_spark import vacuum as cleaning
 from tidemark_spark.run import commit
+from tidemark_spark.run import vacuum as cleaning
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 PAST = RUN_OVER + timedelta(hours=1)
 

@@ -28,9 +28,9 @@ from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, 
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.topics import load_topics
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 Sent = TypeVar("Sent")
 
@@ -70,7 +70,7 @@ def never(_work: object, _common: object, tasks: Sequence[object]) -> list[Any]:
 
 def outcomes_of(table: TopicTable, plan: RunPlan) -> list[Outcome]:
     """The outcomes of all tasks of ``plan``."""
-    return in_process.on_each(convert, Job.of(table, plan), plan.tasks)
+    return in_process.on_each(kind_of(table, plan).work, Job.of(table, plan), plan.tasks)
 
 
 def _sent(value: Sent) -> Sent:

@@ -24,7 +24,7 @@ from tidemark.erasure.secret import Secret
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.raw.erasure import KEY_COLUMN, ErasureRequest
 from tidemark.formats.table.partitioning import DT, partition_values
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
@@ -73,7 +73,7 @@ class FileSearch(NamedTuple):
 class RawSearch(NamedTuple):
     """Ranges of raw to search, of a log with ``restores``."""
 
-    task: ConversionTask
+    task: SegmentTask
     restores: tuple[int, ...] = ()
 
 

@@ -10,8 +10,6 @@ from importlib import import_module
 from types import TracebackType
 from typing import Self
 
-from typing_extensions import override
-
 from tidemark.errors import ConfigError, SparkUnavailable, TidemarkError
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.jobs.options import JobOptions, OneTopicOptions, SparkOptions, TopicsOptions
@@ -19,7 +17,7 @@ from tidemark.jobs.registry import JOBS
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_spark.cluster.target import ClusterTarget
-from tidemark_spark.model import Common, Executor, Given, Made
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 
 
@@ -37,29 +35,6 @@ def run_job(name: str, arguments: Sequence[str] | None = None, executor: Executo
     with RunningJob(options, executor) as job:
         job.code = work(options, job)
     return job.code
-
-
-class SparkOnDemand(Executor):
-    """Spark, started with the first tasks: the start takes seconds, and many runs of a job have no task."""
-
-    def __init__(self, target: ClusterTarget, name: str) -> None:
-        """``name`` is shown on Spark's pages."""
-        self._target, self._name = target, name
-        self._spark: Executor | None = None
-
-    @override
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        if not tasks:
-            return []
-        if self._spark is None:
-            from tidemark_spark.cluster import session  # which imports pyspark
-
-            self._spark = session.spark(self._name, self._target)
-        return self._spark.on_each(work, common, tasks)
-
-    @override
-    def finished(self) -> int:
-        return self._spark.finished() if self._spark is not None else 0
 
 
 class RunningJob:
@@ -99,7 +74,9 @@ class RunningJob:
             return self._given
         assert isinstance(self._options, SparkOptions), "no other job has tasks"
         named = self._options.named[:3] if isinstance(self._options, TopicsOptions) else ()
-        return SparkOnDemand(ClusterTarget.of(self._options), " ".join(("tidemark", self._options.name, *named)))
+        from tidemark_spark.cluster import session  # which only jobs with tasks need
+
+        return session.spark(" ".join(("tidemark", self._options.name, *named)), ClusterTarget.of(self._options))
 
     @property
     def lineage(self) -> Recorder:

@@ -6,7 +6,7 @@ from tidemark.jobs.registry import VacuumOptions
 from tidemark.openlineage.upkeep import of_vacuum
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import RunningJob, begun, show
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 
 def work(options: VacuumOptions, job: RunningJob) -> int:

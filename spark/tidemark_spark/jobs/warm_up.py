@@ -20,7 +20,7 @@ def work(options: WarmUpOptions, _job: RunningJob) -> int:
     if remote is None:
         raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", "must name the server to warm up")])
     parsers = options.parser or kernel_cache.PARSERS
-    Connected.to(remote, "warm-up").on_each(load, tuple(parsers), range(max(1, options.workers)))
+    Connected(remote, "warm-up").on_each(load, tuple(parsers), range(max(1, options.workers)))
     return 0
 
 

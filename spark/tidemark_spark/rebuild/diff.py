@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from tidemark.backfill.report import Comparison, Differing
+from tidemark.errors import ConfigError
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan, SegmentTask
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import Kept
@@ -30,6 +31,7 @@ def comparison(table: TopicTable, plan: RunPlan, executor: Executor) -> Comparis
     """The changes that the rebuild ``plan`` would make.
 
     Raises:
+        ConfigError: the plan does not read raw.
         ContinuityError: raw no longer holds the ranges.
         StoreError: a store did not answer, or a file is gone.
     """
@@ -94,6 +96,9 @@ def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tup
 def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
     """Tasks, each with the files that have records of its ranges."""
     for task in plan.tasks:
+        if not isinstance(task, SegmentTask):
+            rule = f"a plan of the kind {plan.kind} does not read raw: only a rebuild or a repair can be compared"
+            raise ConfigError(f"attempt {plan.attempt}", [("--compare", rule)])
         candidates = files.get((task.incarnation, task.partition), [])
         chosen = [file for first, after, file in candidates if first < task.to_offset and after > task.from_offset]
         yield CompareTask(task, tuple(chosen))

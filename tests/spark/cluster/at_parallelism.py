@@ -14,7 +14,7 @@ from tidemark_spark.run.driver import run
 
 def main(master: str, *files: str) -> None:
     """Run them; a deployment has one topic and one plan. A session that this process has is used."""
-    spark = Classic.start("tests", master)
+    spark = Classic("tests", master)
     for file in files:
         deployment = load_topics(Path(file))
         table = open_topic_table(deployment, deployment.topics[0])

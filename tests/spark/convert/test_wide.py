@@ -27,12 +27,12 @@ from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import kernel_cache
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
+from tidemark_spark.convert.conversion import converted as convert
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.convert.process_limits import resident
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 MEMORY: Final = 1 << 30
 BESIDE: Final = 192 << 20
@@ -151,7 +151,7 @@ class Workers(InProcess):
         job = replace(common, limits=replace(common.limits, seconds=60.0))
         return [self._one(job, task) for task in tasks]
 
-    def _one(self, job: Job, task: ConversionTask) -> Outcome:
+    def _one(self, job: Job, task: SegmentTask) -> Outcome:
         file = self._folder / f"task-{self.attempts}"
         file.write_bytes(pickle.dumps((job, task)))
         said = b""

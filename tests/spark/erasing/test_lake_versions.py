@@ -36,7 +36,7 @@ from tidemark_spark.erasing.lake import state_files, unseen_files
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.erasing.unseen import Unseen
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 ADA: Final = b"ada.lovelace@example.com"
 NUMBERS = count(1)

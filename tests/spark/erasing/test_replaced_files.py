@@ -26,7 +26,7 @@ from tidemark.topics import load_topics
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.rebuild.affected_dates import moves
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DAY = timedelta(days=1)
 AT_ONCE = "retention: {erased: 0s}"

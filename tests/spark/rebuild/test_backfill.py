@@ -33,7 +33,7 @@ from tests.spark.run.test_runs import DAY, rebuild, spread
 from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.convert.date_partitioner import LocalDates
@@ -164,7 +164,7 @@ def test_a_moved_date_that_an_ingest_overtakes_loses_nothing(tmp_path: Path) -> 
     write_plan(event.table, found.plan)
 
     @Acting
-    def overtaken(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         plain.raw.segment([batch(4, records(b'{"at":%d}' % T0, at=[T0 + DAY]))])
         assert plain.land().dates == ("2026-02-03",)  # a date that the rebuild touches, with the settings of before
         return in_process.on_each(work, job, tasks)
@@ -187,7 +187,7 @@ def test_of_two_moves_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     write_plan(event.table, found.plan)
 
     @Acting
-    def overtaken(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert carry_out(event, other).status == "landed"
         return in_process.on_each(work, job, tasks)
 
@@ -202,7 +202,7 @@ def test_a_rebuild_that_the_same_attempt_overtakes_has_landed(world: World) -> N
     write_plan(world.table, plan)
 
     @Acting
-    def twin(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def twin(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert run(world.table, plan, in_process).status == "landed"
         return in_process.on_each(work, job, tasks)
 
@@ -242,7 +242,7 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
     write_plan(fixed.table, found.plan)
 
     @Acting
-    def meanwhile(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def meanwhile(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         buggy.raw.segment([batch(12, records(*values, at=[T0 + DAY] * 4))])
         assert buggy.land().rows == 2
         outcomes = in_process.on_each(work, job, tasks)

@@ -24,9 +24,10 @@ from tidemark.planning.maintenance.retention_report import RetentionReport, revi
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.jobs.retain import retain
 from tidemark_spark.jobs.running import run_job
+from tidemark_spark.kinds.kind import TableChange
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import DataFile
 from tidemark_spark.run import driver
-from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -167,7 +168,9 @@ def test_rows_that_a_rebuild_moves_to_an_expired_date_reopen_it(world: World) ->
     drop(world)
     file = DataFile("dt=2026-02-02/x.parquet", 1, 3, date.fromisoformat(PAST), 0, 0, 2, 0, 0)
     live = EffectiveEvidence.of(world.table).files
-    ledger = rebased(world.ledger, plan_rebuild(world.table, [ALSO]), TableChange((file,), (), ()), live)
+    ledger = rebased(
+        kind_of(world.table, plan_rebuild(world.table, [ALSO])), world.ledger, TableChange((file,), (), ()), live
+    )
     assert (ledger.dates[PAST].state, ledger.dates[PAST].rows, ledger.dates[PAST].late_rows) == ("reopened", 3, 3)
 
 

@@ -22,9 +22,9 @@ from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.table.delta_table import live_files
-from tidemark.timestamps import utc_now
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit as publish
 from tidemark_spark.run import delta_log, driver
@@ -119,7 +119,7 @@ def test_a_zombie_beside_its_retry_lands_once(world: World) -> None:
     both = threading.Barrier(2, timeout=60)
 
     @Acting
-    def together(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def together(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         both.wait()
         outcomes = in_process.on_each(work, job, tasks)
         both.wait()
@@ -138,7 +138,7 @@ def test_a_zombie_that_its_retry_has_overtaken_changes_nothing(world: World) -> 
     plan = world.plan()
 
     @Acting
-    def overtaken(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         outcomes = in_process.on_each(work, job, tasks)
         assert driver.run(world.table, plan, in_process).status == "landed"
         world.raw.segment([simple(3)])
@@ -224,7 +224,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
     world.land()
     live = live_files(DeltaTable(world.table.url))
     with pytest.raises(StaleRun, match="continues at 3"):
-        publish.check_fresh(plan, world.ledger, live, utc_now())
+        kind_of(world.table, plan).check_fresh(world.ledger, live)
 
 
 def _lose(monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int) -> None:

@@ -35,7 +35,7 @@ from tidemark.table.tampering import check_untampered
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DT = "2026-02-02"
 

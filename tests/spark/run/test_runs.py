@@ -15,13 +15,14 @@ from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, tr
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, RunResult
+from tidemark.formats.table.plan import RunResult, SegmentTask
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.timestamps import utc_now
+from tidemark_spark.kinds.kind import TableChange
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -91,7 +92,7 @@ def test_a_run_that_another_overtakes_while_it_converts_is_stale(world: World) -
     first, second = world.plan(), world.plan()
 
     @Acting
-    def overtaken(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert run(world.table, first, in_process).status == "landed"
         return in_process.on_each(work, job, tasks)
 
@@ -107,7 +108,7 @@ def test_a_table_changed_while_a_run_converts_is_left_alone(world: World) -> Non
     world.raw.publish()
 
     @Acting
-    def tampered(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def tampered(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         DeltaTable(world.table.url).delete("kafka_offset = 3")
         return in_process.on_each(work, job, tasks)
 
@@ -263,7 +264,7 @@ def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
     plan = world.plan()
 
     @Acting
-    def write_and_lose(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def write_and_lose(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         outcomes = in_process.on_each(work, job, tasks)
         world.table.store.delete(f"{world.table.keys.root}/{outcomes[0].files[0].path}")
         return outcomes
@@ -279,7 +280,7 @@ def test_offsets_without_a_class_are_never_committed(world: World) -> None:
     plan = world.plan()
 
     @Acting
-    def drop_one(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def drop_one(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         return in_process.on_each(work, job, tasks)[1:]
 
     with pytest.raises(ContinuityError, match="tasks end at offset 0"):
@@ -297,7 +298,9 @@ def test_a_late_row_reopens_a_final_date(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
     files = tuple(file for one in outcomes_of(world.table, plan) for file in one.files)
-    fresh = rebased(ledger, plan, TableChange(files, (), ()), live_files(DeltaTable(world.table.url)))
+    fresh = rebased(
+        kind_of(world.table, plan), ledger, TableChange(files, (), ()), live_files(DeltaTable(world.table.url))
+    )
     assert (fresh.dates["2026-02-02"].state, fresh.dates["2026-02-02"].late_rows) == ("reopened", 3)
     assert fresh.dates["2026-02-03"] == ledger.dates["2026-02-03"]
     assert fresh.committed_at - ledger.committed_at < timedelta(minutes=1)

@@ -16,15 +16,16 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult, SegmentTask
 from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import LiveFiles, live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark_spark.kinds.ingest import Ingest
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import CarriedOut, Job, Outcome
 from tidemark_spark.run import commit as publish
 from tidemark_spark.run import driver
-from tidemark_spark.run.accounting import account
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -116,8 +117,8 @@ def test_dates_that_lose_or_get_rows_are_reopened(world: World) -> None:
     world.raw.segment([batch(2, [Record(0, T0 + DAY), Record(1, T0 + DAY)], leader_epoch=5)], base=2)
     world.raw.publish()
     plan = world.plan()
-    change = account(plan, outcomes_of(world.table, plan))
-    dates = rebased(ledger, plan, change, live_files(DeltaTable(world.table.url))).dates
+    change = Ingest(world.table, plan).account(outcomes_of(world.table, plan))
+    dates = rebased(kind_of(world.table, plan), ledger, change, live_files(DeltaTable(world.table.url))).dates
     assert {dt: (one.state, one.rows, one.late_rows) for dt, one in dates.items()} == {
         "2026-02-02": ("final", 1, 0),
         "2026-02-03": ("reopened", 3, 1),
@@ -476,7 +477,7 @@ def test_a_run_killed_while_it_leaves_a_branch_is_exact_at_every_instant(
 
 
 @Acting
-def _killed(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+def _killed(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
     in_process.on_each(work, job, tasks)
     raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ from tests.spark.convert.test_parsers import again, column, json_parser, records
 from tests.spark.world import Acting, World, in_process, never
 from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.topic_columns import is_wider
 from tidemark_spark.model import Job, Outcome
@@ -134,7 +134,7 @@ def test_rows_of_the_narrow_type_that_land_meanwhile_make_the_rebuild_stale(worl
     write_plan(wide.table, plan)
 
     @Acting
-    def overtaken(work: Any, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         narrow.raw.segment([batch(4, records(b'{"id":4}'))])
         assert narrow.land().rows == 1
         return in_process.on_each(work, job, tasks)

@@ -32,13 +32,13 @@ from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
+from tidemark_spark.run.vacuum import vacuum
 from tidemark_spark.state import first_round, last_records, leaf_files
 from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import SortedRuns, StateJob
 from tidemark_spark.state.run import VERSIONS, run_state
 from tidemark_spark.state.second_round import merged_leaf, placeholders
-from tidemark_spark.vacuum import vacuum
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (

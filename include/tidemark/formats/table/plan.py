@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, field_serializer
+from pydantic import AwareDatetime, Discriminator, Field, Tag, field_serializer
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -37,19 +37,8 @@ class Shipped(Model):
     at: AwareDatetime
 
 
-class SegmentRange(Model):
-    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
-
-    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
-    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
-    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
-    they do not depend on whether the pack or the seal is read.
-
-    The log of a ``referred`` range is another system's object, which that system may delete.
-
-    A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
-    has the upload time of their segment. A compaction reads files of the table: each is a range, under the file's key.
-    """
+class StoredRange(Model):
+    """Offsets ``[from_offset, to_offset)`` that a task reads, and where they lie; a subclass tells of what."""
 
     store: str
     key: str
@@ -67,26 +56,44 @@ class SegmentRange(Model):
     shipped: tuple[Shipped, ...] = ()
 
     @property
-    def is_packed(self) -> bool:
-        """True if the bytes lie in a pack, and will lie in a seal."""
-        return not self.etag and not self.quarantined
-
-    @property
     def label(self) -> str:
         """The range in words, as in evidence and in the file digest."""
         return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
 
 
-class ConversionTask(Model):
-    """Consecutive ranges of one partition, converted by one Spark task into one file per date.
+class SegmentRange(StoredRange):
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
 
-    In a compaction they are files of one date, ordered by first offset, which become one file.
+    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
+    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
+    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
+    they do not depend on whether the pack or the seal is read.
+
+    The log of a ``referred`` range is another system's object, which that system may delete.
     """
 
+    @property
+    def is_packed(self) -> bool:
+        """True if the bytes lie in a pack, and will lie in a seal."""
+        return not self.etag
+
+
+class QuarantineRange(StoredRange):
+    """Rows of the file ``quarantined`` below the quarantine's folder, which also has the upload time of their segment.
+
+    A replay names the range of raw from which they came. An erasure names the file as ``key``, too.
+    """
+
+
+class TableFileRange(StoredRange):
+    """Rows of a file of the table, ``key``, which has ``end`` bytes."""
+
+
+class _Task(Model):
     incarnation: int
     topic_id: str | None
     partition: int
-    ranges: tuple[SegmentRange, ...]
+    ranges: tuple[StoredRange, ...]
 
     @property
     def from_offset(self) -> int:
@@ -100,8 +107,50 @@ class ConversionTask(Model):
 
     @property
     def size(self) -> int:
-        """Number of bytes of segments that the task reads."""
+        """Number of bytes of the ranges: what the task reads, unless it is of quarantine."""
         return sum(part.end - part.start for part in self.ranges)
+
+
+class SegmentTask(_Task):
+    """Consecutive ranges of one partition of raw, converted by one Spark task into one file per date."""
+
+    ranges: tuple[SegmentRange, ...]
+
+
+class QuarantineTask(_Task):
+    """Rows of quarantine of one partition and one date, or of all without a date."""
+
+    ranges: tuple[QuarantineRange, ...]
+
+
+class TableFileTask(_Task):
+    """Files of the table, of one date and partition, ordered by first offset, which become one; or spans of one."""
+
+    ranges: tuple[TableFileRange, ...]
+
+
+def _reads(task: object) -> str:
+    """What a task reads, stored or not; a range without an ETag is of a file, by its name, or of a pack."""
+    if not isinstance(task, dict):
+        return _READS.get(type(task), "raw")
+    ranges = task.get("ranges")
+    first = ranges[0] if isinstance(ranges, list | tuple) and ranges else None
+    if not isinstance(first, dict):
+        return "raw"
+    if first.get("quarantined"):
+        return "quarantine"
+    return "table" if not first.get("etag") and str(first.get("key")).endswith(".parquet") else "raw"
+
+
+_READS: Final[Mapping[type, str]] = {SegmentTask: "raw", QuarantineTask: "quarantine", TableFileTask: "table"}
+
+Task = Annotated[
+    Annotated[SegmentTask, Tag("raw")]
+    | Annotated[QuarantineTask, Tag("quarantine")]
+    | Annotated[TableFileTask, Tag("table")],
+    Discriminator(_reads),
+]
+"""A task of a run. What it reads is told by its type; stored are the same fields for all."""
 
 
 class StoredMasks(Model):
@@ -258,7 +307,7 @@ class RunPlan(StoredObject):
     code: str
     created_at: AwareDatetime
     partitions: tuple[PartitionPlan, ...] = ()
-    tasks: tuple[ConversionTask, ...] = ()
+    tasks: tuple[Task, ...] = ()
     dates: tuple[str, ...] = ()
     whole: bool = False
     leaves: tuple[str, ...] = ()
@@ -278,11 +327,6 @@ class RunPlan(StoredObject):
     @field_serializer("layout", when_used="json")
     def _without_defaults(self, layout: ParquetLayout) -> dict[str, object]:
         return layout.model_dump(mode="json", exclude_defaults=True)
-
-    @property
-    def moves_rows(self) -> bool:
-        """True if rows are added, removed or changed; a compaction only merges files."""
-        return self.kind != "compact"
 
     @property
     def replaced(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The evidence of an erasure: of each file and each filtered row around erased offsets, what is kept and what is gone.
+"""A run that takes erased rows out of files. Its evidence says of each what is kept and what is gone.
 
 Kept and erased rows together have number and hash of the evidence before. The hash of an erased row is never written:
 with a guess of the record one could test it.
@@ -9,11 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from typing_extensions import override
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine, without
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.planning.maintenance.erasure import spans_of
@@ -22,7 +25,8 @@ from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.erasing.worker import erased
+from tidemark_spark.convert.rewriting.erasure import erased
+from tidemark_spark.kinds.kind import RewritingKind, TableChange
 from tidemark_spark.model import Executor, Job, Outcome
 
 
@@ -34,9 +38,27 @@ class _Division(NamedTuple):
     gone: Sequence[EvidenceRow]
 
 
-def evidence_of_erasure(
-    table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], executor: Executor
-) -> list[EvidenceRow]:
+class Erasure(RewritingKind):
+    """Makes files of the table and of quarantine again, without their erased rows."""
+
+    same_records: ClassVar = True
+    work = staticmethod(erased)
+
+    @override
+    def change(self, outcomes: Sequence[Outcome], executor: Executor) -> TableChange:
+        evidence = _evidence(self.table, self.plan, outcomes, executor)
+        return self.rewritten(outcomes)._replace(evidence=tuple(evidence))
+
+    @override
+    def stored_evidence(self, change: TableChange) -> bytes:
+        return self.parquet(change.evidence, kept=True)
+
+    @override
+    def masks(self, current: Ledger) -> dict[str, int]:
+        return {**current.masks, **self.plan.masks}
+
+
+def _evidence(table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], executor: Executor) -> list[EvidenceRow]:
     """The evidence that the run writes; ``executor`` reads raw where the files cannot tell.
 
     Raises:
@@ -81,7 +103,7 @@ def _raw_sums(
         rows.setdefault(row.key, []).append(row)
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if rows else ()
-    tasks: list[ConversionTask] = []
+    tasks: list[SegmentTask] = []
     plans: list[PartitionPlan] = []
     for key, around in sorted(rows.items()):
         masked = masked_offsets(table, masks[key])
