@@ -169,16 +169,16 @@ class RunPlanOperator(JobOperator):
     topic's assets.
 
     :param planned: a :class:`tidemark_airflow.planned.Planned` (templated)
-    :param state: True if the job brings the topic's state table up to date as well
+    :param with_state: True if the job brings the topic's state table up to date as well
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
     operator_extra_links = (ContinuityLink(), TableLink(), PlanLink(), SparkLink())
 
-    def __init__(self, *, planned: Any, state: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, planned: Any, with_state: bool = False, **kwargs: Any) -> None:
         super().__init__(job="run_plan", **kwargs)
         self.planned = planned
-        self.state = state
+        self.with_state = with_state
 
     def execute(self, context: Context) -> None:
         """Submit and wait; then publish.
@@ -190,8 +190,8 @@ class RunPlanOperator(JobOperator):
         """
         if not self.planned["empty"]:
             # A plan that only closes dates, or only drops files, has no task.
-            spark = self.state or self.planned["tasks"] > 0
-            self.submit(context, spark=spark, plan=self.planned["plan"], state=self.state)
+            spark = self.with_state or self.planned["tasks"] > 0
+            self.submit(context, spark=spark, plan=self.planned["plan"], state=self.with_state)
         self.after_job(context)
 
     def after_job(self, context: Context) -> None:

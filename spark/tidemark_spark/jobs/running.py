@@ -28,6 +28,8 @@ def run_job(name: str, arguments: Sequence[str] | None = None, executor: Executo
     """
     try:
         options = JOBS[name].parse(sys.argv[1:] if arguments is None else arguments)
+        if executor is None and isinstance(options, SparkOptions):
+            ClusterTarget.of(options)  # refuses a wrong server, also if there will be no task
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -130,7 +130,7 @@ def test_a_plan_without_tasks_needs_no_jvm(
     python.write_text(CLIENT.format(python=sys.executable, path=tmp_path / "told.json"))
     python.chmod(0o755)
     planned = {**PLANNED, "tasks": tasks}
-    RunPlanOperator(task_id="run", cluster=CLUSTER, topic="orders", planned=planned, state=state).execute(CONTEXT)
+    RunPlanOperator(task_id="run", cluster=CLUSTER, topic="orders", planned=planned, with_state=state).execute(CONTEXT)
     assert called.exists() is submits
     assert (tmp_path / "told.json").exists() is not submits
 
