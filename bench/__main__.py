@@ -24,6 +24,7 @@ from bench import (
     live_many,
     lost_lake,
     parsing,
+    rebuild,
     remote_reader,
     stack,
     state,
@@ -34,7 +35,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "state", "topics")
+LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -88,6 +89,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "live-many": live_many.measure,
             "commits": commits.measure,
             "evidence": evidence.measure,
+            "rebuild": rebuild.measure,
             "state": lambda: state.measure(options.keys),
             "topics": parsing.of_the_file,
         }

@@ -156,6 +156,13 @@ class RebuildOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     extend: Annotated[bool, Says("also rebuild the dates that exchange rows with these because of the settings")] = (
         False
     )
+    exchange: Annotated[
+        Literal["together", "by-date"],
+        Says(
+            "together: one commit replaces the rows of all dates; by-date: one for each date, or for dates that "
+            "exchange rows; after a kill, the same command goes on with those that are left"
+        ),
+    ] = "together"
     missing: Annotated[bool, Says("rebuild only the dates that have lost files")] = False
     compare: Annotated[
         bool,
@@ -191,6 +198,9 @@ class RebuildOptions(PreviewOptions, SparkOptions, OneTopicOptions):
         both = self.first is not None and self.last is not None and self.first <= self.last
         if (self.first, self.last) != (None, None) if self.all else not both:
             yield "--from, --to", "give both dates, with --to not before --from; or only --all"
+        shows = self.dry_run or self.compare
+        if self.exchange == "by-date" and not shows and (self.dates is None or self.report is not None):
+            yield "--exchange", "by-date needs --from and --to, and takes no --report"
         if self.at_most is not None and not self.compare:
             yield "--at-most", "is an option of --compare"
         if self.version is not None and not self.all:

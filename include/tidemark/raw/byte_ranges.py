@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from tidemark.formats.table.plan import SegmentRange, SegmentTask, Shipped
+from tidemark.formats.table.plan import SegmentRange, SegmentTask, Shipped, StoredTask
 from tidemark.raw.segments import Segment, SegmentPiece
+
+AnyTask = TypeVar("AnyTask", bound=StoredTask)
 
 TARGET_BYTES: Final = 64 << 20
 """Size of a range and of a task."""
@@ -81,9 +83,9 @@ def tasks_of(
     ]
 
 
-def within(tasks: Sequence[SegmentTask], size: int, count: int) -> list[SegmentTask]:
+def within(tasks: Sequence[AnyTask], size: int, count: int) -> list[AnyTask]:
     """The first ``tasks``, up to ``size`` bytes and ``count`` tasks, but at least one."""
-    kept: list[SegmentTask] = []
+    kept: list[AnyTask] = []
     for task in tasks:
         if kept and (len(kept) >= count or size < task.size):
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
-from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.jobs.registry import PreviewOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
@@ -35,8 +35,8 @@ def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report
     return 1 if compared.differences and not report else 0
 
 
-def carry_out(table: TopicTable, plan: RunPlan, job: RunningJob, *, new: bool = False) -> int:
-    """Carry out ``plan``, and print the result; a ``new`` plan is stored before, unless it is empty."""
+def carry_out(table: TopicTable, plan: RunPlan, job: RunningJob, *, new: bool = False) -> RunResult:
+    """Carry out ``plan``, and print and return the result; a ``new`` plan is stored before, unless it is empty."""
     if new and not plan.empty:
         write_plan(table, plan)
     result = run(table, plan, job.executor)
@@ -44,4 +44,4 @@ def carry_out(table: TopicTable, plan: RunPlan, job: RunningJob, *, new: bool = 
     if plan.accepts is not None and result.status == "landed":
         accept(table, plan.accepts)
     show(result.to_bytes().decode())
-    return 0
+    return result

@@ -21,10 +21,10 @@ def work(options: RunPlanOptions, job: RunningJob) -> int:
         table = proposed(table, plan.accepts)
     if options.compare:
         return show_comparison(table, plan, job.executor, options.report)
-    code = carry_out(table, plan, job)
+    carry_out(table, plan, job)
     if options.state and table.topic.state is not None:
         _bring_state(job)
-    return code
+    return 0
 
 
 def _bring_state(job: RunningJob) -> None:

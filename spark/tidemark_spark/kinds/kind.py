@@ -86,11 +86,16 @@ class Kind(ABC):
         """Raise :class:`TableTampered` unless the table is as ``ledger`` left it."""
         check_untampered(self.table, ledger, live)
 
-    def check_fresh(self, ledger: Ledger, live: LiveFiles) -> None:
-        """Raise :class:`StaleRun` unless the parts of the table that the plan uses are unchanged."""
+    def check_age(self) -> None:
+        """Raise :class:`StaleRun` if the plan is too old to commit anything."""
         plan = self.plan
         if self.table.store.now() - plan.created_at > RUN_LIMIT:
             raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
+
+    def check_fresh(self, ledger: Ledger, live: LiveFiles) -> None:
+        """Raise :class:`StaleRun` unless the parts of the table that the plan uses are unchanged."""
+        plan = self.plan
+        self.check_age()
         if any(number > plan.masks.get(place, 0) for place, number in ledger.masks.items()):
             raise StaleRun("records were erased since the plan, which may have them")
         for dt in plan.supersedes:

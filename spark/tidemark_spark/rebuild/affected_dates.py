@@ -33,8 +33,8 @@ Sums = dict[str, tuple[int, int | None]]
 class AffectedDates(NamedTuple):
     """The ``asked`` dates, and in ``dates`` also the dates that exchange rows with them.
 
-    ``before`` and ``after`` count the records by date in the ranges that were read: in the table, and with the current
-    settings.
+    ``together`` has all of ``dates``, in parts between which no rows move. ``before`` and ``after`` count the records
+    by date in the ranges that were read: in the table, and with the current settings.
     """
 
     asked: tuple[str, ...]
@@ -42,6 +42,7 @@ class AffectedDates(NamedTuple):
     before: dict[str, int]
     after: dict[str, int]
     bytes_read: int
+    together: tuple[tuple[str, ...], ...]
 
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
@@ -58,7 +59,8 @@ def moves(table: TopicTable, dates: Collection[str], executor: Executor, *, exte
     search = _DateSearch(table, executor, dates)
     while search.step() and extend:
         pass
-    return AffectedDates(tuple(dates), tuple(sorted(search.dates)), search.before, search.after, search.bytes_read)
+    found = tuple(sorted(search.dates))
+    return AffectedDates(tuple(dates), found, search.before, search.after, search.bytes_read, search.together())
 
 
 @dataclass
@@ -100,6 +102,15 @@ class _DateSearch:
             size = len(self.dates)
             self.dates.update(dt for exchange in self._exchanges if exchange & self.dates for dt in exchange)
         return len(self.dates) > before
+
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The :attr:`dates` in parts: those that exchange rows, also by way of others, are in one."""
+        parts = [{dt} for dt in self.dates]
+        for exchange in {frozenset(exchange) for exchange in self._exchanges}:
+            touched = [part for part in parts if part & exchange]
+            if len(touched) > 1:
+                parts = [part for part in parts if not part & exchange] + [set().union(*touched)]
+        return tuple(sorted(tuple(sorted(part)) for part in parts))
 
     def _find_parts(self) -> None:
         """Find the ranges of :attr:`dates`. Those of dates found before stay as they are, with what was read."""

@@ -31,8 +31,14 @@ def planned(table: TopicTable, dates: Sequence[str] | None, executor: Executor, 
         ConfigError: rows would move to other dates, and ``extend`` is not given.
         ContinuityError: raw no longer holds all the offsets.
     """
-    if dates is None or not (extend or settings_differ(table, dates)):
-        return Rebuild(plan_rebuild(table, dates), None)
+    affected = None if dates is None else affected_by(table, dates, executor, extend=extend)
+    return Rebuild(plan_rebuild(table, affected.dates if affected else dates), affected)
+
+
+def affected_by(table: TopicTable, dates: Sequence[str], executor: Executor, *, extend: bool) -> AffectedDates | None:
+    """The dates that exchange rows with ``dates``, None if only other code could move rows; see :func:`planned`."""
+    if not (extend or settings_differ(table, dates)):
+        return None
     affected = moves(table, dates, executor, extend=extend)
     others = [dt or "none" for dt in affected.dates if dt not in dates]
     if others and not extend:
@@ -41,4 +47,4 @@ def planned(table: TopicTable, dates: Sequence[str] | None, executor: Executor, 
             f"run rebuild.py --from {dates[0]} --to {dates[-1]} --extend (--dry-run shows them)"
         )
         raise ConfigError("rebuild.py", [("--from, --to", rule)])
-    return Rebuild(plan_rebuild(table, affected.dates), affected)
+    return affected

@@ -25,9 +25,9 @@ from tidemark.table.evidence_reader import evidence_that_counts, rows_of
 from tidemark.table.topic_columns import check_columns
 from tidemark_spark.kinds.kind import Kind, TableChange
 from tidemark_spark.kinds.registry import kind_of
-from tidemark_spark.model import Executor, Job, Outcome
+from tidemark_spark.model import Executor, Outcome
 from tidemark_spark.run.commit import publish
-from tidemark_spark.run.progress import watched
+from tidemark_spark.run.steps import carry_out_tasks
 from tidemark_spark.run.success_markers import update_markers
 
 log = logging.getLogger(__name__)
@@ -49,10 +49,8 @@ def run(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool = F
         try:
             result = _empty(plan) if plan.empty else None if first else _earlier(kind)
             if result is None:
-                job, total = Job.of(table, plan), len(plan.tasks)
-                progress = watched(job, total, executor.finished) if kind.awaited else nullcontext()
-                with _timed(seconds, "convert"), progress:
-                    outcomes = executor.on_each(kind.work, job, plan.tasks)
+                with _timed(seconds, "convert"):
+                    kind, outcomes = carry_out_tasks(kind, executor)
                 result, ledger = _published(kind, outcomes, executor, seconds)
         except StaleRun:
             # Another process may have carried out the same attempt in the meantime.
@@ -64,8 +62,13 @@ def run(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool = F
             put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
         if kind.lands:
             record_unread(table, plan.created_at, result.unread)
-        put_over(table.store, table.keys.result(result.attempt), result.to_bytes())  # it replaces an earlier result
+        _report(table, result)
     return result
+
+
+def _report(table: TopicTable, result: RunResult) -> None:
+    """Write the result, which replaces an earlier result of the attempt."""
+    put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
 def _published(

@@ -12,7 +12,7 @@ import pytest
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
 from tidemark_spark.cluster import executor, session
-from tidemark_spark.convert import conversion
+from tidemark_spark.convert import conversion, read_ahead
 from tidemark_spark.jobs.running import run_job
 
 
@@ -66,7 +66,7 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     world.raw.publish()
     plan = world.plan()
     stacks: list[list[str]] = []
-    real = conversion.read_ahead
+    real = read_ahead.read_ahead
 
     def noted(*arguments: Any) -> Any:
         stacks.append(own_calls(sys._getframe(1)))

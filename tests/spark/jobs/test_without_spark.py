@@ -69,4 +69,4 @@ def test_the_jobs_that_need_no_spark_are_those_that_convert_nothing() -> None:
 def test_an_error_before_the_work_is_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topics", str(tmp_path / "none.yaml"), "--topic", "orders"]
     assert run_job("vacuum", arguments) == 2
-    assert "none.yaml: cannot be read" in capsys.readouterr().err
+    assert "none.yaml: does not exist" in capsys.readouterr().err
