@@ -29,7 +29,7 @@ FLOORS = {
         "config kafka_log offset_bounds retry user_cache",
         "connections store",
         "formats",
-        "brokersets catalogs decode endpoints kafka_tier",
+        "brokersets catalogs decode endpoints jobs kafka_tier",
         "parsers",
         "topics",
         "schemas storage",
@@ -67,7 +67,7 @@ FLOORS = {
         "audit cluster datasource erasing kinds mirror",
         "export run",
         "erasure_pass live rebuild retention state",
-        "cli",
+        "jobs",
     ),
     "plugins/tidemark_airflow": (
         "options",

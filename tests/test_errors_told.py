@@ -6,7 +6,7 @@ import io
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,20 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark import cli
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
-from tidemark_spark.cli import audit, compact, export, ingest, rebuild, repair, replay, retain, run_plan, vacuum
-
-Main = Callable[[Sequence[str]], int]
+from tidemark_spark.jobs.running import run_job
 
 DATES = ("--from", "2026-01-01", "--to", "2026-01-02")
-JOBS: dict[str, tuple[Main, tuple[str, ...]]] = {
-    "ingest": (ingest.main, ()),
-    "rebuild": (rebuild.main, DATES),
-    "repair": (repair.main, ()),
-    "replay": (replay.main, ()),
-    "vacuum": (vacuum.main, ()),
-    "audit": (audit.main, ()),
-    "compact": (compact.main, ()),
-    "retain": (retain.main, ()),
-    "export": (export.main, ("--to", "file:///nowhere")),
-    "run_plan": (run_plan.main, ("--plan", "_tidemark/plan.json")),
+JOBS: dict[str, tuple[str, ...]] = {
+    "ingest": (),
+    "rebuild": DATES,
+    "repair": (),
+    "replay": (),
+    "vacuum": (),
+    "audit": (),
+    "compact": (),
+    "retain": (),
+    "export": ("--to", "file:///nowhere"),
+    "run_plan": ("--plan", "_tidemark/plan.json"),
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
     "status": ("orders",),
@@ -285,8 +283,7 @@ def outcome(name: str, topics: Path, monkeypatch: pytest.MonkeyPatch, *more: str
     monkeypatch.setattr(sys, "stdout", output)
     try:
         if name in JOBS:
-            main, arguments = JOBS[name]
-            code: object = main(["--topics", str(topics), "--topic", "orders", *arguments, *more])
+            code: object = run_job(name, ["--topics", str(topics), "--topic", "orders", *JOBS[name], *more])
         else:
             arguments = (*COMMANDS[name], *more, "--topics", str(topics))
             monkeypatch.setattr(sys, "argv", ["tidemark", name, *arguments])

@@ -9,10 +9,9 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args
 
 import pyarrow as pa
 import pytest
@@ -29,6 +28,8 @@ from tests.tidemark.store import test_schemes
 from tests.uploader_agent.observability import test_metrics
 from tidemark.cli import options
 from tidemark.cli.app import app
+from tidemark.jobs.options import OneTopicOptions
+from tidemark.jobs.registry import JOBS
 from tidemark.monitoring.incidents import KINDS, IncidentKind, Kind
 from tidemark.parsers.base import Parsed
 from tidemark.parsers.factory import PARSERS, parser_of
@@ -40,7 +41,7 @@ from tidemark.store.obstore.clients import CONNECT
 from tidemark.store.obstore.factory import CLOUDS
 from tidemark.store.schemes import SCHEMES, Scheme
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
-from tidemark_spark.cli.common import add_topic, job_parser, run_job, show
+from tidemark_spark.jobs.running import RunningJob, show
 from uploader_agent.observability import metrics_doc
 from uploader_agent.observability.metrics import Metrics
 
@@ -173,24 +174,23 @@ def test_a_command_that_writes(tmp_path: Path) -> None:
 
 
 def test_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def stub(topic: str) -> int:
-        show(topic)
+    class Stub(OneTopicOptions):
+        """Show its topic."""
+
+        name: ClassVar[str] = "stub"
+
+    def work(options: Stub, _: RunningJob) -> int:
+        show(options.topic)
         return 0
 
-    def main(arguments: Sequence[str] | None = None) -> int:
-        parser = job_parser("stub.py", "Shows its topic.", "--topic orders")
-        add_topic(parser)
-        chosen = parser.parse_args(arguments)
-        return run_job("stub", chosen, lambda _: stub(chosen.topic))
-
-    def write_main(place: Place) -> None:
-        module = ModuleType("tidemark_spark.cli.stub")
+    def write_work(place: Place) -> None:
+        module = ModuleType("tidemark_spark.jobs.stub")
         place.patch.setitem(sys.modules, module.__name__, module)
-        place.patch.setattr(module, "main", main, raising=False)
+        place.patch.setattr(module, "work", work, raising=False)
 
     def write_program(place: Place) -> None:
         text = (ROOT / "spark" / "jobs" / "vacuum.py").read_text()
-        (place.root / "stub.py").write_text(text.replace("cli.vacuum", "cli.stub"))
+        (place.root / "stub.py").write_text(text.replace("vacuum", "stub"))
 
     def check(place: Place) -> None:
         arguments = ["--topics", "topics.yaml", "--topic", "orders", "--lineage", "off"]
@@ -200,8 +200,9 @@ def test_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert (ended.value.code, capsys.readouterr().out) == (0, "orders\n")
 
     steps = [
-        Step("Its `main` in `tidemark_spark/cli`", write_main),
-        Step("A program in `spark/jobs` that calls it", write_program),
+        Step("its name in `JOBS`", lambda at: at.patch.setitem(JOBS, "stub", Stub)),
+        Step("A module of that name in `tidemark_spark/jobs`, with a function `work`", write_work),
+        Step("A program in `spark/jobs` that runs it", write_program),
     ]
     follow("A job", steps, check, tmp_path)
 

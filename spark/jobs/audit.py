@@ -1,17 +1,6 @@
-"""Prove tables equal to their raw segments and to their evidence, and report every difference.
+"""A job: ``audit.py --help`` says what it does, and docs/jobs.md."""
 
-``spark-submit audit.py --topics FILE [--topic NAME]… [--dt DATE]… [--from DATE --to DATE] [--since TIME]
-[--json]``
-
-The report is written below the topic's ledger, and printed. Exit codes: 0 no difference; 1 a difference, or the
-audit failed; 2 a configuration error.
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cli.audit import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("audit"))

@@ -1,15 +1,6 @@
-"""A Spark Connect server for the other jobs, until it is ended.
+"""A job: ``connect.py --help`` says what it does, and docs/jobs.md."""
 
-``spark-submit [--master …] [--conf spark.connect.…=…]… connect.py``
-
-Sessions share the Python workers and their loaded libraries, as nothing is uploaded to a session.
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cluster.connect_server import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("connect"))

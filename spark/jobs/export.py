@@ -1,17 +1,6 @@
-"""Write the raw records of a topic as lines of text or as Hadoop SequenceFiles.
+"""A job: ``export.py --help`` says what it does, and docs/jobs.md."""
 
-``spark-submit export.py --topics FILE --topic NAME --to URL [--format text|sequence|messagepack]
-[--option NAME=VALUE]…``
-
-The last line of output is a summary as JSON, the lines before are the files. Exit codes: 0 done; 2 a configuration
-error; 1 others.
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cli.export import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("export"))

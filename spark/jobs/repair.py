@@ -1,16 +1,6 @@
-"""Repair a table from raw after another program changed it.
+"""A job: ``repair.py --help`` says what it does, and docs/jobs.md."""
 
-``spark-submit repair.py --topics FILE --topic NAME [--report NAME] [--dry-run]``
-
-The last line of output is the result or the preview as JSON. Exit codes: 0 landed, stale or empty; 2 a configuration
-error; 1 others.
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cli.repair import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("repair"))

@@ -1,17 +1,6 @@
-"""Remove the packs of a cluster whose batches are all in seals.
+"""A job: ``retain_packs.py --help`` says what it does, and docs/jobs.md."""
 
-``spark-submit retain_packs.py --topics FILE [--cluster NAME] [--dry-run] [--json]``
-``spark-submit retain_packs.py --topics FILE --forget TOPIC_ID [--apply --by NAME --reason TEXT]``
-
-A pack is removed two days after all of it is in seals. The reports are printed, one for each store and prefix. Exit
-codes: 0 done; 2 a configuration error; 1 others.
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cli.retain_packs import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("retain_packs"))

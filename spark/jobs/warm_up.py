@@ -1,13 +1,6 @@
-"""Load libraries and kernels in the workers of a Spark Connect server, once after its start.
+"""A job: ``warm_up.py --help`` says what it does, and docs/jobs.md."""
 
-``python warm_up.py --remote sc://127.0.0.1:15002 --workers 4``
-"""
-
-from __future__ import annotations
-
-import sys
-
-from tidemark_spark.cluster.warm_up import main
+from tidemark_spark.jobs.running import run_job
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(run_job("warm_up"))

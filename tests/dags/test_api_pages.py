@@ -22,7 +22,7 @@ def test_the_dags_of_the_page_parse(tmp_path: Path) -> None:
     bag = DagBag(str(tmp_path))
     assert not bag.import_errors
     tasks = {name: [task.task_type for task in dag.tasks] for name, dag in bag.dags.items()}
-    assert tasks == {"report_orders": ["_PythonDecoratedOperator"], "mirror_daily": ["MirrorOperator"]}
+    assert tasks == {"report_orders": ["_PythonDecoratedOperator"], "mirror_daily": ["JobOperator"]}
 
 
 def test_the_notifiers_of_the_page_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,8 +410,9 @@ def test_upkeep_is_of_the_day_before(bag: DagBag) -> None:
         if name != "tidemark_pack_retention":  # which is by cluster
             assert dag.params.get_param("topic").schema["enum"] == ["all", "kafka-1/clicks", "kafka-1/orders"]
     assert "date" in bag.dags["tidemark_audit"].params
-    assert [name for name in UPKEEP if "dry_run" in bag.dags[name].params] == ["tidemark_erasure"]
-    assert bag.dags["tidemark_erasure"].params["dry_run"] is False
+    dry = {"tidemark_compaction", "tidemark_erasure", "tidemark_raw_retention", "tidemark_retention", "tidemark_vacuum"}
+    assert {name for name in UPKEEP if "dry_run" in bag.dags[name].params} == dry
+    assert all(bag.dags[name].params["dry_run"] is False for name in dry)
 
 
 def test_dags_survive_serialization_and_do_not_change_by_themselves(

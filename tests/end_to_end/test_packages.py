@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 PACKAGES = {
     "agent": "tidemark tidemark.cli uploader_agent.cli",
     "airflow": "tidemark tidemark_airflow.dag_factories.ingest tidemark_airflow.web.app",
-    "spark": "tidemark tidemark_spark.cli.run_plan tidemark.decode tidemark.parsers",
+    "spark": "tidemark tidemark_spark.jobs.run_plan tidemark.decode tidemark.parsers",
 }
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,22 +69,9 @@ from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment
 from tidemark_airflow.assets.outbox import Commit, move
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Source
-from tidemark_spark.cli import (
-    audit,
-    compact,
-    compact_live,
-    erase,
-    ingest,
-    land_live,
-    mirror,
-    rebuild,
-    replay,
-    retain_packs,
-    run_plan,
-    state,
-)
-from tidemark_spark.cli.retain import retain
-from tidemark_spark.run import steps
+from tidemark_spark.jobs.retain import retain
+from tidemark_spark.jobs.running import run_job
+from tidemark_spark.run import driver
 from tidemark_spark.run.progress import watched
 
 DAY: Final = 86_400_000
@@ -122,10 +108,9 @@ class Builder:
         found = next(settings for settings in self.deployment.topics if settings.topic == topic)
         return open_topic_table(self.deployment, found)
 
-    def job(self, main: Callable[..., int], *words: str) -> None:
+    def job(self, name: str, *words: str) -> None:
         """One of Spark's programs, which must succeed."""
-        inline = [Inline()] if "executor" in signature(main).parameters else []
-        assert main(["--topics", str(self.topics), *words], *inline) == 0, (main.__module__, words)
+        assert run_job(name, ["--topics", str(self.topics), *words], Inline()) == 0, (name, words)
 
     def command(self, *words: str, who: str = "ada", given: str = "") -> Any:
         """What the command ``tidemark`` says in JSON, run by ``who``, whose key of the store it is."""
@@ -239,19 +224,19 @@ class Builder:
         self.send("orders", [(0, b"bad", b"no JSON", 2), (1, b"k1", None, 2), (1, None, order(7), 2)])
         self.transactions("orders", 2)
         self.upload()
-        self.job(ingest.main, "--topic", "orders")
-        self.job(ingest.main, "--topic", "orders")  # closes its dates
-        self.job(state.main, "--topic", "orders")
+        self.job("ingest", "--topic", "orders")
+        self.job("ingest", "--topic", "orders")  # closes its dates
+        self.job("state", "--topic", "orders")
         self.send("orders", [(n % 2, b"k%d" % (n % 7), order(n, "later"), 2) for n in range(30, 40)])
         self.upload()
-        self.job(ingest.main, "--topic", "orders", "--cluster", CLUSTER, "--lineage", "0123456789abcdef")
-        self.job(compact.main, "--topic", "orders")
-        self.job(state.main, "--topic", "orders")
-        self.job(replay.main, "--topic", "orders")
+        self.job("ingest", "--topic", "orders", "--cluster", CLUSTER, "--lineage", "0123456789abcdef")
+        self.job("compact", "--topic", "orders")
+        self.job("state", "--topic", "orders")
+        self.job("replay", "--topic", "orders")
         self.backfill("orders")
-        self.job(audit.main, "--topic", "orders")
-        self.job(state.main, "--topic", "orders")
-        self.job(state.main, "--topic", "orders", "--audit", "--part", "0")
+        self.job("audit", "--topic", "orders")
+        self.job("state", "--topic", "orders")
+        self.job("state", "--topic", "orders", "--audit", "--part", "0")
 
     def backfill(self, topic: str) -> None:
         """A rebuild of a day, with each part of its report."""
@@ -263,16 +248,16 @@ class Builder:
         )  # fmt: skip
         write_part(table, name, "request", request)
         words = ("--topic", topic, "--from", str(day), "--to", str(day), "--report", name)
-        self.job(rebuild.main, *words)
+        self.job("rebuild", *words)
         preview = read_report(table, name).preview
         assert preview is not None
         plan = ("--topic", topic, "--plan", str(preview.plan))
-        self.job(run_plan.main, *plan, "--compare", "--report", name)
+        self.job("run_plan", *plan, "--compare", "--report", name)
         approval = Approval(why="more than 0 bytes", approved=True, by="grace", at=utc_now())
         write_part(table, name, "approval", approval, preview.attempt)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(steps, "watched", partial(watched, seconds=0.01))  # it is soon over
-            self.job(run_plan.main, *plan)
+            patch.setattr(driver, "watched", partial(watched, seconds=0.01))  # it is soon over
+            self.job("run_plan", *plan)
         write_part(table, name, "outcome", outcome_of(table, preview), preview.attempt)
 
     def erasure(self) -> None:
@@ -284,7 +269,7 @@ class Builder:
             self.command("erase", "approve", name, "--by", "grace", "--records", "99", "--yes", who="grace")
             other = str(self.command(*ask, given="k4")["id"])
             self.command("erase", "withdraw", other, "--by", "ada", "--reason", "a wrong person")
-            self.job(erase.main)
+            self.job("erase")
 
     def payments(self, registry: Registry) -> None:
         """Avro of a registry's schemas, of which the second waits for a person in part."""
@@ -293,11 +278,11 @@ class Builder:
         body = [framed(1, encoded(SCHEMA, {"id": n, "sum": n / 4})) for n in range(6)]
         self.send("payments", [(0, None, value, 0) for value in body])
         self.upload()
-        self.job(ingest.main, "--topic", "payments")
+        self.job("ingest", "--topic", "payments")
         register_schemas(registry, 2)
         self.send("payments", [(0, None, framed(2, encoded(WIDER, {"id": 9, "sum": 1.0, "of": "x"})), 1)])
         self.upload()
-        self.job(ingest.main, "--topic", "payments")
+        self.job("ingest", "--topic", "payments")
 
     def clicks(self) -> None:
         """Gaps: of two partitions, one's is acknowledged."""
@@ -308,12 +293,12 @@ class Builder:
         self.send("clicks", [(n % 2, b"c", b"click %d" % n, n // 20) for n in range(40, 80)])
         self.delete_records("clicks", 30)
         self.upload()
-        self.job(ingest.main, "--topic", "clicks")
+        self.job("ingest", "--topic", "clicks")
         watch(self.deployment, CLUSTER, utc_now())
         words = ("clicks", "0", "20", "30", "--by", "ada", "--reason", "deleted by mistake", "--yes")
         self.command("acknowledge-gap", *words)
         self.upload()
-        self.job(ingest.main, "--topic", "clicks")
+        self.job("ingest", "--topic", "clicks")
 
     def again(self) -> None:
         """A topic that is deleted and created again."""
@@ -323,7 +308,7 @@ class Builder:
             self.upload()
             if life == 0:
                 self.kafka.delete_topic("again")
-        self.job(ingest.main, "--topic", "again")
+        self.job("ingest", "--topic", "again")
 
     def events(self) -> None:
         """Retention: a date of the table, and raw segments."""
@@ -331,7 +316,7 @@ class Builder:
         self.send("events", [(0, b"e", b"event %d" % n, n // 10) for n in range(40)])
         self.upload()
         for _ in range(2):
-            self.job(ingest.main, "--topic", "events")
+            self.job("ingest", "--topic", "events")
         table = self.table("events")
         expired = datetime.fromtimestamp(FIRST / 1000, UTC) + timedelta(days=31)
         subjects: list[tuple[Subject, datetime]] = [("table", expired), ("raw", utc_now() + timedelta(days=31))]
@@ -350,7 +335,7 @@ class Builder:
         )
         self.transactions("legacy", 2, CLUSTER_39)
         self.upload(cluster=CLUSTER_39)
-        self.job(ingest.main, "--topic", "legacy")
+        self.job("ingest", "--topic", "legacy")
 
     def compacted(self) -> None:
         """Records that Kafka's cleaner has removed."""
@@ -360,14 +345,14 @@ class Builder:
         active = "compacted 0 18"
         wait_until(lambda: active in cleaned.read_text().splitlines(), what="the cleaner")
         self.upload()
-        self.job(ingest.main, "--topic", "compacted")
+        self.job("ingest", "--topic", "compacted")
 
     def filtered(self) -> None:
         """Records that a parser leaves out."""
         self.create("filtered", partitions=1)
         self.send("filtered", [(0, None, b"%d" % n, n // 5) for n in range(10)])
         self.upload()
-        self.job(ingest.main, "--topic", "filtered")
+        self.job("ingest", "--topic", "filtered")
 
     def cut(self) -> None:
         """Landed records that an unclean election cuts off; then an epoch that no leader had."""
@@ -380,13 +365,13 @@ class Builder:
         await_in_sync(pair, "cut", 1)
         self.send("cut", [(0, b"u", b"first %d" % n, 1) for n in range(6)], PAIR)
         self.upload(cluster=PAIR)
-        self.job(ingest.main, "--topic", "cut")
+        self.job("ingest", "--topic", "cut")
         one.kill()
         two.start()
         await_leader(pair, "cut", 2)
         self.send("cut", [(0, b"u", b"second %d" % n, 1) for n in range(10)], PAIR)
         self.upload(cluster=PAIR, node=2)
-        self.job(ingest.main, "--topic", "cut")
+        self.job("ingest", "--topic", "cut")
 
     @contextmanager
     def foreign(self) -> Iterator[None]:
@@ -402,7 +387,7 @@ class Builder:
             end = stored.next_offset + len(third)
             wait_until(lambda: self.stored_watermark("cut").watermark.next_offset == end, what="the seal")
             wait_until(lambda: self._packed("cut", PAIR, 2) == end + 1, what="the last to be packed")
-        self.job(ingest.main, "--topic", "cut")
+        self.job("ingest", "--topic", "cut")
 
     def fetched(self) -> None:
         """By a slot, which has no broker's disk."""
@@ -418,7 +403,7 @@ class Builder:
         with self.running("fetching", fetch=fetch):
             self.until(self.raw, self.control.slot_lease(0))
         self.upload(fetch=fetch)
-        self.job(ingest.main, "--topic", "fetched")
+        self.job("ingest", "--topic", "fetched")
 
     def live(self) -> None:
         """Packs, with a head that something else damages."""
@@ -437,15 +422,15 @@ class Builder:
             wait_until(lambda: self._packed("live") == 60, what="all to be packed, with a new head")
         parse_head(self.raw.get(head).body, head)
         self._unread()
-        self.job(ingest.main, "--topic", "live")
+        self.job("ingest", "--topic", "live")
 
     def _land_live(self) -> None:
         key = self.deployment.deployment_keys(CLUSTER).landing
         due = TopicLanding(topic="live", attempt=new_attempt(), digest="0" * 16)
         landing = LiveLanding(cluster=CLUSTER, began_at=utc_now(), topics=(due,))
         write_landing(self.lake, key, landing, read_landing(self.lake, key).etag)
-        self.job(land_live.main, "--cluster", CLUSTER)
-        self.job(compact_live.main, "--cluster", CLUSTER)
+        self.job("land_live", "--cluster", CLUSTER)
+        self.job("compact_live", "--cluster", CLUSTER)
 
     def _unread(self) -> None:
         """A run while a pack is damaged."""
@@ -453,7 +438,7 @@ class Builder:
         bodies = {key: self.raw.get(key).body for key in packs}
         for key in packs:
             self.raw.put(key, b"no pack")
-        self.job(ingest.main, "--topic", "live")
+        self.job("ingest", "--topic", "live")
         for key, body in bodies.items():
             self.raw.put(key, body)
 
@@ -471,11 +456,11 @@ class Builder:
         later = self.raw.now() + timedelta(days=3)  # a pack must be two days old
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(S3Store, "now", lambda _: later)
-            self.job(retain_packs.main, "--cluster", CLUSTER, *words)
+            self.job("retain_packs", "--cluster", CLUSTER, *words)
 
     def list_tables(self) -> None:
         """The tables in a catalog of Iceberg tables."""
-        self.job(mirror.main, "--cluster", CLUSTER)
+        self.job("mirror", "--cluster", CLUSTER)
 
     def scheduling(self) -> None:
         """What Airflow's side writes, by the code that it runs: the scan's status, the outbox, the watch."""

@@ -7,14 +7,9 @@ and ``dags.json`` the DAGs with their parameters (:mod:`tests.dags.surface`).
 
 from __future__ import annotations
 
-import argparse
-import getpass
-import importlib
 import inspect
 import json
-import pkgutil
 import re
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, EnumType
 from pathlib import Path
@@ -25,12 +20,13 @@ import typer
 from pydantic import BaseModel
 
 import tidemark
-import tidemark_spark.cli
 from tests.golden import HERE
 from tests.golden.fields import fields_of
 from tidemark.brokersets.settings import BrokersetsFile
 from tidemark.cli.app import app as people
 from tidemark.decode import SCHEMA as TABLE
+from tidemark.jobs.options import Word, user
+from tidemark.jobs.registry import JOBS
 from tidemark.topics import Deployment
 from tidemark_airflow.options import OPTIONS, SECTION
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
@@ -149,21 +145,19 @@ def _kind(annotation: Any) -> str:
 
 
 def _jobs() -> Iterator[tuple[str, str]]:
-    for module in pkgutil.iter_modules(tidemark_spark.cli.__path__):
-        made = importlib.import_module(f"{tidemark_spark.cli.__name__}.{module.name}")
-        if hasattr(made, "_parser"):
-            parser: argparse.ArgumentParser = made._parser()
-            yield parser.prog, "job"
-            for action in parser._actions[1:]:  # after --help
-                yield f"{parser.prog} {'/'.join(action.option_strings) or action.dest}", _action(action)
+    for job in JOBS.values():
+        yield job.program(), "job"
+        for word in job.words().values():
+            yield f"{job.program()} {word.flag}", _word(word)
 
 
-def _action(action: argparse.Action) -> str:
-    facts = ["|".join(map(str, action.choices)) if action.choices else "flag" if action.nargs == 0 else "value"]
-    facts += ["required"] if action.required else []
-    facts += ["repeatable"] if isinstance(action, argparse._AppendAction) else []
-    facts += [f"= {action.default}"] if action.default not in (None, False) else []
-    return " ".join(facts).replace(f"{getpass.getuser()}@{socket.gethostname()}", "USER@HOST")
+def _word(word: Word) -> str:
+    default = word.field.get_default(call_default_factory=True)
+    facts = ["flag" if word.is_flag else "|".join(word.choices) or "value"]
+    facts += ["required"] if word.field.is_required() else []
+    facts += ["repeatable"] if word.repeats else []
+    facts += [f"= {default}"] if default and not word.field.is_required() else []
+    return " ".join(facts).replace(user(), "USER@HOST")
 
 
 def _columns(table: str, schema: pa.Schema) -> dict[str, str]:

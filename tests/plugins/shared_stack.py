@@ -36,10 +36,10 @@ _REMOTE_DAG = f"""\
 from __future__ import annotations
 from datetime import timedelta
 from airflow.sdk import DAG
-from tidemark_airflow.dag_factories.maintenance import LiveCompactionOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 
 with DAG({REMOTE!r}, schedule=None):
-    LiveCompactionOperator(task_id="job", cluster={CLUSTER!r}, execution_timeout=timedelta(hours=1))
+    JobOperator(task_id="job", job="compact_live", cluster={CLUSTER!r}, execution_timeout=timedelta(hours=1))
 """
 _FIRST_LINE = "from __future__ import annotations\n"
 

@@ -7,7 +7,6 @@ command line, so that an executable that runs it can stand in for spark-submit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -37,6 +36,8 @@ from tidemark.formats.table.ledger import (
 from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, RunResult
 from tidemark.formats.table.state_ledger import CommitName, Leaf, StateLedger
+from tidemark.jobs.options import OFF, TopicsOptions
+from tidemark.jobs.registry import LandLiveOptions, RunPlanOptions, StateOptions
 from tidemark.kafka_log import OpenTransaction
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.facets import LineagePart, joined
@@ -258,12 +259,10 @@ def run_job(argv: Sequence[str]) -> None:
 
 def _land_live(argv: Sequence[str]) -> None:
     """Land each topic of the cluster's landing; but one named ``broken`` fails."""
-    parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster", "lineage"):
-        parser.add_argument(f"--{option}", required=True)
-    options = parser.parse_args(argv)
-    deployment = load_topics(Path(options.topics))
-    _wait_at_the_gate(Path(options.topics).with_name(GATE))
+    options = LandLiveOptions.parse(argv)
+    assert options.cluster is not None
+    deployment = load_topics(options.topics)
+    _wait_at_the_gate(options.topics.with_name(GATE))
     store, key = open_store(deployment.lake_store), deployment.deployment_keys(options.cluster).landing
     landing, etag = read_landing(store, key)
     assert landing is not None
@@ -284,26 +283,18 @@ def _land_live(argv: Sequence[str]) -> None:
 
 def _run_plan(argv: Sequence[str]) -> None:
     """Carry out a plan."""
-    parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster", "lineage", "topic", "plan"):
-        parser.add_argument(f"--{option}", required=True)
-    options = parser.parse_args(argv)
-    deployment = load_topics(Path(options.topics))
+    options = RunPlanOptions.parse(argv)
+    deployment = load_topics(options.topics)
     table = open_topic_table(deployment, deployment.topic(options.topic, options.cluster))
     plan = read_plan(table, options.plan)
-    _wait_at_the_gate(Path(options.topics).with_name(GATE))
+    _wait_at_the_gate(options.topics.with_name(GATE))
     _hand_over(deployment, options, [_carry_out(table, plan)])
 
 
 def _state(argv: Sequence[str]) -> None:
     """Commit a state of no key for each topic whose table has moved on; but one named ``broken`` fails."""
-    parser = argparse.ArgumentParser()
-    for option in ("topics", "cluster", "lineage"):
-        parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--topic", action="append", required=True)
-    parser.add_argument("--due", action="store_true")
-    options = parser.parse_args(argv)
-    deployment = load_topics(Path(options.topics))
+    options = StateOptions.parse(argv)
+    deployment = load_topics(options.topics)
     for topic in options.topic:
         if topic != "broken":
             _commit_state(open_topic_table(deployment, deployment.topic(topic, options.cluster)))
@@ -340,8 +331,9 @@ def _commit_state(table: TopicTable) -> None:
     delta.create_write_transaction([], "append", delta.schema(), commit_properties=CommitProperties(None, None, named))
 
 
-def _hand_over(deployment: Deployment, options: argparse.Namespace, told: Sequence[LineagePart]) -> None:
-    if options.lineage != "off":
+def _hand_over(deployment: Deployment, options: TopicsOptions, told: Sequence[LineagePart]) -> None:
+    if options.lineage != OFF:
+        assert options.cluster is not None
         hand_over.put(deployment, options.cluster, options.lineage, joined(told))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import env_python
 from tests.support.s3 import S3Server

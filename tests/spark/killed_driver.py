@@ -14,8 +14,9 @@ from unittest.mock import patch
 
 from tests.spark.inline import Inline
 from tests.support.waiting import wait_until
-from tidemark_spark.cli import ingest, plans
 from tidemark_spark.cluster import session
+from tidemark_spark.jobs import plans
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run import commit, driver
 
 
@@ -44,14 +45,14 @@ def die_with_a_file(lake: Path) -> None:
 def main() -> int:
     """Run the job, whose tasks are Spark's."""
     arm(os.environ["KILL_AT"])
-    return ingest.main()
+    return run_job("ingest")
 
 
 def without_spark(point: str, arguments: Sequence[str]) -> None:
     """Run the job with its tasks in this process, in which nothing else may run thereafter."""
     arm(point)
     patch.object(session, "spark", lambda *_: Inline()).start()
-    sys.exit(ingest.main(arguments))
+    sys.exit(run_job("ingest", arguments))
 
 
 def arm(point: str) -> None:

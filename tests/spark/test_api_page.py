@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import simple

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.spark.cli.programs import Programs
 from tests.spark.inline import Inline
+from tests.spark.jobs.programs import Programs
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
 from tests.support.erased import erase
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark_spark import export as exporting
-from tidemark_spark.cli import export as command
 from tidemark_spark.export import packed
+from tidemark_spark.jobs.running import run_job
 
 
 class Pickling(Inline):
@@ -34,7 +34,7 @@ def exported(world: World, kind: str, to: Path, *options: str) -> int:
     """The exit code of the command."""
     more = [part for one in options for part in ("--option", one)]
     arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--format", kind, "--to", f"file://{to}"]
-    return command.main([*arguments, *more], Pickling())
+    return run_job("export", [*arguments, *more], Pickling())
 
 
 def test_text_has_a_value_a_line(world: World, tmp_path: Path, capsys: Any) -> None:
@@ -63,8 +63,8 @@ def test_wrong_arguments_are_named(world: World, tmp_path: Path, capsys: Any) ->
     world.raw.publish()
     assert exported(world, "text", tmp_path / "out", "offsets=3") == 2
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert command.main([*arguments, "--to", "ftp://nowhere"], Pickling()) == 2
-    assert command.main([*arguments, "--to", f"file://{tmp_path}/out"], Pickling()) == 0
+    assert run_job("export", [*arguments, "--to", "ftp://nowhere"], Pickling()) == 2
+    assert run_job("export", [*arguments, "--to", f"file://{tmp_path}/out"], Pickling()) == 0
     assert json.loads(capsys.readouterr().out)["files"] == 0
 
 

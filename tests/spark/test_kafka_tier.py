@@ -22,8 +22,8 @@ from tidemark.remote.reader.read_range import read_range, read_time
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import utc_now
-from tidemark_spark.cli.retain import retain
 from tidemark_spark.erasing.seals import erase_seals
+from tidemark_spark.jobs.retain import retain
 from tidemark_spark.run.driver import run
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.stored.incarnations import Incarnations

@@ -22,30 +22,9 @@ from tests.support.lineage import LineageServer, names, runs
 from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.openlineage import hand_over
 from tidemark.planning import plan_ingest, write_plan
-from tidemark_spark.cli import (
-    audit,
-    compact_live,
-    export,
-    ingest,
-    land_live,
-    rebuild,
-    replay,
-    retain,
-    retain_packs,
-    run_plan,
-    vacuum,
-)
+from tidemark_spark.jobs.running import run_job
 
 DT = "2026-02-02"
-JOBS: dict[str, Any] = {
-    "audit": audit.main,
-    "compact": of_few_files.main,
-    "export": export.main,
-    "ingest": ingest.main,
-    "rebuild": rebuild.main,
-    "replay": replay.main,
-    "run_plan": run_plan.main,
-}
 SHOWN = [b'{"id": 1}', b'{"id": 2}', b"no JSON"]
 """One of the three is refused."""
 
@@ -81,8 +60,7 @@ def world(tmp_path: Path) -> World:
 def job(world: World, name: str, *options: str) -> int:
     """The exit code of the job of that name."""
     command = ["--topics", str(world.topics_file), "--topic", "orders", *options]
-    code: int = JOBS[name](command, Inline())
-    return code
+    return of_few_files.main(command, Inline()) if name == "compact" else run_job(name, command, Inline())
 
 
 def places(world: World) -> dict[str, tuple[str, str]]:
@@ -201,9 +179,9 @@ def failures(event: dict[str, Any]) -> list[str]:
 def test_what_removes_nothing_writes_no_dataset(world: World, server: LineageServer) -> None:
     assert job(world, "ingest") == 0
     topics = ["--topics", str(world.topics_file)]
-    assert retain.main([*topics, "--topic", "orders"]) == 0
-    assert retain_packs.main([*topics, "--cluster", "east"]) == 0
-    assert vacuum.main([*topics, "--topic", "orders"]) == 0
+    assert run_job("retain", [*topics, "--topic", "orders"]) == 0
+    assert run_job("retain_packs", [*topics, "--cluster", "east"]) == 0
+    assert run_job("vacuum", [*topics, "--topic", "orders"]) == 0
     kinds = [
         one["kind"] for name in ("retain", "vacuum") for event in server.of("COMPLETE", name) for one in runs(event)
     ]
@@ -286,7 +264,7 @@ def test_where_a_task_waits_for_it_lineage_is_handed_over_and_not_sent(
 def test_lineage_of_topics_of_two_clusters_has_no_place(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     path = world.topics_file
     path.write_text(f"{path.read_text()}\n  - {{topic: orders, cluster: west, table: others}}\n")
-    retain.main(["--topics", str(path), "--lineage", hand_over.new_place()])
+    run_job("retain", ["--topics", str(path), "--lineage", hand_over.new_place()])
     assert "lineage: not reported: retain.py: --cluster: must be the cluster" in capsys.readouterr().err
     assert not (world.topics_file.parent / "lake" / "_tidemark" / "_lineage").exists()
 
@@ -299,8 +277,8 @@ def test_a_live_landing_tells_of_each_topic_and_so_does_its_compaction(tmp_path:
             raw = topic.raw
             raw.segment([simple(raw.partition().end)])
         live.due()
-        assert land_live.main(command, Inline()) == 0
-    assert compact_live.main(command, Inline()) == 0
+        assert run_job("land_live", command, Inline()) == 0
+    assert run_job("compact_live", command, Inline()) == 0
 
     began, ended = server.events[:2]
     tables = [("file", f"{tmp_path}/lake/{name}") for name in ("clicks", "orders")]

@@ -14,7 +14,7 @@ import pyarrow.fs
 import pytest
 
 from demo.accounts import prepare_duckdb
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.run.test_partitioning import LISTED, ODD, Sent, settings
 from tests.spark.world import World
 from tests.support.jars import class_path
@@ -39,7 +39,9 @@ def landed(
     sent = [Sent(T0 + number * HOUR, (*LISTED, None)[number % 4], None, None) for number in range(40)]
     world.raw.segment([batch(0, [one.record(number) for number, one in enumerate(sent)])])
     world.raw.publish()
-    done = on_spark.run("tidemark_spark.cli.ingest", ["--topics", str(world.topics_file), "--topic", "orders"])
+    done = on_spark.run(
+        "tidemark_spark.jobs.running:run_job", "ingest", ["--topics", str(world.topics_file), "--topic", "orders"]
+    )
     assert done.code == 0, done.errors[-3000:]
     world.check()
     return world, [[number, one.dt, one.local.hour, one.country] for number, one in enumerate(sent)]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.readers.tables import STATES
 from tests.readers.test_readers import recipe
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 
 SECTION = "Spark, over the live files"
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.run.test_runs import DAY, spread
 from tests.spark.world import World
 from tests.support.erased import erase, index_key

@@ -21,7 +21,7 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.killed_driver import without_spark
 from tests.spark.run.racer import PRELOADED
 from tests.spark.run.test_runs import spread
@@ -253,18 +253,20 @@ def _hex(value: bytes | None) -> str | None:
 
 @pytest.mark.essential
 def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark: Programs) -> None:
-    from tidemark_spark.cli import rebuild
+    from tidemark_spark.jobs.running import run_job
 
     world = deployed.world("local")
     before = world.ledger
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
     dates = ["--from", "2026-02-02", "--to", "2026-02-03"]
-    assert rebuild.main([*arguments, *dates, "--dry-run"]) == 0
-    assert rebuild.main(arguments) == 2
-    assert rebuild.main([*arguments[:3], "nothing", *dates]) == 2
+    assert run_job("rebuild", [*arguments, *dates, "--dry-run"]) == 0
+    assert run_job("rebuild", arguments) == 2
+    assert run_job("rebuild", [*arguments[:3], "nothing", *dates]) == 2
     assert world.ledger == before
     rows = world.rows()
-    done = on_spark.run("tidemark_spark.cli.rebuild", [*arguments, *dates, "--extend"])  # which reads raw twice
+    done = on_spark.run(
+        "tidemark_spark.jobs.running:run_job", "rebuild", [*arguments, *dates, "--extend"]
+    )  # which reads raw twice
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))
@@ -277,8 +279,8 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark
 def test_an_empty_plan_starts_no_spark(world: World, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     session = importlib.import_module("tidemark_spark.cluster.session")
     monkeypatch.setattr(session, "started", lambda *_: pytest.fail("Spark was started"))
-    from tidemark_spark.cli import ingest
+    from tidemark_spark.jobs.running import run_job
 
     world.raw.publish()
-    assert ingest.main(["--topics", str(world.topics_file), "--topic", "orders"]) == 0
+    assert run_job("ingest", ["--topics", str(world.topics_file), "--topic", "orders"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "empty"

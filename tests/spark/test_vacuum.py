@@ -21,7 +21,7 @@ from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
-from tidemark_spark.cli import vacuum as vacuum_job
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
 from tidemark_spark.run import fold as fold_module
@@ -573,11 +573,11 @@ def test_the_vacuum_as_a_job(world: World, capsys: pytest.CaptureFixture[str]) -
     plan, left = with_a_dead_run(world)
     aged(world, plan, OLD)
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert vacuum_job.main([*arguments, "--dry-run"]) == 0
+    assert run_job("vacuum", [*arguments, "--dry-run"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["dry_run"], {one["key"] for one in told["removed"]}) == (True, left)
     assert left <= files(world)
-    assert vacuum_job.main(arguments) == 0
+    assert run_job("vacuum", arguments) == 0
     assert json.loads(capsys.readouterr().out)["attempts"] == [plan.attempt]
     assert not left & files(world)
     assert not plan_ingest(world.table).empty

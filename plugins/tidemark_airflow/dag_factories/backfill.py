@@ -3,11 +3,14 @@
 | task | what it does | when it is red |
 | --- | --- | --- |
 | `validate` | checks the form as a whole | a field breaks a rule: the message names it, and what to do |
-| `preview` | finds data that a run would read and replace, writes the report | more than `max_gib`; raw is gone |
-| `compare` | lists the rows that would change, one by one | raw or a file cannot be read |
+| `preview` | finds data that a run would read and replace, compares rows, writes the report | more than `max_gib`; \
+raw is gone; raw or a file cannot be read |
+| `compare` | shows the rows that would change, one by one | the report has no comparison |
 | `approve` | asks a person if more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
-| `convert` | Spark makes the dates again, in one commit a topic | the job failed; its log is this task's |
-| `state` | brings the topics' state tables up to date, if any topic has one | the state is stopped, or the job failed |
+| `convert` | Spark makes the dates again, in one commit a topic, then the topics' state tables | the job failed; its \
+log is this task's |
+| `state` | publishes the states, if any topic has one, and makes one that is behind | the state is stopped, or the \
+job failed |
 | `result` | puts the rows before and after into the report | nothing was landed |
 
 A dry run ends after `preview`. The link *Report* of each task leads to the report of its topic.
@@ -163,14 +166,15 @@ def backfill_dag(deployment: Deployment) -> DAG:
         approve = ApproveOperator(
             task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
-        convert = RunPlanOperator.partial(task_id="convert", **job).expand_kwargs(approve.output)
+        has_state = any(topic.state for topic in deployment.topics)
+        convert = RunPlanOperator.partial(task_id="convert", with_state=has_state, **job).expand_kwargs(approve.output)
         # The report also has failed runs.
         result = ResultOperator.partial(
             task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()
         ).expand_kwargs(approve.output)
         compare >> approve
         convert >> result
-        if any(topic.state for topic in deployment.topics):
+        if has_state:
             # Also after a failed run of another topic.
             state = StateOperator.partial(task_id="state", trigger_rule=TriggerRule.ALL_DONE, **job)
             convert >> state.expand_kwargs(approve.output.map(_topic_of))

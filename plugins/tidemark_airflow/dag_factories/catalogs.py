@@ -14,7 +14,7 @@ from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import assets_of, state_asset
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.mirror import MirrorOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 
 _DOES = "Lists each commit of the tables as a snapshot in the catalogs of the topics file."
 
@@ -42,7 +42,10 @@ def catalog_dags(deployment: Deployment) -> Iterator[DAG]:
         description=_DOES,
         doc_md=f"{_DOES}\n\n{__doc__}",
     ) as dag:
-        MirrorOperator.partial(
-            task_id="mirror", map_index_template="{{ task.cluster }}", execution_timeout=timedelta(hours=1)
+        JobOperator.partial(
+            task_id="mirror",
+            job="mirror",
+            map_index_template="{{ task.cluster }}",
+            execution_timeout=timedelta(hours=1),
         ).expand_kwargs([{"cluster": cluster} for cluster in sorted({topic.cluster for topic in topics})])
     yield dag

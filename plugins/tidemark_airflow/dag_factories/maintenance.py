@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import state_asset
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.spark_job import ClusterJobOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 from tidemark_airflow.operators.state import PublishStatesOperator
-from tidemark_airflow.submitters.environment import erasure_environment, retention_environment
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,34 +56,35 @@ def _has_state(topic: TopicSettings) -> bool:
 
 
 class Upkeep(NamedTuple):
-    """An hourly, daily or weekly job. ``dated`` jobs get the run's date; the others find the due dates themselves.
+    """An hourly, daily or weekly run of a job for topics, with fixed ``options``.
 
-    The form offers a dry run of jobs with ``dry_runs``. A job that ``deletes_raw`` runs with the AWS profile
-    ``[tidemark] retention_profile``: nothing else may delete there. ``environment`` returns further variables of the
-    job's process. ``for_topic`` chooses the topics. ``unless_named`` are arguments of runs for all topics. A job that
-    ``resumes`` passes over topics that it has done since the first try, because to do them again would take as long.
-    ``publishes_states`` adds a task that sends asset events.
+    A ``dated`` job gets the run's date; the others find the due dates themselves. ``for_topic`` chooses the topics.
+    ``unless_named`` are options of runs for all topics. A job that ``resumes`` passes over topics that it has done
+    since the first try, because to do them again would take as long. ``publishes_states`` adds a task that sends asset
+    events.
     """
 
     name: str
     job: str
     at: str
     does: str
-    arguments: tuple[str, ...] = ()
+    options: Mapping[str, Any] = {}
     dated: bool = False
-    dry_runs: bool = False
-    deletes_raw: bool = False
-    environment: Callable[[], Mapping[str, str]] = dict
     for_topic: Callable[[TopicSettings], bool] = _any
-    unless_named: tuple[str, ...] = ()
+    unless_named: Mapping[str, Any] = {}
     resumes: bool = False
     publishes_states: bool = False
+
+    @property
+    def dry_runs(self) -> bool:
+        """True if the job can say what it would do: then the form offers it."""
+        return "dry_run" in JOBS[self.job].model_fields
 
 
 UPKEEP: Final = (
     Upkeep(
         "audit",
-        "audit.py",
+        "audit",
         "0 3 * * *",
         "Reads a date's raw segments and files again and proves them equal; red when anything differs.",
         dated=True,
@@ -91,56 +92,52 @@ UPKEEP: Final = (
     ),
     Upkeep(
         "compaction",
-        "compact.py",
+        "compact",
         "0 4 * * *",
         "Merges small files of closed dates, and of open dates that have many; no row changes.",
     ),
     Upkeep(
         "retention",
-        "retain.py",
+        "retain",
         "0 5 * * *",
         "Removes past dates from the tables of topics with retention.apply; only reports those of other topics.",
-        arguments=("--only", "table", "--by", "airflow"),
+        options={"only": "table", "by": "airflow"},
     ),
     Upkeep(
         "raw_retention",
-        "retain.py",
+        "retain",
         "30 5 * * *",
         "Removes raw segments beyond the backfill window of topics with retention.apply; only reports the others.",
-        arguments=("--only", "raw", "--by", "airflow"),
-        deletes_raw=True,
-        environment=retention_environment,
+        options={"only": "raw", "by": "airflow"},
     ),
     Upkeep(
         "erasure",
-        "erase.py",
+        "erase",
         "0 2 * * 0",
         "Carries out the approved requests for erasure: masks their records, and takes them out of the tables.",
-        arguments=("--by", "airflow"),
-        dry_runs=True,
-        environment=erasure_environment,
+        options={"by": "airflow"},
     ),
     Upkeep(
         "state",
-        "state.py",
+        "state",
         "10 * * * *",
         "Brings state tables to the newest commits of their topics' tables, those whose state.every has passed.",
         for_topic=_has_state,
-        unless_named=("--due",),
+        unless_named={"due": True},
         publishes_states=True,
     ),
     Upkeep(
         "state_audit",
-        "state.py",
+        "state",
         "20 3 * * *",
         "Compares a sixteenth of the keys of state tables with a replay of their topics' tables; red if one differs.",
-        arguments=("--audit",),
+        options={"audit": True},
         for_topic=_has_state,
         resumes=True,
     ),
     Upkeep(
         "vacuum",
-        "vacuum.py",
+        "vacuum",
         "0 6 * * *",
         "Removes leftovers of dead runs, objects replaced long ago, and old reports.",
     ),
@@ -193,19 +190,18 @@ def _named(name: str) -> Upkeep:
     return found
 
 
-class UpkeepOperator(ClusterJobOperator):
+class UpkeepOperator(JobOperator):
     """Runs one job for a group of topics.
 
     :param upkeep_name: the name of one of :data:`UPKEEP`
     :param topics: the topics' names (templated)
     """
 
-    template_fields: Sequence[str] = (*ClusterJobOperator.template_fields, "topics")
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "topics")
 
     def __init__(self, *, upkeep_name: str, topics: Any, **kwargs: Any) -> None:
         self._upkeep = upkeep = _named(upkeep_name)
-        more, deletes = upkeep.environment, upkeep.deletes_raw
-        super().__init__(job=upkeep.job, environment=more, deletes_raw=deletes, **kwargs)
+        super().__init__(job=upkeep.job, options=upkeep.options, **kwargs)
         self.topics = topics
 
     @property
@@ -222,12 +218,14 @@ class UpkeepOperator(ClusterJobOperator):
             AirflowException: there is no connection, or it names no master, or the job failed for some topics.
         """
         params = context["params"]
-        names = (word for topic in self.topics for word in ("--topic", topic))
-        dated = ("--dt", _date(context).isoformat()) if self._upkeep.dated else ()
-        dry = ("--dry-run",) if params.get("dry_run") else ()
-        due = self._upkeep.unless_named if params["topic"] == ALL else ()
-        since = ("--since", _first_try(context)) if self._upkeep.resumes else ()
-        self.submit(context, *names, *self._upkeep.arguments, *dated, *dry, *due, *since)
+        options = dict(self._upkeep.unless_named if params["topic"] == ALL else {})
+        if self._upkeep.dated:
+            options["dt"] = [_date(context)]
+        if params.get("dry_run"):
+            options["dry_run"] = True
+        if self._upkeep.resumes:
+            options["since"] = _first_try(context)
+        self.submit(context, **options)
         self.after_job(context)
 
     def after_job(self, context: Context) -> None:
@@ -252,32 +250,6 @@ def _first_try(context: Context) -> str:
     return known
 
 
-class ClusterUpkeepOperator(ClusterJobOperator):
-    """Runs one job for a cluster."""
-
-    def execute(self, context: Context) -> None:
-        """Submit and wait.
-
-        Raises:
-            AirflowException: there is no connection, or it names no master, or the job failed.
-        """
-        self.submit(context)
-
-
-class PackRetentionOperator(ClusterUpkeepOperator):
-    """Removes the packs of a cluster whose batches are all in seals."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(job="retain_packs.py", environment=retention_environment, deletes_raw=True, **kwargs)
-
-
-class LiveCompactionOperator(ClusterUpkeepOperator):
-    """Merges small files of the topics of a cluster that have a ``freshness``."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(job="compact_live.py", **kwargs)
-
-
 def _date(context: Context) -> date:
     """The form's date, or the start of the run's interval."""
     named = context["params"]["date"]
@@ -293,17 +265,18 @@ def upkeep_dags(deployment: Deployment) -> Iterator[DAG]:
     """A DAG for each task of :data:`UPKEEP`, and the DAGs with a task for each cluster."""
     yield from _topic_dags(deployment)
     does = "Removes packs whose batches have been in seals for two days."
-    yield _cluster_dag("pack_retention", "45 5 * * *", does, PackRetentionOperator, deployment.clusters)
+    yield _cluster_dag("pack_retention", "retain_packs", "45 5 * * *", does, deployment.clusters)
     live = [cluster for cluster in deployment.clusters if deployment.live_topics(cluster)]
     if live:
         does = "Merges small files of topics that land every minute; no row changes."
-        yield _cluster_dag("live_compaction", "20 * * * *", does, LiveCompactionOperator, live)
+        yield _cluster_dag("live_compaction", "compact_live", "20 * * * *", does, live)
 
 
-def _cluster_dag(name: str, at: str, does: str, operator: type[ClusterUpkeepOperator], clusters: Iterable[str]) -> DAG:
+def _cluster_dag(name: str, job: str, at: str, does: str, clusters: Iterable[str]) -> DAG:
     with _upkeep_dag(name, at, does) as dag:
-        operator.partial(
+        JobOperator.partial(
             task_id=name,
+            job=job,
             max_active_tis_per_dagrun=_AT_A_TIME,
             map_index_template="{{ task.cluster }}",
             execution_timeout=task_defaults.CONVERT_TIMEOUT,

@@ -45,7 +45,7 @@ class ReportLink(BaseOperatorLink):
 
 
 class PreviewOperator(JobOperator):
-    """Has Spark plan a request, and write plan and preview; no row is converted.
+    """Has a request planned and compared, and plan, preview and comparison written; no row is converted.
 
     :param request: the request, as :func:`tidemark_airflow.dag_factories.backfill.validate` returns it (templated)
     """
@@ -55,7 +55,7 @@ class PreviewOperator(JobOperator):
     operator_extra_links = (ReportLink(),)
 
     def __init__(self, *, request: Any, **kwargs: Any) -> None:
-        super().__init__(job="rebuild.py", **kwargs)  # execute replaces it if the request needs another job
+        super().__init__(job="rebuild", **kwargs)  # execute replaces it if the request needs another job
         self.request = request
 
     def execute(self, context: Context) -> Previewed:
@@ -70,8 +70,8 @@ class PreviewOperator(JobOperator):
         request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
         write_part(settings.topic_table(request.cluster, request.topic), name, "request", request)
-        self.job = job_of(request)
-        self.submit(context, *arguments_of(request), "--report", name)
+        self.job, options = job_of(request)
+        self.submit(context, report=name, **options)
         return self.after_job(context)
 
     def after_job(self, context: Context) -> Previewed:
@@ -103,53 +103,51 @@ class PreviewOperator(JobOperator):
         return {"cluster": request.cluster, "topic": request.topic, "planned": planned}
 
 
-def job_of(request: BackfillRequest) -> str:
-    """The file in ``spark/jobs`` that makes the plan of ``request``."""
-    return f"{request.mode}.py" if request.mode in {"replay", "repair"} else "rebuild.py"
-
-
-def arguments_of(request: BackfillRequest) -> list[str]:
-    """The job's arguments for ``request``: fixed words and checked dates."""
-    arguments: list[str] = []
+def job_of(request: BackfillRequest) -> tuple[str, dict[str, Any]]:
+    """The job that previews ``request``, and its options: fixed words and checked dates."""
+    options: dict[str, Any] = {"dry_run": request.dry_run}
     if request.mode == "replay":
-        dates = [*request.dates, *(["none"] if request.extend else [])]
-        arguments += (word for dt in dates for word in ("--dt", dt))
-    elif request.mode == "schema":
-        arguments += ["--all", "--schema", str(request.schema_version)]
-    elif request.mode != "repair":
-        arguments += ["--from", str(request.first), "--to", str(request.last)]
-        arguments += ["--missing"] if request.mode == "missing" else []
-        arguments += ["--extend"] if request.extend else []
-    return [*arguments, *(["--dry-run"] if request.dry_run else [])]
+        return "replay", {"dt": [*request.dates, *(["none"] if request.extend else [])], **options}
+    if request.mode == "repair":
+        return "repair", options
+    if request.compares and not request.dry_run:
+        options |= {"compare": True, "at_most": request.max_bytes}
+    if request.mode == "schema":
+        return "rebuild", {"all": True, "version": request.schema_version, **options}
+    dates = {"first": request.first, "last": request.last}
+    return "rebuild", {**dates, "missing": request.mode == "missing", "extend": request.extend, **options}
 
 
-class CompareOperator(JobOperator):
-    """Has Spark compare rows with a plan; skipped if no comparison was requested, or there is nothing to do.
+class CompareOperator(BaseOperator):
+    """Shows the rows that the plan would change, which the preview has compared; skipped if it has not.
 
     :param planned: of the topic, see :class:`Previewed` (templated)
     """
 
-    tells_lineage = False
-    template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
+    template_fields: Sequence[str] = ("cluster", "topic", "planned")
     operator_extra_links = (ReportLink(),)
 
-    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(job="run_plan.py", **kwargs)
-        self.planned = planned
+    def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster, self.topic, self.planned = cluster, topic, planned
 
     def execute(self, context: Context) -> None:
-        """Submit and wait.
+        """Read the report.
 
         Raises:
-            AirflowSkipException: nothing is to be compared.
-            AirflowException: there is no connection, or it names no master, or the job failed.
+            AirflowSkipException: nothing was to be compared.
+            AirflowFailException: the report has no comparison.
         """
         if self.planned["empty"]:
             raise AirflowSkipException("there is no plan to compare")
         name = report_name(context["run_id"])
-        if not report_of(self.cluster, self.topic, name)[1].request.compares:
+        table, report = report_of(self.cluster, self.topic, name)
+        if not report.request.compares:
             raise AirflowSkipException("row differences were not asked for")
-        self.submit(context, "--plan", self.planned["plan"], "--compare", "--report", name)
+        if report.comparison is None:
+            key = table.keys.report(name, "comparison", int(self.planned["attempt"]))
+            raise AirflowFailException(f"{key}: is gone: start the backfill again")
+        self.log.info("%s", report.comparison.text())
 
 
 class ResultOperator(BaseOperator):

@@ -22,7 +22,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.assets import events
 from tidemark_airflow.assets.outbox import read_published
 from tidemark_airflow.links.operator_links import SparkLink
-from tidemark_airflow.operators.spark_job import ClusterJobOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 from tidemark_airflow.triggers.landing import LandingTrigger
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
 
 
-class LandLiveOperator(ClusterJobOperator):
+class LandLiveOperator(JobOperator):
     """Waits until a topic is due, has Spark land all topics with new records, and sends each topic's asset events.
 
     The scheduler passes the task to the triggerer at once, so a landing takes one start of a worker. A retry also waits
@@ -43,7 +43,7 @@ class LandLiveOperator(ClusterJobOperator):
     operator_extra_links = (SparkLink(),)
 
     def __init__(self, *, trigger: LandingTrigger, **kwargs: Any) -> None:
-        super().__init__(job="land_live.py", **kwargs)
+        super().__init__(job="land_live", **kwargs)
         path, arguments = trigger.serialize()
         self.start_from_trigger = True
         self.start_trigger_args = StartTriggerArgs(trigger_cls=path, trigger_kwargs=arguments, next_method="land")

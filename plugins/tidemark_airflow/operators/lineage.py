@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import TaskDeferred
 
 from tidemark.formats.raw.lineage import Dataset, JobLineage
+from tidemark.jobs.options import OFF
 from tidemark.openlineage import hand_over
 from tidemark_airflow import settings
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from tidemark.topics import Deployment
-
-OFF: Final = "off"
 
 
 def enabled() -> bool:
@@ -132,7 +131,7 @@ class LineageMixin(BaseOperator):
             topics = deployment.topics_of(self.cluster)
             if self._named is not None:
                 topics = [deployment.topic(topic, self.cluster) for topic in self._named]
-            return datasets_of_job(self.job.removesuffix(".py"), deployment, topics)
+            return datasets_of_job(self.job, deployment, topics)
         except Exception:
             self.log.exception("lineage: the topics file does not say what the task reads and writes")
             uris = [str(asset.uri) for asset in self.outlets if hasattr(asset, "uri")]

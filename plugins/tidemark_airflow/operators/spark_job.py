@@ -1,15 +1,17 @@
-"""Tidemark's jobs on Spark, run by the submitter of :mod:`tidemark_airflow.submitters.choice`."""
+"""Tidemark's jobs, run by the submitter of :mod:`tidemark_airflow.submitters.choice`."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.errors import ConfigError
+from tidemark.jobs.options import TopicsOptions
+from tidemark.jobs.registry import JOBS
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
@@ -24,6 +26,7 @@ from tidemark_airflow.submitters.base import (
     check_ended,
 )
 from tidemark_airflow.submitters.choice import submitter
+from tidemark_airflow.submitters.environment import environment_of
 from tidemark_airflow.submitters.waiting import JobEnded, JobTrigger
 
 if TYPE_CHECKING:
@@ -39,34 +42,34 @@ class WaitedJob(TypedDict):
     lineage: str
 
 
-class ClusterJobOperator(LineageMixin):
-    """Has Spark run one of Tidemark's jobs for a cluster.
+class JobOperator(LineageMixin):
+    """Runs one of Tidemark's jobs; :mod:`tidemark.jobs.registry` has them, with their options.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, and Spark from the connection. Nothing secret is on a
     command line: only names and paths, as separate arguments that no shell sees.
 
-    :param job: the file's name in ``spark/jobs``
+    :param job: the job's name, such as ``vacuum``
     :param cluster: the Kafka cluster's name in the topics file (templated)
-    :param environment: returns further variables for the job's process, called before its start
-    :param deletes_raw: True if the job uses the role that may delete raw
+    :param topic: the topic's name; none for a job for a cluster (templated)
+    :param options: further options of the job, by the names of its model's fields (templated)
     """
 
-    template_fields: Sequence[str] = ("cluster",)
+    template_fields: Sequence[str] = ("cluster", "topic", "options")
 
     def __init__(
         self,
         *,
         job: str,
         cluster: str,
-        environment: Callable[[], Mapping[str, str]] = dict,
-        deletes_raw: bool = False,
+        topic: str | None = None,
+        options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.job = job
         self.cluster = cluster
-        self._more = environment
-        self._deletes_raw = deletes_raw
+        self.topic = topic
+        self.options = options or {}
         self._submitter: Submitter | None = None
         self._page = ""
 
@@ -75,33 +78,50 @@ class ClusterJobOperator(LineageMixin):
         """Address of the job's page or log; empty if there is none, or before it has started."""
         return self._submitter.page if self._submitter else self._page
 
-    def submit(self, context: Context, *arguments: str) -> None:
-        """Run the job with ``arguments`` beside the topics file and the cluster, and wait.
+    def execute(self, context: Context) -> Any:
+        """Run the job, and wait.
+
+        Raises:
+            AirflowException: there is no connection, or it names no host, or the job failed.
+            AirflowFailException: an option is wrong, or a setting that the job needs is missing.
+        """
+        self.submit(context)
+        return self.after_job(context)
+
+    def submit(self, context: Context, *, spark: bool = True, **options: Any) -> None:
+        """Run the job with further ``options``, and wait. Without ``spark`` it is known to have no tasks.
 
         While the job runs on a platform, the task is deferred: it returns to :meth:`resume`, which calls
         :meth:`after_job`. So whatever follows this call must be in that method.
 
         Raises:
             AirflowException: there is no connection, or it names no host, or the job failed.
-            AirflowFailException: a setting that the job needs is missing.
+            AirflowFailException: an option is wrong, or a setting that the job needs is missing.
         """
-        where = ("--topics", str(settings.topics_file()), "--cluster", self.cluster)
         try:
-            with (
-                self.lineage_of_job() as lineage,
-                submitter(self.job, self._more(), deletes_raw=self._deletes_raw) as self._submitter,
-            ):
-                given = (*where, "--lineage", lineage, *arguments)
-                job = SparkJob(self.job, given, f"tidemark-{self._subject()}", _token(context), _task(context))
-                if (job_id := self._submitter.run(job, TaskState(context))) is not None:
-                    self._wait(job_id, lineage)
+            with self.lineage_of_job() as lineage:
+                job = self._with_options(lineage, options)
+                needs_spark = spark and job.needs_spark
+                with submitter(job.program(), environment_of(job), deletes_raw=job.deletes_raw) as self._submitter:
+                    words = tuple(job.arguments())
+                    name = f"tidemark-{self._subject()}"
+                    started = SparkJob(job.program(), words, name, _token(context), _task(context), needs_spark)
+                    if (job_id := self._submitter.run(started, TaskState(context))) is not None:
+                        self._wait(job_id, lineage)
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
+
+    def _with_options(self, lineage: str, options: Mapping[str, Any]) -> TopicsOptions:
+        kind = JOBS[self.job]
+        assert issubclass(kind, TopicsOptions), "the others need no task"
+        named = {} if self._named is None else {"topic": self.topic or tuple(self._named)}
+        where = {"topics": settings.topics_file(), "cluster": self.cluster, "lineage": lineage}
+        return kind.of(**where, **named, **self.options, **options)
 
     def _wait(self, job_id: str, lineage: str) -> None:
         assert isinstance(self._submitter, RemoteSubmitter)
         trigger = JobTrigger.of(self._submitter, job_id, self.execution_timeout)
-        waited = WaitedJob(program=self.job, job_id=job_id, page=self.job_page, lineage=lineage)
+        waited = WaitedJob(program=JOBS[self.job].program(), job_id=job_id, page=self.job_page, lineage=lineage)
         self.defer(trigger=trigger, method_name="resume", kwargs={"job": waited})
 
     def resume(self, context: Context, job: WaitedJob, event: JobEnded) -> Any:
@@ -127,7 +147,7 @@ class ClusterJobOperator(LineageMixin):
 
     def _subject(self) -> str:
         """The subject of the job, for its name."""
-        return self.cluster
+        return self.topic or self.cluster
 
 
 def _token(context: Context) -> str:
@@ -142,26 +162,6 @@ def _task(context: Context) -> str:
     return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))) if ti is not None else _token(context)
 
 
-class JobOperator(ClusterJobOperator):
-    """Has Spark run one of Tidemark's jobs for a topic.
-
-    :param topic: the topic's name (templated)
-    """
-
-    template_fields: Sequence[str] = (*ClusterJobOperator.template_fields, "topic")
-
-    def __init__(self, *, topic: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.topic = topic
-
-    def submit(self, context: Context, *arguments: str) -> None:
-        """Like :meth:`ClusterJobOperator.submit`, with the topic."""
-        super().submit(context, "--topic", self.topic, *arguments)
-
-    def _subject(self) -> str:
-        return self.topic
-
-
 class RunPlanOperator(JobOperator):
     """Has Spark carry out a plan, then sends asset events of the commits; skipped if there is neither.
 
@@ -169,14 +169,16 @@ class RunPlanOperator(JobOperator):
     topic's assets.
 
     :param planned: a :class:`tidemark_airflow.planned.Planned` (templated)
+    :param with_state: True if the job brings the topic's state table up to date as well
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "planned")
     operator_extra_links = (ContinuityLink(), TableLink(), PlanLink(), SparkLink())
 
-    def __init__(self, *, planned: Any, **kwargs: Any) -> None:
-        super().__init__(job="run_plan.py", **kwargs)
+    def __init__(self, *, planned: Any, with_state: bool = False, **kwargs: Any) -> None:
+        super().__init__(job="run_plan", **kwargs)
         self.planned = planned
+        self.with_state = with_state
 
     def execute(self, context: Context) -> None:
         """Submit and wait; then publish.
@@ -187,7 +189,9 @@ class RunPlanOperator(JobOperator):
             TableTampered: the table was restored to a version older than the published one.
         """
         if not self.planned["empty"]:
-            self.submit(context, "--plan", self.planned["plan"])
+            # A plan that only closes dates, or only drops files, has no task.
+            spark = self.with_state or self.planned["tasks"] > 0
+            self.submit(context, spark=spark, plan=self.planned["plan"], state=self.with_state)
         self.after_job(context)
 
     def after_job(self, context: Context) -> None:
@@ -197,5 +201,6 @@ class RunPlanOperator(JobOperator):
             AirflowSkipException: the plan has nothing to do, and all commits are published.
             TableTampered: the table was restored to a version older than the published one.
         """
+        assert self.topic is not None
         if not publish(context, settings.topic_table(self.cluster, self.topic), self.planned) and self.planned["empty"]:
             raise AirflowSkipException("the plan has nothing to do, and all is published")

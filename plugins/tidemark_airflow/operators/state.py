@@ -15,30 +15,46 @@ from tidemark_airflow.operators.spark_job import JobOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from tidemark.table.delta_table import TopicTable
+
 
 class StateOperator(JobOperator):
-    """Has Spark bring the state table up to date, then sends an asset event of its commit; skipped if there is none."""
+    """Sends an asset event of the state table's newest commit; skipped if the topic has none.
+
+    The job of the backfill has brought the state up to date. If it could not, this task runs the job again.
+    """
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(job="state.py", **kwargs)
+        super().__init__(job="state", **kwargs)
 
     def execute(self, context: Context) -> None:
-        """Submit and wait; then publish.
+        """Submit and wait if the state is behind; then publish.
 
         Raises:
             AirflowSkipException: the topic has no state table.
             AirflowException: there is no connection, or it names no host, or the job failed.
         """
+        assert self.topic is not None
         table = settings.topic_table(self.cluster, self.topic)
         if table.topic.state is None:
             raise AirflowSkipException(f"{self.cluster}/{self.topic} has no state table")
-        self.submit(context)
+        if not _is_current(table):
+            self.submit(context)
         self.after_job(context)
 
     def after_job(self, context: Context) -> None:
         """Publish."""
         deployment = settings.deployment()
-        publish_states(context, deployment, [deployment.topic(self.topic, self.cluster)])
+        publish_states(context, deployment, [deployment.topic(str(self.topic), self.cluster)])
+
+
+def _is_current(table: TopicTable) -> bool:
+    """True if the state is that of the table's newest commit."""
+    from tidemark.table.delta_table import committed_ledger
+    from tidemark.table.state_table import StateTable
+
+    state = StateTable.open(table).committed()
+    return state is not None and state.of.n == committed_ledger(table).n
 
 
 class PublishStatesOperator(BaseOperator):

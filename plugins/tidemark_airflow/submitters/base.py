@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 class SparkJob(NamedTuple):
     """``program`` is the file's name; ``name`` is shown on pages.
 
-    ``token`` is constant within a try of a task, ``task`` across all of its tries.
+    ``token`` is constant within a try of a task, ``task`` across all of its tries. ``needs_spark`` is False if the job
+    has no task for Spark.
     """
 
     program: str
@@ -33,6 +34,7 @@ class SparkJob(NamedTuple):
     name: str
     token: str
     task: str
+    needs_spark: bool = True
 
 
 class KeptId(Protocol):

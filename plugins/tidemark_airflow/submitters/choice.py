@@ -24,10 +24,12 @@ from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from tidemark.errors import ConfigError
+from tidemark.jobs.registry import JOBS
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, option
 from tidemark_airflow.submitters.base import RemoteSubmitter, Submitter
-from tidemark_airflow.submitters.job_connections import job_connections
+from tidemark_airflow.submitters.job_connections import catalog_secrets, job_connections
+from tidemark_airflow.submitters.plain_python import PlainPython
 from tidemark_airflow.submitters.template import request_of
 
 
@@ -61,6 +63,10 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         AirflowException: there is no connection, or it names no host.
         ConfigError: its type is unknown, or the submitter is not installed or configured.
     """
+    if JOBS[program.removesuffix(".py")].beside_airflow:
+        with job_connections(program) as given:
+            yield PlainPython(settings.spark_python(), {**catalog_secrets(), **given})
+        return
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
     kind = _YARN if is_yarn_cluster(connection) else _kind(conn_id, str(connection.conn_type))

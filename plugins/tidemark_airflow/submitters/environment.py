@@ -13,6 +13,8 @@ from collections.abc import Mapping
 
 from tidemark.erasure.secret import VARIABLE as ERASURE_SECRET
 from tidemark.errors import ConfigError
+from tidemark.jobs.options import TopicsOptions
+from tidemark.jobs.registry import EraseOptions
 from tidemark.store.s3.credentials import STATIC_KEYS
 from tidemark.store.schemes import CREDENTIALS
 from tidemark_airflow.configuration import label, names, option
@@ -46,6 +48,13 @@ def job_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def _is_needed(name: str) -> bool:
     return name in _NAMES or name.startswith(_PREFIXES)
+
+
+def environment_of(job: TopicsOptions) -> dict[str, str]:
+    """Variables for a job that deletes in raw, or erases, with a profile of its own. Raises ConfigError."""
+    if isinstance(job, EraseOptions):
+        return erasure_environment()
+    return retention_environment() if job.deletes_raw else {}
 
 
 def retention_environment() -> dict[str, str]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
 
+from tidemark.jobs.registry import JOBS
 from tidemark.parsers.settings import registry_of
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import option
 from tidemark_airflow.connections import aws_connection, named_connection
 from tidemark_airflow.submitters.handover import handed_over
-
-_WITH_CATALOGS: Final = frozenset({"audit.py", "mirror.py"})
-"""The jobs that use catalogs."""
 
 
 def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextManager[dict[str, str]]:
@@ -25,7 +22,7 @@ def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextMa
         ConfigError: a named connection does not exist.
     """
     conn_id = (option("retention_aws_conn_id") if deletes_raw else "") or option("aws_conn_id")
-    names = _names(settings.deployment(), catalogs=Path(job).name in _WITH_CATALOGS)
+    names = _names(settings.deployment(), catalogs=JOBS[Path(job).stem].uses_catalogs)
     aws = aws_connection(conn_id) if conn_id else None
     return handed_over(aws, {name: named_connection(name) for name in names})
 

@@ -1,6 +1,6 @@
 """Runs spark-submit: starts a driver for each job, as a child of the task.
 
-Jobs that never start Spark run in the Python of Spark's environment instead, without a JVM.
+Jobs without tasks for Spark run in the Python of Spark's environment instead, without a JVM.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from tidemark_airflow import settings
 from tidemark_airflow.submitters import subprocesses
 from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
 from tidemark_airflow.submitters.environment import job_environment
+from tidemark_airflow.submitters.plain_python import PlainPython
 
 _OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 """The driver's JVM only schedules, and its second compiler would cost more than it saves."""
-
-WITHOUT_SPARK: Final = frozenset({"retain.py", "retain_packs.py", "vacuum.py"})
-"""The jobs that only list and delete objects. Each takes one JVM less, for each topic and day."""
 
 
 class SparkSubmit(Submitter):
@@ -34,10 +32,8 @@ class SparkSubmit(Submitter):
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> str | None:
-        if job.program in WITHOUT_SPARK and (python := settings.python_of_spark()) is not None:
-            environment = job_environment(self._environment)
-            subprocesses.run_job("without Spark", python, job.program, job.arguments, environment)
-            return None
+        if not job.needs_spark and (python := settings.python_of_spark()) is not None:
+            return PlainPython(python, self._environment).run(job, kept)
         self._hook = SparkSubmitHook(
             conn_id=self._conn_id,
             name=job.name,

@@ -1,13 +1,13 @@
-"""Target of a job's tasks on its command line: a master, or a Spark Connect server."""
+"""Target of a job's tasks: a master, or a Spark Connect server."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from typing import NamedTuple
 
 from tidemark.errors import ConfigError
+from tidemark.jobs.options import SparkOptions
 
 _SERVER = re.compile(r"sc://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?(/(;[^/\s]*)?)?")
 
@@ -19,8 +19,8 @@ class ClusterTarget(NamedTuple):
     remote: str | None = None
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> ClusterTarget:
-        """Target in the options of :func:`add_options`, or else in Spark's variable ``SPARK_REMOTE``.
+    def of(cls, options: SparkOptions) -> ClusterTarget:
+        """Target in ``options``, or else in Spark's variable ``SPARK_REMOTE``.
 
         Raises:
             ConfigError: the server's URL is invalid. The message does not repeat it, since it may hold a token.
@@ -30,15 +30,3 @@ class ClusterTarget(NamedTuple):
             rule = "must be sc://host:port, with parameters as in sc://host:port/;use_ssl=true if any"
             raise ConfigError("Spark Connect", [("--remote, or SPARK_REMOTE", rule)])
         return cls(options.master, remote)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--master`` and ``--remote``, of which at most one may be given."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--master", help="Spark's master, where spark-submit does not say it (default: local[*])")
-    which.add_argument(
-        "--remote",
-        metavar="URL",
-        help="a Spark Connect server, such as sc://127.0.0.1:15002 (default: SPARK_REMOTE, which other users "
-        "cannot see; put a token there)",
-    )

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import sys
 import traceback
-from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from tidemark.errors import ConfigError, TidemarkError
+from tidemark.jobs.options import EVENTS, OFF, TopicsOptions
 from tidemark.openlineage import hand_over
 from tidemark.openlineage.facets import LineagePart, joined
 from tidemark.openlineage.hand_over import datasets_of_job
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_spark.openlineage import events
 
-EVENTS: Final = "events"
-OFF: Final = "off"
-
 
 class Recorder:
     """Lineage of one job. Without a receiver, nothing is built and no module of OpenLineage is loaded."""
 
-    def __init__(self, job: str, options: Namespace) -> None:
-        """A recorder of the program ``job`` with its command line."""
-        self._job, self._options = job, options
+    def __init__(self, options: TopicsOptions) -> None:
+        """A recorder of the job with these options."""
+        self._job, self._options = options.name, options
         self._parts: list[LineagePart] = []
-        self._place = None if options.lineage in {EVENTS, OFF} else str(options.lineage)
+        self._place = None if options.lineage in {EVENTS, OFF} else options.lineage
         self._events: events.JobEvents | None = None
-        if options.lineage == EVENTS and events.configured() and not _only_shows(options):
+        if options.lineage == EVENTS and events.configured() and not options.only_shows:
             self._guarded(self._connect)
 
     def begin(self) -> None:
@@ -50,8 +47,7 @@ class Recorder:
 
     def _connect(self) -> None:
         options = self._options
-        topics = getattr(options, "topic", None) or ()
-        name = events.job_name(self._job, options.cluster, [topics] if isinstance(topics, str) else topics)
+        name = events.job_name(self._job, options.cluster, options.named)
         attempt = getattr(options, "attempt", None) or _attempt_in(getattr(options, "plan", None))
         try:
             self._events = events.JobEvents(name, None if attempt is None else str(attempt))
@@ -85,11 +81,8 @@ class Recorder:
 
     def _topics(self, deployment: Deployment) -> list[TopicSettings]:
         """The topics of the command line, or all topics of its cluster."""
-        named, cluster = getattr(self._options, "topic", None), self._options.cluster
-        names = [named] if isinstance(named, str) else named
-        if names:
-            return [deployment.topic(name, cluster) for name in names]
-        return deployment.topics_of(cluster)
+        named, cluster = self._options.named, self._options.cluster
+        return [deployment.topic(name, cluster) for name in named] if named else deployment.topics_of(cluster)
 
     def _guarded(self, step: Callable[[], Any]) -> None:
         try:
@@ -98,11 +91,6 @@ class Recorder:
             sys.stderr.write(f"lineage: not reported: {error}\n")
         except Exception as error:  # noqa: BLE001 - any error of a client or a store; the job's work is done
             sys.stderr.write("".join(["lineage: not reported:\n", *traceback.format_exception(error)]))
-
-
-def _only_shows(options: Namespace) -> bool:
-    """True if the job writes nothing, but shows its plan or compares."""
-    return any(getattr(options, option, None) for option in ("dry_run", "compare", "report"))
 
 
 def _attempt_in(plan: str | None) -> str | None:

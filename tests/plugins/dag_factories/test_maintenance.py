@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from tests.plugins.operators.test_spark import called, environment, pytestmark, submit_with
 from tests.plugins.submitters.test_waiting import Store
 from tests.plugins.world import CLUSTER, World
+from tidemark.jobs.registry import JOBS
 from tidemark.store.s3.credentials import STATIC_KEYS
 from tidemark.timestamps import utc_now
 from tidemark.topics import TopicSettings
@@ -23,11 +24,10 @@ from tidemark_airflow.dag_factories.maintenance import (
     MOST_CHARACTERS,
     MOST_TOPICS,
     UPKEEP,
-    LiveCompactionOperator,
-    PackRetentionOperator,
     UpkeepOperator,
     groups_of,
 )
+from tidemark_airflow.operators.spark_job import JobOperator
 
 __all__ = ["called", "pytestmark"]
 
@@ -168,16 +168,29 @@ def test_a_group_has_a_name(topics: list[str], label: str, job: str) -> None:
 def test_the_others_find_what_is_due(called: Path, name: str) -> None:
     run(name)
     [upkeep] = [one for one in UPKEEP if one.name == name]
-    assert arguments(called)[0] == upkeep.job
-    since = ["--since"] if upkeep.resumes else []
-    assert [word for word in arguments(called)[9:] if "T" not in word] == [
-        *upkeep.arguments, *upkeep.unless_named, *since
-    ]  # fmt: skip
+    program, *words = arguments(called)
+    job = JOBS[upkeep.job]
+    assert program == job.program()
+    found = job.parse(words).model_dump(exclude_defaults=True, exclude={"topics", "cluster", "lineage", "topic"})
+    since = {"since"} if upkeep.resumes else set()
+    assert {name: value for name, value in found.items() if name not in since} == {
+        **upkeep.options,
+        **upkeep.unless_named,
+    }
+    assert since <= found.keys()
+
+
+def test_the_form_offers_a_dry_run_of_each_job_that_has_one(called: Path) -> None:
+    offered = [one.name for one in UPKEEP if one.dry_runs]
+    assert offered == ["compaction", "retention", "raw_retention", "erasure", "vacuum"]
+    for name in offered:
+        run(name, dry_run=True)
+        assert "--dry-run" in arguments(called)
 
 
 def test_the_form_may_ask_for_a_dry_run_of_erasure(called: Path) -> None:
     run("erasure", dry_run=True)
-    assert arguments(called)[-3:] == ["--by", "airflow", "--dry-run"]
+    assert {"--by", "airflow", "--dry-run"} <= {*arguments(called)}
 
 
 def test_only_retention_of_raw_has_the_role_that_deletes_there(called: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,14 +208,14 @@ def test_packs_are_removed_by_cluster_under_the_role_that_deletes_in_raw(
 ) -> None:
     without_static_keys(monkeypatch)
     monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
-    PackRetentionOperator(task_id="packs", cluster=CLUSTER).execute(cast("Context", {}))
+    JobOperator(task_id="packs", job="retain_packs", cluster=CLUSTER).execute(cast("Context", {}))
     name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
     assert arguments(called) == ["retain_packs.py", *name]
     assert environment(called).get("AWS_PROFILE") == "reaper"
 
 
 def test_live_topics_are_compacted_by_cluster(called: Path, world: World) -> None:
-    LiveCompactionOperator(task_id="live", cluster=CLUSTER).execute(cast("Context", {}))
+    JobOperator(task_id="live", job="compact_live", cluster=CLUSTER).execute(cast("Context", {}))
     name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off"]
     assert arguments(called) == ["compact_live.py", *name]
 

@@ -12,9 +12,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 from tests.plugins.world import CLUSTER, World
 from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.backfill.report import BackfillReport, read_report, write_part
+from tidemark.backfill.report import BackfillReport, Comparison, read_report, write_part
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
 from tidemark.formats.table.plan import RunResult
+from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import backfill
 from tidemark_airflow.operators import backfill as backfilling
@@ -25,7 +26,6 @@ from tidemark_airflow.operators.backfill import (
     PreviewOperator,
     ReportLink,
     ResultOperator,
-    arguments_of,
     job_of,
 )
 from tidemark_airflow.operators.spark_job import JobOperator
@@ -34,6 +34,8 @@ RUN = "manual__2026-11-21"
 NAME = report_name(RUN)
 FORM: dict[str, Any] = {"topics": [f"{CLUSTER}/orders"], "from_date": "2026-01-01", "to_date": "2026-01-02"}
 WET = {"dry_run": False, "reason": "INC-7"}
+DATES = ("--from", "2026-01-01", "--to", "2026-01-02")
+COMPARED = ("--compare", "--at-most", str(1000 << 30))
 CONTEXT = cast("Context", {"run_id": RUN, "task_instance": SimpleNamespace(id="ti")})
 
 
@@ -69,15 +71,36 @@ def shown(*, size: int = 5, dates: int = 1, planned: bool = True) -> Preview:
     )
 
 
+def nothing_changes() -> Comparison:
+    return Comparison(
+        cluster=CLUSTER,
+        topic="orders",
+        table="orders",
+        ledger_n=3,
+        configuration="",
+        code="",
+        dates=("2026-01-01",),
+        rows=3,
+        bytes_read=9,
+    )
+
+
+def words(job: str, options: dict[str, Any]) -> list[str]:
+    """The arguments of these options behind the file's and the topic's."""
+    return JOBS[job].of(topics="t", topic="orders", **options).arguments()[4:]
+
+
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch, world: World) -> list[list[str]]:
-    """What the jobs were told; the first one finds nine bytes to read."""
+    """What the jobs were told; each finds nine GiB to read, and compares if it was told to."""
     found: list[list[str]] = []
 
-    def submit(operator: JobOperator, _: Context, *arguments: str) -> None:
-        found.append([operator.job, *arguments])
-        if "--compare" not in arguments:
-            write_part(world.table(), NAME, "preview", shown(size=9 << 30, planned="--dry-run" not in arguments))
+    def submit(operator: JobOperator, _: Context, **options: Any) -> None:
+        arguments = words(operator.job, options)
+        found.append([f"{operator.job}.py", *arguments])
+        write_part(world.table(), NAME, "preview", shown(size=9 << 30, planned="--dry-run" not in arguments))
+        if "--compare" in arguments:
+            write_part(world.table(), NAME, "comparison", nothing_changes(), 7)
 
     monkeypatch.setattr(JobOperator, "submit", submit)
     return found
@@ -94,27 +117,30 @@ def previewed(world: World, **change: Any) -> Previewed:
 @pytest.mark.parametrize(
     ("change", "arguments"),
     [
-        ({}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--dry-run"]),
-        (WET | {"extend": True}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--extend"]),
-        (WET | {"mode": "repair"}, ["repair.py"]),
-        (WET | {"mode": "schema", "schema_version": 7}, ["rebuild.py", "--all", "--schema", "7"]),
-        (WET | {"mode": "missing"}, ["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--missing"]),
-        (WET | {"mode": "replay"}, ["replay.py", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
+        ({}, ["rebuild", "--dry-run", *DATES]),
+        (WET | {"extend": True}, ["rebuild", *DATES, "--extend", *COMPARED]),
+        (WET | {"differences": False}, ["rebuild", *DATES]),
+        (WET | {"mode": "compare", "max_gib": 8}, ["rebuild", *DATES, "--compare", "--at-most", str(8 << 30)]),
+        (WET | {"mode": "repair"}, ["repair"]),
+        (WET | {"mode": "schema", "schema_version": 7}, ["rebuild", "--all", "--schema", "7", *COMPARED]),
+        (WET | {"mode": "missing"}, ["rebuild", *DATES, "--missing"]),
+        (WET | {"mode": "replay"}, ["replay", "--dt", "2026-01-01", "--dt", "2026-01-02"]),
         (
             {"mode": "replay", "extend": True},
-            ["replay.py", "--dt", "2026-01-01", "--dt", "2026-01-02", "--dt", "none", "--dry-run"],
+            ["replay", "--dry-run", "--dt", "2026-01-01", "--dt", "2026-01-02", "--dt", "none"],
         ),
     ],
 )
 def test_the_job_is_told_checked_words_alone(world: World, change: dict[str, Any], arguments: list[str]) -> None:
     asked = request(world, **change)
-    assert [job_of(asked), *arguments_of(asked)] == arguments
+    job, options = job_of(asked)
+    assert [job, *words(job, options)] == arguments
 
 
 def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted: list[list[str]]) -> None:
     found = previewed(world, **WET)
 
-    assert submitted == [["rebuild.py", "--from", "2026-01-01", "--to", "2026-01-02", "--report", NAME]]
+    assert submitted == [["rebuild.py", "--report", NAME, *DATES, *COMPARED]]
     assert found["planned"] == {"empty": False, "attempt": "7", "plan": "attempts/7.json", "tasks": 1, "bytes": 9 << 30}
     report = read_report(world.table(), NAME)
     assert (report.request.by, report.request.reason) == ("ada", "INC-7")
@@ -123,7 +149,7 @@ def test_a_preview_puts_request_and_plan_into_the_report(world: World, submitted
 
 def test_a_dry_run_leaves_nothing_to_carry_out(world: World, submitted: list[list[str]]) -> None:
     assert previewed(world)["planned"]["empty"]
-    assert submitted[0][-1] == NAME
+    assert submitted == [["rebuild.py", "--dry-run", "--report", NAME, *DATES]]
     assert read_report(world.table(), NAME).state == "dry run"
 
 
@@ -139,9 +165,13 @@ def compared(found: Previewed) -> None:
     CompareOperator(task_id="compare", **found).execute(CONTEXT)
 
 
-def test_rows_are_compared_where_that_is_asked_for(world: World, submitted: list[list[str]]) -> None:
-    compared(previewed(world, **WET))
-    assert submitted[-1] == ["run_plan.py", "--plan", "attempts/7.json", "--compare", "--report", NAME]
+def test_rows_are_compared_by_the_preview_where_that_is_asked_for(world: World, submitted: list[list[str]]) -> None:
+    found = previewed(world, **WET)
+    compared(found)
+    assert len(submitted) == 1
+    world.table().store.delete(world.table().keys.report(NAME, "comparison", 7))
+    with pytest.raises(AirflowFailException, match=r"comparison-7.json: is gone"):
+        compared(found)
     with pytest.raises(AirflowSkipException, match="not asked for"):
         compared(previewed(world, differences=False, **WET))
     with pytest.raises(AirflowSkipException, match="no plan"):
@@ -286,7 +316,7 @@ def test_the_form_asks_for_an_approval_as_the_deployment_does(world: World, monk
 
 
 def test_a_preview_that_is_not_there_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JobOperator, "submit", lambda *_: None)
+    monkeypatch.setattr(JobOperator, "submit", lambda *_, **__: None)
     with pytest.raises(AirflowFailException, match=r"preview.json: the job wrote no preview"):
         previewed(world)
     assert backfilling.by_topic()["map_index_template"]

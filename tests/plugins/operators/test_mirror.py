@@ -12,7 +12,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
 from tests.plugins.world import World
-from tidemark_airflow.operators.mirror import MirrorOperator
+from tidemark_airflow.operators.spark_job import JobOperator
 
 SECRET = "what-nobody-may-see"
 JOB = """\
@@ -51,13 +51,13 @@ def called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: World) -> Pat
 
 
 def run() -> None:
-    MirrorOperator(task_id="mirror", cluster="kafka-1").execute(cast("Context", {}))
+    JobOperator(task_id="mirror", job="mirror", cluster="kafka-1").execute(cast("Context", {}))
 
 
 def test_secrets_reach_the_job_by_variables_that_are_named_and_by_a_file_of_its_own(called: Path, world: World) -> None:
     run()
     found: dict[str, Any] = json.loads(called.read_text())
-    assert found["arguments"] == ["--topics", str(world.topics_file), "--cluster", "kafka-1"]
+    assert found["arguments"] == ["--topics", str(world.topics_file), "--cluster", "kafka-1", "--lineage", "off"]
     environment = found["environment"]
     assert environment["GLUE_TOKEN"] == SECRET
     assert [name for name, value in environment.items() if SECRET in value] == ["GLUE_TOKEN"]

@@ -20,7 +20,6 @@ from tidemark.table.delta_table import TopicTable
 from tidemark_airflow.operators import spark_job
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
 from tidemark_airflow.submitters import subprocesses
-from tidemark_airflow.submitters.spark_submit import WITHOUT_SPARK
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -28,8 +27,8 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 CONTEXT = cast("Context", {})
-PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
-NOTHING = {"empty": True, "attempt": "1", "plan": ""}
+PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json", "tasks": 1}
+NOTHING = {"empty": True, "attempt": "1", "plan": "", "tasks": 0}
 RECORDER = """\
 import json, os, sys
 json.dump(dict(os.environ), open({path!r} + ".env", "w"))
@@ -101,30 +100,43 @@ def operator(planned: dict[str, Any] | None = None) -> RunPlanOperator:
     return RunPlanOperator(task_id="convert", cluster=CLUSTER, topic="orders", planned=planned or PLANNED)
 
 
-@pytest.mark.parametrize("program", sorted(WITHOUT_SPARK))
+@pytest.mark.parametrize("name", ["retain", "vacuum"])
 def test_a_job_that_never_starts_spark_needs_no_jvm(
-    called: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    called: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     told = tmp_path / "told.json"
     python = tmp_path / "python"
     python.write_text(CLIENT.format(python=sys.executable, path=told))
     python.chmod(0o755)
     monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", TOKEN)
-    JobOperator(task_id="job", job=program, cluster=CLUSTER, topic="orders").submit(CONTEXT)
+    JobOperator(task_id="job", job=name, cluster=CLUSTER, topic="orders").submit(CONTEXT)
     assert not called.exists(), "spark-submit was not called"
     given = json.loads(told.read_text())
     job, *arguments = given["arguments"]
-    assert job.endswith(f"spark/jobs/{program}")
-    name = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"]
-    assert arguments == name
+    assert job.endswith(f"spark/jobs/{name}.py")
+    words = ["--topics", str(world.topics_file), "--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"]
+    assert arguments[: len(words)] == words
     assert TOKEN not in given["environment"].values()
     monkeypatch.setenv("SPARK_JOB_CODE", "3")
     with pytest.raises(AirflowException, match="a line of the job"):
-        JobOperator(task_id="job", job=program, cluster=CLUSTER, topic="orders").submit(CONTEXT)
+        JobOperator(task_id="job", job=name, cluster=CLUSTER, topic="orders").submit(CONTEXT)
+
+
+@pytest.mark.parametrize(("tasks", "state", "submits"), [(0, False, False), (0, True, True), (1, False, True)])
+def test_a_plan_without_tasks_needs_no_jvm(
+    called: Path, tmp_path: Path, tasks: int, state: bool, submits: bool
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(CLIENT.format(python=sys.executable, path=tmp_path / "told.json"))
+    python.chmod(0o755)
+    planned = {**PLANNED, "tasks": tasks}
+    RunPlanOperator(task_id="run", cluster=CLUSTER, topic="orders", planned=planned, with_state=state).execute(CONTEXT)
+    assert called.exists() is submits
+    assert (tmp_path / "told.json").exists() is not submits
 
 
 def test_where_the_python_of_spark_is_not_known_every_job_is_submitted(called: Path) -> None:
-    JobOperator(task_id="job", job="vacuum.py", cluster=CLUSTER, topic="orders").submit(CONTEXT)
+    JobOperator(task_id="job", job="vacuum", cluster=CLUSTER, topic="orders").submit(CONTEXT)
     assert "vacuum.py" in called.read_text()
 
 

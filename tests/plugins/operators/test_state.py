@@ -53,6 +53,16 @@ def test_a_topic_without_a_state_is_skipped_without_spark(called: Path, told: li
     assert told == []
 
 
+def test_a_state_that_the_run_has_made_is_only_published(
+    called: Path, world: World, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_state(world)
+    monkeypatch.setattr(state, "_is_current", lambda _: True)
+    StateOperator(task_id="state", cluster=CLUSTER, topic="orders").execute(CONTEXT)
+    assert not called.exists()
+    assert told == ["orders"]
+
+
 def test_a_job_that_failed_publishes_nothing(
     called: Path, world: World, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -336,7 +336,7 @@ def test_an_application_is_deleted_with_its_task(cluster: Platform, tmp_path: Pa
 
 
 def submit_from_airflow(**options: Any) -> None:
-    job = JobOperator(task_id="job", job="retain.py", cluster=CLUSTER, topic="orders", **options)
+    job = JobOperator(task_id="job", job="retain", cluster=CLUSTER, topic="orders", **options)
     job.submit(CONTEXT)
 
 
@@ -363,7 +363,7 @@ def test_a_connection_of_another_type_is_an_error(monkeypatch: pytest.MonkeyPatc
 def test_a_role_that_a_platform_cannot_have_is_an_error(workspace: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TIDEMARK__RETENTION_PROFILE", "reaper")
     with pytest.raises(AirflowFailException, match=r"\[tidemark\] retention_profile: cannot hold"):
-        submit_from_airflow(deletes_raw=True)
+        submit_from_airflow(options={"only": "raw"})
     assert not workspace.requests
 
 

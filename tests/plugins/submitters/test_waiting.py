@@ -22,7 +22,7 @@ from tidemark_airflow.submitters.waiting import JobTrigger
 # The provider of Databricks imports a name that Airflow has moved.
 pytestmark = pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
 
-PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json"}
+PLANNED = {"empty": False, "attempt": "42", "plan": "_tidemark/kafka-1/orders/attempts/42.json", "tasks": 1}
 LIMIT = timedelta(hours=12)
 
 

@@ -31,8 +31,8 @@ gate = pathlib.Path({gate!r})
 gate.with_name(f"driver-{{os.getpid()}}").touch()
 while gate.exists():
     time.sleep(0.05)
-from tidemark_spark.cli.run_plan import main
-sys.exit(main())
+from tidemark_spark.jobs.running import run_job
+sys.exit(run_job("run_plan"))
 """
 """The job, which waits at a gate."""
 

@@ -30,7 +30,7 @@ from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark_spark.audit.run import audit
-from tidemark_spark.cli import audit as command
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 
 DAYS = ("2026-02-02", "2026-02-03", "2026-02-04")
@@ -424,20 +424,20 @@ def test_only_the_dates_that_are_named_are_read(world: World) -> None:
 
 def test_the_command_writes_a_report_and_says_what_differs(landed: World, capsys: Any) -> None:
     arguments = ["--topics", str(landed.topics_file), "--topic", "orders"]
-    assert command.main(arguments, Inline()) == 0
+    assert run_job("audit", arguments, Inline()) == 0
     assert "the table is what raw and evidence say" in capsys.readouterr().out
     file = file_of(landed, DAYS[0])
     landed.table.store.delete(key_of(landed, file))
-    assert command.main([*arguments, "--json", "--from", DAYS[0], "--to", DAYS[1]], Inline()) == 1
+    assert run_job("audit", [*arguments, "--json", "--from", DAYS[0], "--to", DAYS[1]], Inline()) == 1
     report = AuditReport.from_bytes(capsys.readouterr().out.encode(), "output")
     assert [one.files for one in report.findings] == [(file.path,)]
     written = [AuditReport.from_bytes(landed.table.store.get(one.key).body, one.key) for one in _reports(landed)]
     assert [one.passed for one in written] == [True, False]
     assert written[1] == report
     assert list(_verdict(landed).failed) == [DAYS[0]]
-    assert command.main([*arguments, "--dt", "yesterday"], Inline()) == 2
-    assert command.main([*arguments, "--from", DAYS[1], "--to", DAYS[0]], Inline()) == 2
-    assert command.main(["--topics", str(landed.topics_file), "--topic", "nothing"], Inline()) == 2
+    assert run_job("audit", [*arguments, "--dt", "yesterday"], Inline()) == 2
+    assert run_job("audit", [*arguments, "--from", DAYS[1], "--to", DAYS[0]], Inline()) == 2
+    assert run_job("audit", ["--topics", str(landed.topics_file), "--topic", "nothing"], Inline()) == 2
 
 
 def test_an_audit_that_cannot_be_carried_out_is_one_that_failed(landed: World) -> None:
@@ -446,9 +446,9 @@ def test_an_audit_that_cannot_be_carried_out_is_one_that_failed(landed: World) -
             raise StoreError("raw", "does not answer")
 
     arguments = ["--topics", str(landed.topics_file), "--topic", "orders", "--dt", DAYS[0]]
-    assert command.main(arguments, Unreachable()) == 1
+    assert run_job("audit", arguments, Unreachable()) == 1
     assert "raw: does not answer" in _verdict(landed).failed[DAYS[0]].first
-    assert command.main(arguments, Inline()) == 0
+    assert run_job("audit", arguments, Inline()) == 0
     assert _verdict(landed).failed == {}
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
-from tidemark_spark.cli import run_plan
 from tidemark_spark.cluster import executor, session
 from tidemark_spark.convert import conversion, read_ahead
+from tidemark_spark.jobs.running import run_job
 
 
 class Held(NamedTuple):
@@ -78,8 +78,7 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     monkeypatch.setattr(executor, "_spare_collector", lambda: None)  # this process has other tests to run
     key = world.table.keys.attempt(plan.attempt)
     words = ["--topics", str(world.topics_file), "--topic", "orders", "--plan", key, "--lineage", "off"]
-    assert run_plan.main(words) == 0
+    assert run_job("run_plan", words) == 0
     assert len(stacks) == len(plan.tasks)
-    calls = stacks[0]
-    of_run = calls[calls.index("driver.run") :]
-    assert of_run == ["driver.run", "session.on_each", "executor.in_worker", "conversion.converted", "conversion.run"]
+    calls = ["running.run_job", "run_plan.work", "plans.carry_out", "driver.run", "session.on_each", "executor.in_worker"]
+    assert stacks[0] == [*calls, "conversion.converted", "conversion.run"]

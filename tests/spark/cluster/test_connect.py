@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.spark.cli.programs import Programs
 from tests.spark.cluster.test_executors import ATTEMPT, JOB, PARSERS, UNRULY, Runs, data
 from tests.spark.cluster.test_versions import REFUSAL
 from tests.spark.compaction.test_compaction import delta_rows, piecemeal
+from tests.spark.jobs.programs import Programs
 from tests.spark.run.test_runs import spread
 from tests.spark.world import World
 from tests.support.paths import ROOT, env_python
@@ -29,8 +29,8 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.audit_report import AuditReport
 from tidemark.formats.table.plan import RunResult
 from tidemark.raw import byte_ranges
-from tidemark_spark.cluster import warm_up
 from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.jobs.running import run_job
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_a_server_must_be_named_to_be_warmed_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    assert warm_up.main([]) == 2
+    assert run_job("warm_up", []) == 2
     assert capsys.readouterr().err == "Spark Connect: --remote, or SPARK_REMOTE: must name the server to warm up\n"
 
 
@@ -155,7 +155,7 @@ def test_a_task_that_fails_is_tried_again(unruly: Runs, server: ConnectServer, m
 @pytest.mark.parametrize("mishap", ["always fails"], indirect=True)
 def test_a_task_that_always_fails_fails_the_job(unruly: Runs, client: Programs, mishap: Path) -> None:
     world = unruly.planned("always fails")
-    done = client.run("tidemark_spark.cli.ingest", arguments_of(world))
+    done = client.job("ingest", arguments_of(world))
     assert done.code == 1
     assert f"planted by {mishap.name}" in done.errors
     assert world.ledger.n == 0
@@ -189,8 +189,8 @@ def test_each_task_has_a_partition_of_its_own_however_many_there_are(client: Pro
 
 def answer(world: World, client: Programs, job: str, *arguments: str) -> list[str]:
     """The last lines that a job prints, which runs on the server."""
-    module = job if "." in job else f"tidemark_spark.cli.{job}"
-    done = client.run(module, ["--topics", str(world.topics_file), *arguments])
+    words = ["--topics", str(world.topics_file), *arguments]
+    done = client.run(job, words) if "." in job else client.job(job, words)
     assert done.code == 0, done.errors[-2000:]
     return done.output.strip().splitlines()[-3:]
 

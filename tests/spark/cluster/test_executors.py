@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.world import World, in_process
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server

@@ -10,9 +10,10 @@ import pytest
 
 from tests.support.paths import ROOT
 from tidemark.errors import AccessDenied, SparkUnavailable, TaskFailed
-from tidemark_spark.cluster import connect_client, session, warm_up
+from tidemark_spark.cluster import connect_client, session
 from tidemark_spark.cluster.executor import worker_error
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.jobs.running import run_job
 
 
 def refused(_common: None, _task: int) -> None:
@@ -36,7 +37,7 @@ def test_a_connect_server_that_is_not_there_is_told_soon_and_without_the_token(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]
-        assert warm_up.main(["--remote", f"sc://127.0.0.1:{port}/;token=secret;use_ssl=true"]) == 1
+        assert run_job("warm_up", ["--remote", f"sc://127.0.0.1:{port}/;token=secret;use_ssl=true"]) == 1
     said = capsys.readouterr().err
     assert said.startswith(
         f"SparkUnavailable: 127.0.0.1:{port}: no Spark Connect server answers within 1 s; does it run"

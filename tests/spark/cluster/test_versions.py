@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tidemark.errors import ConfigError
 from tidemark.installation import VERSION
 from tidemark_spark.cluster.executor import in_worker

@@ -8,14 +8,15 @@ from functools import partial
 from unittest.mock import patch
 
 from tidemark.planning import plan_compaction
-from tidemark_spark.cli import compact
+from tidemark_spark.jobs import compact
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Executor
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
     """Run the job, on Spark unless ``executor`` does it; returns the exit code."""
     with patch.object(compact, "plan_compaction", partial(plan_compaction, files=2)):
-        return compact.main(arguments, executor)
+        return run_job("compact", arguments, executor)
 
 
 if __name__ == "__main__":

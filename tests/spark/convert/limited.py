@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from unittest.mock import patch
 
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import StepLimits
 
 
@@ -16,8 +16,7 @@ def main(job: str, memory: str, seconds: str, rate: str, *arguments: str) -> int
         return StepLimits(batch, int(memory), float(seconds), int(rate))
 
     with patch.object(StepLimits, "of", limits):
-        code: int = importlib.import_module(f"tidemark_spark.cli.{job}").main(arguments)
-        return code
+        return run_job(job, arguments)
 
 
 if __name__ == "__main__":

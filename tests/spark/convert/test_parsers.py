@@ -24,7 +24,7 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import open_delta
-from tidemark_spark.cli import replay
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run import commit, delta_log
 from tidemark_spark.run.driver import run
 
@@ -360,9 +360,9 @@ def test_late_rows_of_a_replay_reopen_their_date(tmp_path: Path) -> None:
 def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, mended = replayable(tmp_path)
     name = ["--topics", str(mended.topics_file), "--topic", "orders"]
-    assert replay.main([*name, "--dt", "yesterday"]) == 2
+    assert run_job("replay", [*name, "--dt", "yesterday"]) == 2
     assert "--dt: must be dates" in capsys.readouterr().err
-    assert replay.main([*name, "--dt", "none", "--dry-run"]) == 0
+    assert run_job("replay", [*name, "--dt", "none", "--dry-run"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert [one["dt"] for one in json.loads(last)["dates"]] == [""]
     shown = Preview.from_bytes(last.encode(), "the dry run")
@@ -373,7 +373,7 @@ def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[
     report = BackfillReport(request, shown, None, None, None, None)
     [table] = [part for part in sections(report) if part.title == "Why records were refused"]
     assert [row[0] for row in table.rows] == [str(one.records) for one in shown.reasons]
-    assert replay.main([*name, "--dt", "2026-02-03"], Inline()) == 0
+    assert run_job("replay", [*name, "--dt", "2026-02-03"], Inline()) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 1
     mended.check()
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from tests.spark.cli.programs import Programs
 from tests.spark.convert.poison import IN_DECODER, KINDS, LIMITS, REASONS, SETTINGS
+from tests.spark.jobs.programs import Programs
 from tests.spark.world import World
 from tests.support.paths import ROOT
 from tests.support.spark import SparkStandalone, spark_submit

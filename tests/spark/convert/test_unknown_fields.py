@@ -19,7 +19,7 @@ from tidemark.formats.table.plan import MOST_UNKNOWN, RunResult
 from tidemark.parsers.unknown_fields import OTHERS
 from tidemark.planning import plan_compaction, plan_rebuild, plan_repair, plan_replay
 from tidemark.raw import byte_ranges
-from tidemark_spark.cli import ingest, land_live
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 
 DAY = 86_400_000
@@ -55,7 +55,7 @@ def test_a_runs_result_has_the_counts_of_all_its_tasks(tmp_path: Path) -> None:
 
 def test_the_command_line_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = uploaded(tmp_path)
-    assert ingest.main(["--topics", str(world.topics_file), "--topic", "orders"], Inline()) == 0
+    assert run_job("ingest", ["--topics", str(world.topics_file), "--topic", "orders"], Inline()) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["unknown"] == {"user.vip": 3, "x": 3}
 
 
@@ -139,6 +139,6 @@ def test_a_live_landing_counts_too(tmp_path: Path) -> None:
     orders = live.topics["orders"]
     orders.raw.segment([batch(0, records(GOOD, PLAIN))])
     [due] = live.due().topics
-    assert land_live.main(["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
+    assert run_job("land_live", ["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
     result = RunResult.load(orders.table.store, orders.table.keys.result(due.attempt))
     assert (result.status, result.unknown) == ("landed", {"user.vip": 1, "x": 1})

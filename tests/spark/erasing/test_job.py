@@ -23,8 +23,8 @@ from tidemark.cli.app import app
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
 from tidemark.raw_topic import RawTopic
-from tidemark_spark.cli import erase
 from tidemark_spark.erasing import unseen
+from tidemark_spark.jobs.running import run_job
 
 SECRET = "one-secret-that-is-long-enough-for-the-tests"
 NEW_SECRET = "another-secret-that-is-long-enough-as-well"
@@ -50,7 +50,7 @@ def said(world: World, *words: str, given: str = "", who: str = "ada", code: int
 
 
 def job(world: World, *words: str, code: int = 0) -> None:
-    assert erase.main(["--topics", str(world.topics_file), *words], Inline()) == code
+    assert run_job("erase", ["--topics", str(world.topics_file), *words], Inline()) == code
 
 
 def reported(capsys: pytest.CaptureFixture[str]) -> ErasureReport:
@@ -145,7 +145,7 @@ def test_what_no_task_could_compare_is_found_before_spark_starts(
     arguments = ["--topics", str(world.topics_file), "--dry-run"]
     for secret, rule in (("", "is not set"), (NEW_SECRET, name)):
         monkeypatch.setenv(VARIABLE, secret)
-        assert erase.main(arguments, Idle()) == 2
+        assert run_job("erase", arguments, Idle()) == 2
         assert rule in capsys.readouterr().err
     monkeypatch.setenv(VARIABLE, SECRET)
     said(world, "withdraw", name, "--by", "ada", "--reason", "it was to test")
@@ -154,7 +154,7 @@ def test_what_no_task_could_compare_is_found_before_spark_starts(
     said(made, "request", *words, given="5")
     for columns, rule in (("name: w, type: int64", "there is no column v"), ("name: v, type: double", "is double")):
         World(world.topics_file.parent, f"parser: {{kind: json, columns: [{{{columns}}}]}}")
-        assert erase.main(arguments, Idle()) == 2
+        assert run_job("erase", arguments, Idle()) == 2
         assert rule in capsys.readouterr().err
 
 

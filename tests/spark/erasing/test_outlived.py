@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.cli.programs import Programs
 from tests.spark.conftest import ERASURE_SECRET
 from tests.spark.erasing.test_job import SECRET, ask, job, reported, said
+from tests.spark.jobs.programs import Programs
 from tests.spark.retention.test_raw import NOW, bases
 from tests.spark.retention.test_raw import remove as remove_raw
 from tests.spark.run.test_truncation import branch
@@ -148,7 +148,7 @@ def test_a_pass_on_spark_finds_them_beside_those_of_the_table(
 ) -> None:
     monkeypatch.setenv(VARIABLE, ERASURE_SECRET)
     name = approved(world, "key-1", "key-2", "key-3", "recent")
-    done = on_spark.run("tidemark_spark.cli.erase", ["--topics", str(world.topics_file), "--json"])
+    done = on_spark.job("erase", ["--topics", str(world.topics_file), "--json"])
     assert done.code == 0, done.errors[-3000:]
     report = ErasureReport.from_bytes(done.output.splitlines()[-1].encode(), "output")
     [outcome] = report.requests

@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 from tests.spark.inline import Inline
 from tests.spark.killed_driver import die, die_after
-from tidemark_spark.cli import land_live
 from tidemark_spark.cluster import session
+from tidemark_spark.jobs import land_live
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.live import landing
 
 POINTS = ("plans", "query", "first commit", "commits", "result")
@@ -33,7 +34,7 @@ def main(point: str, arguments: Sequence[str]) -> None:
         die_after(land_live, "write_landing")
     else:
         raise ValueError(point)
-    sys.exit(land_live.main(arguments))
+    sys.exit(run_job("land_live", arguments))
 
 
 def dies_of(error: type[Exception]) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.cli.programs import Programs
 from tests.spark.inline import Inline
+from tests.spark.jobs.programs import Programs
 from tests.spark.live import killed
 from tests.spark.live.live_world import LiveWorld
 from tests.spark.run.racer import PRELOADED
@@ -28,7 +28,7 @@ from tidemark.planning import find_plan, plan_ingest
 from tidemark.raw_topic import RawTopic
 from tidemark.store import Store
 from tidemark.table.log_copy import LogCopy
-from tidemark_spark.cli import land_live
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.live import landing as module
 from tidemark_spark.live.shared_query import MOST_TASKS, Numbered, bundles, convert_all
 from tidemark_spark.run.driver import run
@@ -62,7 +62,7 @@ def upload(live: LiveWorld, *topics: str, partitions: int = 2) -> None:
 
 
 def land(live: LiveWorld, executor: Inline | None = None) -> dict[str, str]:
-    assert land_live.main(arguments(live), executor or Inline()) == 0
+    assert run_job("land_live", arguments(live), executor or Inline()) == 0
     for topic in live.topics.values():
         topic.check()
     return live.statuses()
@@ -84,7 +84,7 @@ def test_a_landing_copies_the_log_of_a_table_once(live: LiveWorld, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(LogCopy, "_begin", counted)
-        assert land_live.main([*arguments(live), "--lineage", "0" * 16], Inline()) == 0
+        assert run_job("land_live", [*arguments(live), "--lineage", "0" * 16], Inline()) == 0
     assert copied == dict.fromkeys(live.topics, 1)
     assert set(live.statuses().values()) == {"landed"}
 
@@ -209,7 +209,7 @@ def test_without_spark_the_landing_stays_to_be_carried_out_again(live: LiveWorld
         def on_each(self, work: Callable[[Any, Any], Any], common: Any, tasks: Sequence[Any]) -> list[Any]:
             raise SparkUnavailable("no server")
 
-    assert land_live.main(arguments(live), NoSpark()) == 1
+    assert run_job("land_live", arguments(live), NoSpark()) == 1
     assert live.landing() == due
     assert set(land(live).values()) == {"landed"}
 
@@ -280,7 +280,7 @@ def test_on_spark_one_topic_lands_one_is_damaged_and_one_is_stale(live: LiveWorl
     run(orders.table, orders.plan(), in_process)
     assert written.attempt not in orders.ledger.landed
 
-    done = on_spark.run("tidemark_spark.cli.land_live", arguments(live))
+    done = on_spark.job("land_live", arguments(live))
 
     assert done.code == 0, done.errors
     told = {line["topic"]: line["status"] for line in map(json.loads, done.output.splitlines())}

@@ -15,7 +15,7 @@ from tests.spark.live.live_world import LiveWorld
 from tests.support.faulty_s3 import proxy
 from tests.support.proxy import FaultProxy, Request
 from tests.tidemark.kafka_log.build import simple
-from tidemark_spark.cli import land_live
+from tidemark_spark.jobs.running import run_job
 
 __all__ = ["proxy"]
 
@@ -50,7 +50,7 @@ def land(live: LiveWorld) -> None:
     for topic in live.topics.values():
         topic.raw.segment([simple(topic.raw.partition().end)])
     live.due()
-    assert land_live.main(["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
+    assert run_job("land_live", ["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
     assert set(live.statuses().values()) == {"landed"}
 
 

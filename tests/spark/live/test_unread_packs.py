@@ -18,8 +18,8 @@ from tidemark.errors import AccessDenied, NotFound, StoreError, UnknownOutcome
 from tidemark.formats.table.statuses import UnreadStatus
 from tidemark.planning import plan_rebuild
 from tidemark.store import LocalStore
-from tidemark_spark.cli import land_live
 from tidemark_spark.convert import conversion
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.live.landing import BACKOFF
 from tidemark_spark.run.driver import run
 
@@ -74,7 +74,7 @@ def packed(live: LiveWorld) -> dict[str, list[Packed]]:
 
 def land(live: LiveWorld) -> dict[str, str]:
     live.due()
-    assert land_live.main(["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
+    assert run_job("land_live", ["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
     for topic in live.topics.values():
         topic.check()
     return live.statuses()

@@ -35,7 +35,7 @@ from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.planning import plan_rebuild, plan_replay
 from tidemark.table.delta_table import open_delta
-from tidemark_spark.cli import audit as audit_command
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.listed_table import ListedTable
 from tidemark_spark.mirror.mirror import KEPT, KEPT_SNAPSHOTS, mirror
@@ -466,8 +466,8 @@ def test_the_audit_command_tells_of_catalogs(world: World, capsys: pytest.Captur
     lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
     world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert audit_command.main(arguments, Inline()) == 0
+    assert run_job("audit", arguments, Inline()) == 0
     assert "orders: not compared with catalog away: catalog away: " in capsys.readouterr().err
     iceberg(world).delete("dt = '2026-02-03'")
-    assert audit_command.main(arguments, Inline()) == 1
+    assert run_job("audit", arguments, Inline()) == 1
     assert "catalog_differs" in capsys.readouterr().out

@@ -37,7 +37,7 @@ from tidemark.errors import ConfigError, MirrorError
 from tidemark.formats.table.statuses import MirrorStatus
 from tidemark.store.local import LocalStore
 from tidemark.table.topic_columns import DT
-from tidemark_spark.cli import mirror as command
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.mirror import catalog as rest
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.listed_table import ListedTable
@@ -228,7 +228,7 @@ def test_a_catalog_that_is_away_delays_its_mirror_alone(tmp_path: Path, capsys: 
     lines = [f"  - {one.model_dump_json(exclude_none=True, exclude={'keep'})}" for one in (here, away)]
     world.topics_file.write_text(text.replace("topics:", "\n".join(["catalogs:", *lines, "topics:"])))
     arguments = ["--topics", str(world.topics_file), "--cluster", "east"]
-    assert command.main(arguments) == 1
+    assert run_job("mirror", arguments) == 1
     check(world, here)
     output = capsys.readouterr()
     assert "orders in away: MirrorError: catalog away: " in output.err
@@ -238,7 +238,7 @@ def test_a_catalog_that_is_away_delays_its_mirror_alone(tmp_path: Path, capsys: 
         ("away", 0, True),
     ]
     since = status.tables[1].failing_since
-    assert command.main(arguments) == 1
+    assert run_job("mirror", arguments) == 1
     again = MirrorStatus.load(world.table.store, "_tidemark/_mirrors/east.json")
     assert again.tables[1].failing_since == since, "since the first failure"
 

@@ -36,8 +36,8 @@ from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
-from tidemark_spark.cli import rebuild as rebuild_job
 from tidemark_spark.convert.date_partitioner import LocalDates
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.rebuild.plan import Rebuild
 from tidemark_spark.rebuild.preview import preview
@@ -312,7 +312,7 @@ def test_the_command_line_shows_compares_and_rebuilds(tmp_path: Path, capsys: py
     stored = objects(event)
 
     def said(*options: str) -> tuple[int, str, str]:
-        code = rebuild_job.main(["--topics", str(event.topics_file), "--topic", "orders", *options], Inline())
+        code = run_job("rebuild", ["--topics", str(event.topics_file), "--topic", "orders", *options], Inline())
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 

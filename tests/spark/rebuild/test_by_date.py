@@ -22,7 +22,7 @@ from tidemark.formats.table.steps import DatewiseRebuild
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.maintenance.vacuum import REPORTS_KEPT
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli import rebuild as rebuild_job
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.rebuild.by_date import TRIES, rebuild_by_date
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
@@ -196,7 +196,7 @@ def test_other_code_that_moves_rows_is_refused_and_the_dates_before_stay(world: 
 
 def test_the_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*options: str) -> tuple[int, list[str], str]:
-        code = rebuild_job.main(["--topics", str(world.topics_file), "--topic", "orders", *options], Inline())
+        code = run_job("rebuild", ["--topics", str(world.topics_file), "--topic", "orders", *options], Inline())
         printed = capsys.readouterr()
         return code, printed.out.splitlines(), printed.err
 

@@ -13,7 +13,7 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.planning.maintenance.pack_proof import SETTLED
-from tidemark_spark.cli import retain_packs as command
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.retention.forgetting import ForgetReport, StillPacked, forget
 
 ID = "A" * 22
@@ -146,16 +146,16 @@ def test_the_job_gives_up_by_name_and_reason_alone(world: World, capsys: pytest.
     Packer(world.raw).pack([simple(0)])
     age(world, WEEK)
     topics = ["--topics", str(world.topics_file)]
-    assert command.main([*topics, "--forget", "B" * 22]) == 2
+    assert run_job("retain_packs", [*topics, "--forget", "B" * 22]) == 2
     assert "no pack has a range of the topic id" in capsys.readouterr().err
-    assert command.main([*topics, "--forget", ID]) == 0
+    assert run_job("retain_packs", [*topics, "--forget", ID]) == 0
     assert "these would be given up" in capsys.readouterr().out
-    assert command.main([*topics, "--forget", ID, "--apply", "--by", "ada"]) == 2
+    assert run_job("retain_packs", [*topics, "--forget", ID, "--apply", "--by", "ada"]) == 2
     assert "needs --by and --reason" in capsys.readouterr().err
     assert records(world) == []
-    assert command.main([*topics, "--forget", ID, "--apply", "--by", "ada", "--reason", "gone"]) == 0
+    assert run_job("retain_packs", [*topics, "--forget", ID, "--apply", "--by", "ada", "--reason", "gone"]) == 0
     out = capsys.readouterr().out
     [key] = records(world)
     assert f"the record is {key}" in out
-    assert command.main([*topics, "--forget", ID, "--json"]) == 0
+    assert run_job("retain_packs", [*topics, "--forget", ID, "--json"]) == 0
     assert ForgetReport.from_bytes(capsys.readouterr().out.encode(), "report").topic == "orders"

@@ -21,7 +21,7 @@ from tidemark.intervals import Intervals
 from tidemark.planning.maintenance.pack_proof import SETTLED
 from tidemark.raw import tombstones
 from tidemark.store import LocalStore
-from tidemark_spark.cli import retain_packs as command
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.retention import packs
 from tidemark_spark.retention.packs import PacksReport, retain_packs
 from tidemark_spark.run.driver import run
@@ -297,9 +297,9 @@ def test_the_job_reports_each_place(world: World, packer: Packer, capsys: pytest
     world.raw.segment([simple(0)], parts=[packed.part])
     world.raw.publish()
     age(world, OLD)
-    assert command.main(["--topics", str(world.topics_file), "--dry-run"]) == 0
+    assert run_job("retain_packs", ["--topics", str(world.topics_file), "--dry-run"]) == 0
     assert "east: 1 packs in file://" in capsys.readouterr().out
-    assert command.main(["--topics", str(world.topics_file), "--json"]) == 0
+    assert run_job("retain_packs", ["--topics", str(world.topics_file), "--json"]) == 0
     told = PacksReport.from_bytes(capsys.readouterr().out.encode(), "the report")
     assert (told.removed, left(world)) == (1, set())
 

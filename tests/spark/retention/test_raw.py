@@ -27,8 +27,8 @@ from tidemark.storage import PartitionStore
 from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.cli.retain import retain
 from tidemark_spark.datasource import RowBounds, SegmentReader
+from tidemark_spark.jobs.retain import retain
 
 NOW = UPLOADED_AT + timedelta(days=31)
 OPTED_IN = "retention: {raw: 30d, apply: true}"

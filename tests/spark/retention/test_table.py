@@ -22,8 +22,8 @@ from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_p
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.cli import retain as command
-from tidemark_spark.cli.retain import retain
+from tidemark_spark.jobs.retain import retain
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.kinds.kind import TableChange
 from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import DataFile
@@ -272,14 +272,14 @@ def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monke
 
 def test_the_command_prints_both_reports(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert command.main([*arguments, "--dry-run", "--json", "--by", "ada"]) == 0
+    assert run_job("retain", [*arguments, "--dry-run", "--json", "--by", "ada"]) == 0
     table, raw = map(json.loads, capsys.readouterr().out.splitlines())
     assert (table["subject"], table["by"], table["dry_run"]) == ("table", "ada", True)
     assert [one["dt"] for one in table["dates"]] == [PAST, ALSO, KEPT]
     assert [one["stays"] for one in raw["partitions"]] == ["it is kept for ever"] * 2
-    assert command.main([*arguments, "--only", "table"]) == 0
+    assert run_job("retain", [*arguments, "--only", "table"]) == 0
     text = capsys.readouterr().out
     assert "table is kept for 30 days; reviewed in no report yet" in text
     assert "dt=2026-02-02: past: 4 rows in 2 files" in text
     assert "raw is" not in text
-    assert command.main(["--topics", str(world.topics_file), "--topic", "nothing"]) == 2
+    assert run_job("retain", ["--topics", str(world.topics_file), "--topic", "nothing"]) == 2

@@ -36,9 +36,9 @@ from tidemark.formats.table.partitioning import NULL, folder_name, partition_val
 from tidemark.planning import plan_compaction, plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.audit.worker import landed_rows
-from tidemark_spark.cli import land_live
 from tidemark_spark.convert import date_partitioner
 from tidemark_spark.convert.partition_columns import hours_of
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
 
@@ -233,7 +233,7 @@ def test_live_landings_sort_rows_too(tmp_path: Path) -> None:
     for one in live.topics.values():
         one.raw.segment([batch(0, [Record(i, T0 + i * HOUR) for i in range(3)])])
     live.due()
-    assert land_live.main(["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
+    assert run_job("land_live", ["--topics", str(live.topics_file), "--cluster", "east"], Inline()) == 0
     assert live.statuses() == {"orders": "landed", "clicks": "landed"}
     for one in live.topics.values():
         one.check()

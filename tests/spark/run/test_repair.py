@@ -32,7 +32,7 @@ from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_r
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.table.delta_table import files_digest, live_files
 from tidemark.table.tampering import check_untampered
-from tidemark_spark.cli import repair as repair_job
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
@@ -333,10 +333,10 @@ def test_the_command_shows_it_and_does_it(tmp_path: Path, capsys: pytest.Capture
     merge(world, files=2)
     table_of(world).restore(version)
     command = ["--topics", str(world.topics_file), "--topic", "orders"]
-    assert repair_job.main([*command, "--dry-run"]) == 0
+    assert run_job("repair", [*command, "--dry-run"]) == 0
     assert "a repair would replace" in capsys.readouterr().out
     for status in ("landed", "empty"):
-        assert repair_job.main(command) == 0
+        assert run_job("repair", command) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == status
     world.check()
 

@@ -28,8 +28,7 @@ from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed, revert
 from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import open_delta, open_topic_table
-from tidemark_spark.cli import ingest, run_plan
-from tidemark_spark.cli import rebuild as rebuild_job
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import CarriedOut
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.run import followed_schema
@@ -443,9 +442,9 @@ def test_json_follows_in_both_framings(tmp_path: Path, registry: Registry, frami
     assert len(world.quarantine()) == 1 + len(bad)
 
 
-def job(world: Followed, main: Any, *options: str) -> int:
+def job(world: Followed, name: str, *options: str) -> int:
     """The exit code of a job, which runs here."""
-    code: int = main(["--topics", str(world.topics_file), "--topic", "orders", *options], Inline())
+    code = run_job(name, ["--topics", str(world.topics_file), "--topic", "orders", *options], Inline())
     world.table = world.reopened()
     return code
 
@@ -455,26 +454,26 @@ def test_the_jobs_follow_show_what_waits_and_accept_it(tmp_path: Path, registry:
     world.register(V1)
     world.upload((1, V1, {"id": 1, "note": "a"}))
     world.raw.publish()
-    assert job(world, ingest.main, "--dry-run") == 0
+    assert job(world, "ingest", "--dry-run") == 0
     assert read_state(world.table.store, world.table.keys) is None
-    assert job(world, ingest.main) == 0
+    assert job(world, "ingest") == 0
     world.register(V3)
     world.upload((2, V3, {"id": 1 << 40, "note": "b"}))
     world.raw.publish()
-    assert job(world, ingest.main) == 0
+    assert job(world, "ingest") == 0
     assert changes(world) == [("id", "wider")]
 
-    assert job(world, rebuild_job.main, "--from", "2026-01-01", "--to", "2026-01-02", "--schema", "2") == 2
+    assert job(world, "rebuild", "--from", "2026-01-01", "--to", "2026-01-02", "--schema", "2") == 2
     assert "--schema: needs --all" in capsys.readouterr().err
-    assert job(world, rebuild_job.main, "--all", "--schema", "2", "--compare") == 1
+    assert job(world, "rebuild", "--all", "--schema", "2", "--compare") == 1
     assert "quarantined" in capsys.readouterr().out
     assert changes(world) == [("id", "wider")], "a comparison accepts nothing"
-    assert job(world, rebuild_job.main, "--all", "--schema", "2", "--report", "0123456789abcdef") == 0
+    assert job(world, "rebuild", "--all", "--schema", "2", "--report", "0123456789abcdef") == 0
     preview = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert job(world, run_plan.main, "--plan", preview["plan"]) == 0
+    assert job(world, "run_plan", "--plan", preview["plan"]) == 0
     assert changes(world) == []
     assert [row["id"] for row in world.values()] == [1, 1 << 40]
-    assert job(world, run_plan.main, "--plan", preview["plan"]) == 0, "again, after it has landed"
+    assert job(world, "run_plan", "--plan", preview["plan"]) == 0, "again, after it has landed"
     world.check()
 
 

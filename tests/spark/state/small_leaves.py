@@ -7,11 +7,12 @@ from functools import partial
 from unittest.mock import patch
 
 from tests.spark.state.replay import LEAF
-from tidemark_spark.cli import state
+from tidemark_spark.jobs import state
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.state.run import run_state
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job."""
     with patch.object(state, "run_state", partial(run_state, leaf=LEAF)):
-        return state.main(arguments)
+        return run_job("state", arguments)

@@ -21,7 +21,7 @@ from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.formats.table.statuses import AUDIT_PARTS, StateAudit
 from tidemark.planning.state import state_change
 from tidemark.table.state_table import StateTable
-from tidemark_spark.cli.state import main
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.state import run as state_run
 from tidemark_spark.state.audit import audit_state
 
@@ -148,10 +148,10 @@ def test_a_state_that_is_behind_is_not_compared(world: World, monkeypatch: pytes
 
 def test_the_job_fails_if_rows_differ(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--audit"]
-    assert main(arguments, in_process) == 0
+    assert run_job("state", arguments, in_process) == 0
     change(world, lambda rows: rows.slice(1))
     capsys.readouterr()
-    codes = [main([*arguments, "--part", str(part)], in_process) for part in range(AUDIT_PARTS)]
+    codes = [run_job("state", [*arguments, "--part", str(part)], in_process) for part in range(AUDIT_PARTS)]
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(codes) == [0] * (AUDIT_PARTS - 1) + [1]
     assert [audit["different"] for audit in told] == codes

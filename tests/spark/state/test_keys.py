@@ -21,7 +21,7 @@ from tidemark.errors import ConfigError, StateStopped
 from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.state_table import StateTable
-from tidemark_spark.cli.state import main
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import record_columns
 from tidemark_spark.state.audit import audit_state
@@ -280,7 +280,7 @@ def test_the_hourly_run_passes_over_a_topic_until_every_has_passed(
     def ran(after: timedelta, *arguments: str) -> bool:
         capsys.readouterr()
         with as_of(world, after):
-            assert main(list(arguments), in_process) == 0
+            assert run_job("state", list(arguments), in_process) == 0
         return "committed" in capsys.readouterr().out
 
     assert ran(timedelta(0), *due)

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.state.replay import check, replayed
 from tests.spark.state.test_state import produce

@@ -30,7 +30,7 @@ from tidemark.store.local import LocalStore
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
-from tidemark_spark.cli.state import main
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
 from tidemark_spark.state import first_round, last_records, leaf_files
@@ -562,11 +562,11 @@ def test_the_job_brings_all_states_to_their_tables(
     produce(world, rng)
     world.land()
     capsys.readouterr()
-    assert main(["--topics", str(world.topics_file)], in_process) == 0
+    assert run_job("state", ["--topics", str(world.topics_file)], in_process) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["kind"], told["table"]) == ("committed", "rebuild", "orders_current")
     check(world)
-    assert main(["--topics", str(world.topics_file), "--topic", "orders"], in_process) == 0
+    assert run_job("state", ["--topics", str(world.topics_file), "--topic", "orders"], in_process) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "empty"
 
 

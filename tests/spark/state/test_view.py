@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from sqlglot.optimizer.qualify import qualify
 from typer.testing import CliRunner
 
-from tests.spark.cli.programs import Programs
+from tests.spark.jobs.programs import Programs
 from tests.spark.state.replay import advance, replayed
 from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, avro, produce
 from tests.spark.world import World

@@ -122,7 +122,7 @@ def now() -> str:
         ("tidemark/cli/app.py", False),
         ("tidemark_spark/run/driver.py", False),
         ("tidemark_spark/kinds/compaction.py", False),
-        ("tidemark_spark/cli/ingest.py", False),
+        ("tidemark_spark/jobs/ingest.py", False),
     ],
 )
 def test_what_makes_files_counts_and_nothing_else(file: str, counts: bool, copy: Path) -> None:

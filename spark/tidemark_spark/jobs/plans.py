@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
 from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.jobs.registry import PreviewOptions
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.cli.common import report_name, show
+from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.model import Executor
-from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.diff import comparison
 from tidemark_spark.run.driver import run
 
 
-def add_preview(parser: argparse.ArgumentParser) -> None:
-    """Add ``--dry-run`` and ``--report``, which show the effect of a plan."""
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    parser.add_argument(
-        "--report",
-        type=report_name,
-        metavar="NAME",
-        help="write what would be done to the topic's reports, under this name, and the plan, for run_plan.py; convert "
-        "nothing",
-    )
-
-
-def previews(options: argparse.Namespace) -> bool:
-    """True if the plan is only to be shown."""
-    return bool(options.dry_run or options.report)
-
-
-def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: argparse.Namespace) -> int:
+def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: PreviewOptions) -> int:
     """Print ``preview``; with ``--report`` store it, and also ``plan`` unless this is a dry run."""
     if options.report:
         if not (plan.empty or options.dry_run):
@@ -54,23 +35,12 @@ def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report
     return 1 if compared.differences and not report else 0
 
 
-def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
-    """Store ``plan`` unless it is empty, and carry it out."""
-    if not plan.empty:
+def carry_out(table: TopicTable, plan: RunPlan, job: RunningJob, *, new: bool = False) -> RunResult:
+    """Carry out ``plan``, and print and return the result; a ``new`` plan is stored before, unless it is empty."""
+    if new and not plan.empty:
         write_plan(table, plan)
-    return carry_out(table, plan, executor, lineage)
-
-
-def carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
-    """Carry out the stored ``plan``, and print the result."""
-    shown_result(table, plan, executor, lineage)
-    return 0
-
-
-def shown_result(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> RunResult:
-    """The result of the stored ``plan``, which is also printed."""
-    result = run(table, plan, executor)
-    lineage.note(lambda: of_run(table, plan, result))
+    result = run(table, plan, job.executor)
+    job.lineage.note(lambda: of_run(table, plan, result))
     if plan.accepts is not None and result.status == "landed":
         accept(table, plan.accepts)
     show(result.to_bytes().decode())

@@ -12,7 +12,9 @@ from typing import Final
 
 from pyspark import SparkContext
 
+from tidemark.jobs.registry import ConnectOptions
 from tidemark_spark.cluster.session import SETTINGS, submitted, trying
+from tidemark_spark.jobs.running import RunningJob
 
 _SERVER: Final = {
     **SETTINGS,
@@ -22,7 +24,7 @@ _SERVER: Final = {
 }
 
 
-def main() -> int:
+def work(_options: ConnectOptions, _job: RunningJob) -> int:
     """Serve until spark-submit, which holds the other end of standard input, ends."""
     conf = submitted()
     for key, value in _SERVER.items():

@@ -1,6 +1,6 @@
 """A process that runs programs one after the other, which share its session of Spark, as it starts once only.
 
-``python -m tests.spark.cli.programs`` reads lines of JSON, ``[module, arguments]``, calls the module's ``main`` with
+``python -m tests.spark.jobs.programs`` reads lines of JSON, ``[module:function, arguments]``, calls the function with
 these arguments, and answers each with a line of JSON: the exit code, and what was written to stdout and to stderr.
 """
 
@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
@@ -37,11 +37,18 @@ class Programs:
         self._python, self._env, self._log = python, {**env, "PYTHONPATH": str(ROOT)}, log
         self._process: subprocess.Popen[str] | None = None
 
+    def job(self, name: str, arguments: Sequence[str]) -> Done:
+        """The job ``name``, in its turn."""
+        return self._done("tidemark_spark.jobs.running:run_job", name, [*arguments])
+
     def run(self, module: str, *arguments: Any) -> Done:
         """The ``main`` of ``module`` with ``arguments``, in its turn."""
+        return self._done(f"{module}:main", *arguments)
+
+    def _done(self, function: str, *arguments: Any) -> Done:
         if self._process is None or self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("it was never started")
-        self._process.stdin.write(f"{json.dumps([module, arguments])}\n")
+        self._process.stdin.write(f"{json.dumps([function, arguments])}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
@@ -51,7 +58,7 @@ class Programs:
     def __enter__(self) -> Self:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                [str(self._python), "-m", "tests.spark.cli.programs"],
+                [str(self._python), "-m", "tests.spark.jobs.programs"],
                 env=self._env,
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
@@ -74,10 +81,11 @@ def main() -> None:
         _answer(answers, *json.loads(line))
 
 
-def _answer(answers: IO[str], module: str, arguments: list[Any]) -> None:
+def _answer(answers: IO[str], function: str, arguments: list[Any]) -> None:
     with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as errors:
         try:
-            code = importlib.import_module(module).main(*arguments) or 0
+            module, _, name = function.partition(":")
+            code = getattr(importlib.import_module(module), name)(*arguments) or 0
         except Exception:  # noqa: BLE001 - the test is told of any
             traceback.print_exc()
             code = 1

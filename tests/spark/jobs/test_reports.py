@@ -27,12 +27,15 @@ from tidemark.backfill.preview import (
 from tidemark.backfill.report import BackfillReport, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
+from tidemark.errors import StateStopped
 from tidemark.formats.table.plan import RunProgress, RunResult
 from tidemark.planning import lost_files, plan_rebuild
-from tidemark_spark.cli import rebuild, repair, replay, run_plan
+from tidemark.table.state_table import StateTable
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job
 from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.progress import watched
+from tidemark_spark.state.run import StateResult
 
 NAME = "0123456789abcdef"
 
@@ -42,12 +45,9 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidemark_spark.cluster.session.spark", lambda *_: Inline())
 
 
-JOBS = {"rebuild": rebuild.main, "repair": repair.main, "replay": replay.main, "run_plan": run_plan.main}
-
-
 def job(world: World, name: str, *options: str) -> int:
     """The exit code of the job of that name."""
-    return JOBS[name](["--topics", str(world.topics_file), "--topic", "orders", *options])
+    return run_job(name, ["--topics", str(world.topics_file), "--topic", "orders", *options])
 
 
 def asked(world: World, *, mode: Mode = "rebuild", dry_run: bool = False, first: str = DAYS[1]) -> BackfillReport:
@@ -150,6 +150,71 @@ def test_a_dry_run_writes_a_report_and_no_plan(world: World) -> None:
     assert read_report(world.table, NAME).state == "dry run"
 
 
+def test_a_rebuild_is_previewed_and_compared_by_one_job(tmp_path: Path) -> None:
+    """What the two jobs told one after the other, of the same plan."""
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 0])
+    plain.land()
+    event = changed(plain, EVENT)
+    asked(event)
+    found = prepared(event, *REBUILD, "--compare")
+    assert found.plan
+    by_one = read_report(event.table, NAME).comparison
+    assert by_one is not None
+    assert by_one.differences
+    assert job(event, "run_plan", "--plan", found.plan, "--compare", "--report", NAME) == 0
+    assert read_report(event.table, NAME).comparison == by_one
+    assert carried_out(event, found).state == "landed"
+
+
+@pytest.mark.parametrize(("more", "compares"), [(0, True), (-1, False)])
+def test_rows_are_not_compared_if_that_would_read_more_than_allowed(tmp_path: Path, more: int, compares: bool) -> None:
+    plain = World(tmp_path, PLAIN)
+    events(plain, [0, 1], [0, 0])
+    plain.land()
+    event = changed(plain, EVENT)
+    asked(event)
+    size = prepared(event, *REBUILD).bytes
+    assert size > 0
+    assert prepared(event, *REBUILD, "--compare", "--at-most", str(size + more)).plan
+    assert (read_report(event.table, NAME).comparison is not None) is compares
+
+
+def test_the_run_of_a_plan_makes_the_state_table_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world = World(tmp_path, "state: {}")
+    events(world, [0, 1])
+    world.land()
+    for _ in range(2):
+        asked(world)
+        found = prepared(world, *REBUILD)
+        assert job(world, "run_plan", "--plan", found.plan, "--state") == 0
+        assert StateResult.from_bytes(capsys.readouterr().out.splitlines()[-1].encode(), "output").status == "committed"
+        assert job(world, "state") == 0
+        assert StateResult.from_bytes(capsys.readouterr().out.splitlines()[-1].encode(), "output").status == "empty"
+    state = StateTable.open(world.table).committed()
+    assert state is not None
+    assert state.of.n == world.ledger.n
+
+
+def test_a_state_that_cannot_be_made_is_told_and_the_rows_have_landed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, "state: {}")
+    events(world, [0, 1])
+    world.land()
+    asked(world)
+    found = prepared(world, *REBUILD)
+
+    def stop(*_: object) -> None:
+        raise StateStopped("as the test says")
+
+    monkeypatch.setattr("tidemark_spark.state.run.run_state", stop)
+    assert job(world, "run_plan", "--plan", found.plan, "--state") == 0
+    assert "the state table: StateStopped: as the test says" in capsys.readouterr().err
+    world.check()
+    assert outcome_of(world.table, found).status == "landed"
+
+
 def test_missing_only_is_the_dates_of_which_files_are_lost(tmp_path: Path) -> None:
     world = World(tmp_path, PLAIN)
     events(world, [0, 0], [0], [0])
@@ -231,8 +296,7 @@ def test_options_that_make_no_sense_together_are_refused(world: World, options: 
 
 @pytest.mark.parametrize("name", ["../../x", "0123456789ABCDEF", ""])
 def test_a_reports_name_is_no_path(world: World, name: str) -> None:
-    with pytest.raises(SystemExit):
-        job(world, *REBUILD, "--report", name)
+    assert job(world, *REBUILD, "--report", name) == 2
 
 
 def test_the_estimate_is_by_the_topics_own_rate(world: World) -> None:

@@ -1,0 +1,1 @@
+"""The jobs of ``spark/jobs``: what each does, its options, and its command line."""
