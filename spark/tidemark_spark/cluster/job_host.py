@@ -205,7 +205,7 @@ def _import_for(program: str) -> None:
     _imported.add(program)
     for load in (lambda: runpy.run_path(program, run_name="imported"), *map(_importer, _EARLY)):
         # The job meets the same error, and it has an output to say so.
-        with suppress(Exception):
+        with suppress(Exception, SystemExit):
             load()
     gc.collect()
     gc.freeze()  # a collection in a fork would copy the pages of all that is loaded

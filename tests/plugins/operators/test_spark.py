@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import signal
 import sys
+import tempfile
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -250,14 +253,32 @@ def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
 
 
 @pytest.fixture
-def connect(called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A connection to a Connect server, and a stand-in for Spark's Python that writes down what it was told."""
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for the hosts of jobs: a path of pytest's would be too long for a socket."""
+    folder = tempfile.mkdtemp(prefix="h-")
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    yield
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def connect(hosts: None, called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A connection to a Connect server, and a job of which the program writes down what it was told."""
+    as_connect(called, CLIENT.format(python=sys.executable, path=called), monkeypatch)
+    return called.with_name("python")
+
+
+def as_connect(called: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs run on Connect, all of which are ``job``, as forks of this Python."""
     python = called.with_name("python")
-    python.write_text(CLIENT.format(python=sys.executable, path=called))
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
+    jobs = called.with_name("jobs")
+    jobs.mkdir(exist_ok=True)
+    (jobs / "run_plan.py").write_text("if __name__ == '__main__':\n" + textwrap.indent(job, "    "))
     connection = {"conn_type": "spark_connect", "host": "server", "port": 15002, "password": TOKEN}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    return python
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_JOBS", str(jobs))
 
 
 def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
@@ -268,7 +289,6 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
 
     told = json.loads(called.read_text())
     assert told["arguments"] == [
-        str(ROOT / "spark" / "jobs" / "run_plan.py"),
         *("--topics", str(world.topics_file)),
         *("--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"),
         *("--plan", PLANNED["plan"]),
@@ -295,18 +315,22 @@ def test_an_environment_without_sparks_python_is_named(called: Path) -> None:
         operator().execute(CONTEXT)
 
 
+@pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize("way", ["spark", "spark_connect"])
 @pytest.mark.parametrize("end", ["killed", "timed out"])
 def test_a_task_that_is_ended_ends_all_of_its_job(
     way: str, end: str, called: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow calls on_kill from a signal's handler in the main thread; a timeout raises there, then calls it."""
-    for name in ("python", "spark-submit"):
-        program = called.with_name(name)
-        program.write_text(f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n")
+    started = f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n"
+    if way == "spark":
+        program = called.with_name("spark-submit")
+        program.write_text(started)
         program.chmod(0o755)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
-    monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
+        monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
+    else:
+        as_connect(called, f"import subprocess\nsubprocess.run({started!r}, shell=True)\n", monkeypatch)
     job = operator()
 
     def on_alarm(_number: int, _frame: object) -> None:
