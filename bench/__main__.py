@@ -25,6 +25,7 @@ from bench import (
     lost_lake,
     parsing,
     remote_reader,
+    shares,
     stack,
     state,
 )
@@ -34,7 +35,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "state", "topics")
+LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "shares", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -88,6 +89,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "live-many": live_many.measure,
             "commits": commits.measure,
             "evidence": evidence.measure,
+            "shares": shares.measure,
             "state": lambda: state.measure(options.keys),
             "topics": parsing.of_the_file,
         }

@@ -16,7 +16,6 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from tests.plugins.world import CLUSTER, World
-from tests.support.paths import ROOT
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
