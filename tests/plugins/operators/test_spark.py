@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 import signal
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from tests.plugins.world import CLUSTER, World
+from tests.support.hosts import own_hosts
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
@@ -252,12 +251,10 @@ def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder for the hosts of jobs: a path of pytest's would be too long for a socket."""
-    folder = tempfile.mkdtemp(prefix="h-")
-    monkeypatch.setattr(tempfile, "tempdir", folder)
-    yield
-    shutil.rmtree(folder)
+def hosts() -> Iterator[None]:
+    """Jobs of this test get hosts of their own."""
+    with own_hosts():
+        yield
 
 
 @pytest.fixture

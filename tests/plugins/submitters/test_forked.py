@@ -16,6 +16,7 @@ import psutil
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from tests.support.hosts import own_hosts
 from tests.support.waiting import wait_until
 from tidemark_airflow.submitters.forked import ForkedJob
 
@@ -76,28 +77,8 @@ class Hosted:
 
 @pytest.fixture(scope="module")
 def hosted() -> Iterator[Hosted]:
-    # A path of pytest's would be too long for a socket.
-    folder = Path(tempfile.mkdtemp(prefix="hosts-"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(folder))
+    with own_hosts() as folder:
         yield Hosted(folder)
-    for process in psutil.process_iter():
-        if _is_host(process):
-            process.kill()
-    shutil.rmtree(folder)
-
-
-def _is_host(process: psutil.Process) -> bool:
-    try:
-        return process.username() == psutil.Process().username() and "tidemark-hosts" in _socket_of(process)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
-
-
-def _socket_of(process: psutil.Process) -> str:
-    command = process.cmdline()
-    ours = process.environ().get("COUNTS", "").startswith(tempfile.gettempdir()) if command else False
-    return "tidemark-hosts" if ours and "tidemark_spark.cluster.job_host" in command else ""
 
 
 def test_a_job_runs_like_a_program_of_its_own(hosted: Hosted) -> None:
