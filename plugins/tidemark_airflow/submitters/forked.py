@@ -113,7 +113,7 @@ class ForkedJob:
                 [self._python, "-m", _MODULE],
                 env=self._common,
                 cwd="/",
-                stdin=listener,
+                stdin=listener.fileno(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
