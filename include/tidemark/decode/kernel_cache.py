@@ -44,7 +44,7 @@ import numpy as np
 from numba import config
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.core.types import Type
 from numba.extending import is_jitted
