@@ -24,6 +24,7 @@ from bench import (
     live_many,
     lost_lake,
     parsing,
+    rebuild,
     remote_reader,
     shares,
     stack,
@@ -35,7 +36,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "shares", "state", "topics")
+LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "shares", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -90,6 +91,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "commits": commits.measure,
             "evidence": evidence.measure,
             "shares": shares.measure,
+            "rebuild": rebuild.measure,
             "state": lambda: state.measure(options.keys),
             "topics": parsing.of_the_file,
         }

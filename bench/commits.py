@@ -27,9 +27,10 @@ from tidemark.planning.common import following
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.table.tampering import check_untampered
 from tidemark.topics import load_topics
+from tidemark_spark.kinds.kind import TableChange
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import DataFile
 from tidemark_spark.run import commit
-from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.commit import publish
 
 FILES: Final = (10_000, 100_000, 1_000_000)
@@ -97,7 +98,7 @@ def _commit(table: TopicTable, files: list[DataFile]) -> None:
     """Commit ``files`` as an ingest does that has no offsets; the last of them exists, with no bytes."""
     plan = RunPlan(**following(table, ledger_of(table, open_delta(table))), kind="ingest")
     table.store.put(f"{table.keys.root}/{files[-1].path}", b"")
-    publish(table, plan, TableChange(tuple(files), (), ()))
+    publish(kind_of(table, plan), TableChange(tuple(files), (), ()))
 
 
 def _prepare(folder: Path, count: int) -> dict[str, Any]:

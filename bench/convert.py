@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import yaml
+from typing_extensions import override
 
 from bench.data import CODECS, HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
@@ -28,9 +29,9 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.kinds.ingest import Ingest
+from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import driver
-from tidemark_spark.worker import convert
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,21 @@ CORES: Final = 2
 TOPICS: Final = tuple(Topic(codec, size) for size in (1000, 250) for codec in CODECS)
 _numbers = itertools.count()
 _ALL: Final = "the bench with its Spark, broker, S3 server and pool of processes, idle or not"
+
+
+class Pooled(Executor):
+    """Runs tasks in the processes of ``pool``."""
+
+    def __init__(self, pool: ProcessPoolExecutor) -> None:
+        self.pool = pool
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return list(self.pool.map(partial(work, common), tasks))
+
+    @override
+    def finished(self) -> int:
+        return 0
 
 
 def new_table(topic: Topic, raw: str, root: str, keep: Sequence[str] | None = None) -> TopicTable:
@@ -86,14 +102,13 @@ def _session_with(settings: dict[str, str]) -> SparkSession:
     return spark
 
 
-def _on_spark(spark: SparkSession, table: TopicTable) -> None:
-    """Run Tidemark: plan, conversion on Spark, evidence and commit."""
-    from tidemark_spark.cli.plans import converting
+def _on_spark(table: TopicTable) -> None:
+    """Run Tidemark in the running session: plan, conversion on Spark, evidence and commit."""
     from tidemark_spark.cluster.session import Classic
 
     plan = plan_ingest(table)
     write_plan(table, plan)
-    result = driver.run(table, plan, converting(Classic(spark.sparkContext)))
+    result = driver.run(table, plan, Classic("bench"))
     if result.status != "landed":
         raise RuntimeError(f"{table.url}: {result}")
 
@@ -102,7 +117,7 @@ def _plain(pool: ProcessPoolExecutor, table: TopicTable) -> None:
     """Run the tasks of that plan in plain processes: read, decode, write; without Spark, evidence and commit."""
     plan = plan_ingest(table)
     job = Job.of(table, plan)
-    outcomes: list[Outcome] = list(pool.map(convert, itertools.repeat(job), plan.tasks))
+    outcomes: list[Outcome] = list(pool.map(Ingest.work, itertools.repeat(job), plan.tasks))
     if any(outcome.stop for outcome in outcomes):
         raise RuntimeError(f"{table.url}: stopped early")
 
@@ -145,13 +160,13 @@ def measure(made: Data, s3: S3Server, topics: Sequence[Topic], rounds: int) -> l
             size = made[topic].value_bytes * landed / made[topic].records
             local, remote = partial(_local_table, topic, raw), partial(_remote_table, topic)
             variants: dict[str, Callable[[], object]] = {
-                "Tidemark on Spark": lambda table=local: _on_spark(spark, table()),  # type: ignore[misc]
+                "Tidemark on Spark": lambda table=local: _on_spark(table()),  # type: ignore[misc]
                 "two plain processes": lambda table=local: _plain(pool, table()),  # type: ignore[misc]
                 "Spark's Kafka source, tuned": partial(_elsewhere, peer, _kafka_source, made.cluster.bootstrap, plan),
             }
             if topic == topics[0]:
                 upload(made.cluster, "s3://raw/convert", [topic.name], s3.env())
-                variants["Tidemark on Spark, S3"] = lambda table=remote: _on_spark(spark, table())  # type: ignore[misc]
+                variants["Tidemark on Spark, S3"] = lambda table=remote: _on_spark(table())  # type: ignore[misc]
                 variants["two plain processes, S3"] = lambda table=remote: _plain(pool, table())  # type: ignore[misc]
             rows += _rows(topic, size, _rounds(variants, rounds))
     spark.stop()

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
-from bench.convert import new_table
+from bench.convert import Pooled, new_table
 from bench.data import HOME, Data, Topic, upload
 from bench.measure import MB, Row, Usage, metered
 from tests.tidemark.erasure.asked import SECRET, approve, asked
@@ -22,43 +22,26 @@ from tidemark.decode import scan_headers
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.erasure import PartitionEnd, SearchedTopic
-from tidemark.formats.table.plan import ConversionTask
 from tidemark.planning import plan_ingest, write_plan
-from tidemark.store import StoreOptions, open_store
+from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
-from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
+from tidemark_spark.erasing.rewriting import rewrite
+from tidemark_spark.erasing.search import search
 from tidemark_spark.erasure_pass import Pass, erase
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 TOPIC: Final = Topic("zstd", 1000)
 TOUCHED: Final = 100
 """The batches for each record that is sought."""
 
 
-class Worker:
+class Worker(Pooled):
     """A process that runs tasks."""
-
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
-
-    def search(self, common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
-        """Run tasks of a search."""
-        return [*self._pool.map(search, [common] * len(tasks), tasks)]
-
-    def convert(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        """Run tasks of a plan."""
-        return [*self._pool.map(convert, [job] * len(tasks), tasks)]
-
-    def rewrite(self, options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
-        """Rewrite seals."""
-        return [*self._pool.map(rewrite, [options] * len(tasks), tasks)]
 
     def peak(self) -> float:
         """The most memory that the process ever had, in MB: the kernel's figure."""
-        text = self._pool.submit(Path("/proc/self/status").read_text).result()
+        text = self.pool.submit(Path("/proc/self/status").read_text).result()
         fields = dict(line.split(":", 1) for line in text.splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / MB
 
@@ -67,7 +50,7 @@ class Worker:
 def worker() -> Iterator[Worker]:
     """A new process, which has loaded what it needs and nothing else."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        for task in (search, convert, rewrite):
+        for task in (search, Ingest.work, rewrite):
             pool.submit(callable, task).result()  # which imports its module
         yield Worker(pool)
 
@@ -120,7 +103,7 @@ def _land(table: TopicTable, worker: Worker) -> None:
         if plan.empty:
             return
         write_plan(table, plan)
-        run(table, plan, worker.convert, first=True)
+        run(table, plan, worker, first=True)
 
 
 def _ask(table: TopicTable, values: Sequence[bytes]) -> None:
@@ -134,7 +117,7 @@ def _ask(table: TopicTable, values: Sequence[bytes]) -> None:
 
 def _pass(table: TopicTable, worker: Worker, *, dry_run: bool) -> tuple[ErasureReport, Usage]:
     secrets = {SECRET.fingerprint: SECRET}
-    work = Pass(table, "bench", lambda: secrets, worker.search, worker.convert, worker.rewrite)
+    work = Pass(table, "bench", lambda: secrets, worker)
     reports: list[ErasureReport] = []
     usage = metered(lambda: reports.append(erase(work, dry_run=dry_run)))
     return reports[0], usage

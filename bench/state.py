@@ -11,10 +11,9 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,24 +23,18 @@ import yaml
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
+from bench.convert import Pooled
 from bench.data import BATCH, HOME, upload
 from bench.measure import MB, Row, Usage
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import cache_dir
-from tidemark.formats.table.plan import ConversionTask
-from tidemark.formats.table.state_ledger import Leaf
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.table.delta_table import TopicTable, open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.table.state_view import state_view
 from tidemark.topics import load_topics
-from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
-from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, StateResult, run_state
-from tidemark_spark.state.second_round import merged_leaf, removed_buckets
-from tidemark_spark.worker import convert
+from tidemark_spark.state.run import StateResult, run_state
 
 _PARTITIONS: Final = 4
 _DELETED: Final = 0.1
@@ -97,47 +90,34 @@ def measure(keys: int) -> list[Row]:
         return _runs(worker, many_keys) + _queries(worker, many_versions)
 
 
-class _Worker:
-    """A process that carries out all tasks."""
+class _Worker(Pooled):
+    """A process that carries out all tasks of a state."""
 
     def __init__(self, pool: ProcessPoolExecutor) -> None:
-        self._pool = pool
+        super().__init__(pool)
         self._loaded = pool.submit(_memory, "VmRSS").result()
-        self.rounds = Rounds(self._removed, self._first, self._second)
 
     def land(self, history: History, stage: int) -> TopicTable:
         """The topic's table, with all stages to ``stage`` landed."""
         table = _table(history, stage)
         while not (plan := plan_ingest(table)).empty:
             write_plan(table, plan)
-            run(table, plan, self._convert, first=True)
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # whose memory is not the state's
+                run(table, plan, Pooled(pool), first=True)
         return table
 
     def advance(self, table: TopicTable) -> tuple[StateResult, Usage]:
         """A run of the state, with its cost in this process and the worker; sampling both would cost as much again."""
         cpu, started = self._cpu(), time.perf_counter()
-        result = run_state(StateTable.open(table), self.rounds)
+        result = run_state(StateTable.open(table), self)
         return result, Usage(time.perf_counter() - started, self._cpu() - cpu, 0)
 
     def _cpu(self) -> float:
-        return time.process_time() + self._pool.submit(time.process_time).result()
+        return time.process_time() + self.pool.submit(time.process_time).result()
 
     def peak(self) -> float:
         """The largest memory of the process beyond what it had loaded when it began, in MB."""
-        return (self._pool.submit(_memory, "VmHWM").result() - self._loaded) / MB
-
-    def _convert(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # whose memory is not the state's
-            return list(pool.map(partial(convert, job), tasks))
-
-    def _first(self, job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        return list(self._pool.map(partial(last_of_files, job), tasks))
-
-    def _removed(self, job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:
-        return list(self._pool.map(partial(removed_buckets, job), leaves))
-
-    def _second(self, job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        return list(self._pool.map(partial(merged_leaf, job), tasks))
+        return (self.pool.submit(_memory, "VmHWM").result() - self._loaded) / MB
 
 
 @contextmanager

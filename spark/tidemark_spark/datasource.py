@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, SegmentRange, SegmentTask
 from tidemark.inspection.agent_sightings import check_seen
 from tidemark.installation import VERSION
 from tidemark.intervals import Intervals
@@ -142,7 +142,7 @@ _NUMBERED: Final = {"kafka_partition": "partitions", "kafka_incarnation": "incar
 class SegmentPartition(InputPartition):
     """Input of one Spark task."""
 
-    def __init__(self, task: ConversionTask, plan: PartitionPlan, options: StoreOptions) -> None:
+    def __init__(self, task: SegmentTask, plan: PartitionPlan, options: StoreOptions) -> None:
         super().__init__(None)
         self.task, self.plan, self.options = task, plan, options
 
@@ -323,7 +323,7 @@ def from_driver(driver: str, kind: type[SegmentReader], state: bytes) -> Segment
 
 
 def segment_rows(
-    task: ConversionTask,
+    task: SegmentTask,
     part: SegmentRange,
     rules: PartitionRules,
     options: StoreOptions,

@@ -42,26 +42,24 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.erasing.lake import state_files, unseen_files
-from tidemark_spark.erasing.seals import Rewrite, erase_seals
-from tidemark_spark.erasing.search import Hit, Search, Searched, search_all
+from tidemark_spark.erasing.seals import erase_seals
+from tidemark_spark.erasing.search import Hit, Searched, search_all
 from tidemark_spark.erasing.unseen import Unseen, notes
-from tidemark_spark.model import Execute, Job
+from tidemark_spark.model import Executor, Job
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 MOST_SHARE: Final = 0.01
 """The share of a topic's offsets above which an approval must name the number of records."""
 
 
 class Pass(NamedTuple):
-    """The places and the workers of a pass. ``secrets`` are read only if there is something to search for."""
+    """The places and the executor of a pass. ``secrets`` are read only if there is something to search for."""
 
     table: TopicTable
     by: str
     secrets: Callable[[], Mapping[str, Secret]]
-    search: Search
-    execute: Execute
-    rewrite: Rewrite
+    executor: Executor
 
     @property
     def folder(self) -> ErasureFolder:
@@ -87,7 +85,7 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
     if ready:
         requests = [asked.request for asked in ready]
         secrets = _secrets(table, requests, work)
-        searched = search_all(table, standing, requests, secrets, _job(table, ledger), work.search)
+        searched = search_all(table, standing, requests, secrets, _job(table, ledger), work.executor)
     hits = _through(searched.hits, {asked.request.id: asked.request for asked in ready}, table.topic.topic)
     hits = _unmasked(work, ready, hits)
     outcomes = {
@@ -114,7 +112,7 @@ def erase(work: Pass, *, dry_run: bool) -> ErasureReport:
         asked, last = bool(taken or done_in(reports)), last_pass(reports)
         named = (item.key for item in (*last.raw.remaining, *last.remaining)) if last else ()
         unseen = Unseen(searched.gone if taken else {}, frozenset(named))
-        raw = erase_seals(table, report.attempt, work.rewrite, asked=asked, unseen=unseen)
+        raw = erase_seals(table, report.attempt, work.executor, asked=asked, unseen=unseen)
         told = (*raw.remaining, *notes(table, report.attempt, erases=bool(taken)))
         raw = raw.model_copy(update={"remaining": told})
         remaining = _remaining(table, report, reports) if RawTopic(table).mask_numbers() else ()
@@ -212,7 +210,7 @@ def _carried_out(
     if plan is None:
         return report
     write_plan(work.table, plan)
-    result = run(work.table, plan, work.execute)
+    result = run(work.table, plan, work.executor)
     if result.status != "landed":
         raise PublishError(f"{work.table.url}: it moved on since attempt {plan.attempt} was planned; run it again")
     return report.model_copy(update={"rows": result.erased, "ledger_n": result.ledger_n})

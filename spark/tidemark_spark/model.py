@@ -6,12 +6,14 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from typing_extensions import override
 
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.parquet_layout import ParquetLayout
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunKind, RunPlan
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.installation import VERSION
 from tidemark.store import StoreOptions
 from tidemark.table.delta_table import LiveFile, TopicTable
@@ -72,7 +74,6 @@ class Job:
     configuration: str
     code: str
     created_at: datetime
-    kind: RunKind
     dates: frozenset[date | None]
     leaves: frozenset[date | None]
     columns: tuple[str, ...]
@@ -94,7 +95,6 @@ class Job:
             configuration=plan.configuration,
             code=plan.code,
             created_at=plan.created_at,
-            kind=plan.kind,
             dates=frozenset(() if plan.whole else (date.fromisoformat(dt) if dt else None for dt in plan.dates)),
             leaves=frozenset(map(date.fromisoformat, plan.leaves)),
             columns=plan.columns,
@@ -168,5 +168,34 @@ class Outcome:
     unknown: Mapping[str, int] = field(default_factory=dict)
 
 
-Execute = Callable[[Job, Sequence[ConversionTask]], list[Outcome]]
-"""Runs all tasks of a job, anywhere, and returns their outcomes in any order."""
+Common = TypeVar("Common")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+class Executor(Protocol):
+    """Runs tasks: Spark, or a test's own process."""
+
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        """Results of ``work`` for each task, in any order; a failed task is repeated as the deployment configures.
+
+        Without tasks nothing is started.
+        """
+
+    def finished(self) -> int:
+        """Number of completed tasks of the running ones; called from another thread."""
+
+
+class CarriedOut(Executor):
+    """Tasks that were carried out before, with what they have ``made``."""
+
+    def __init__(self, made: Sequence[Any] = ()) -> None:
+        self._made = made
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return list(self._made)
+
+    @override
+    def finished(self) -> int:
+        return len(self._made)

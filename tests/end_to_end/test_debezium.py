@@ -16,7 +16,8 @@ from deltalake import DeltaTable
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.end_to_end.deployment import SmallDeployment
-from tests.spark.state.replay import ROUNDS
+from tests.spark.state.replay import LEAF
+from tests.spark.world import in_process
 from tests.support.connect import connect
 from tests.support.kafka import KafkaCluster
 from tests.support.postgres import Postgres, PostgresNotFound
@@ -189,7 +190,7 @@ def small(kafka: KafkaCluster, s3_server: S3Server, tmp_path: Path, mark: str) -
 def advance(small: SmallDeployment, topic: str) -> StateResult:
     """Land what is uploaded, and bring the state to it."""
     assert small.land(topic).status in {"landed", "empty"}
-    return run_state(StateTable.open(small.table(topic)), ROUNDS)
+    return run_state(StateTable.open(small.table(topic)), in_process, leaf=LEAF)
 
 
 def read(table: TopicTable, url: str, columns: Sequence[str]) -> pa.Table:

@@ -16,7 +16,8 @@ from confluent_kafka import Producer
 
 from tests.end_to_end.deployment import SmallDeployment, credentials
 from tests.spark.mirror.catalogs import sql_catalog
-from tests.spark.state.replay import ROUNDS
+from tests.spark.state.replay import LEAF
+from tests.spark.world import in_process
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
@@ -94,7 +95,7 @@ def landed(
         refused = _sent(kafka, range(3), at=1000)
         small.upload()
         assert small.land(TOPIC).rows == 600
-        assert run_state(StateTable.open(table), ROUNDS).rows == 400
+        assert run_state(StateTable.open(table), in_process, leaf=LEAF).rows == 400
         last = _sent(kafka, range(600, 900))
         small.upload()
         assert small.land(TOPIC).rows == 300

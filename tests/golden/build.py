@@ -78,7 +78,6 @@ from tidemark_spark.cli import (
     ingest,
     land_live,
     mirror,
-    plans,
     rebuild,
     replay,
     retain_packs,
@@ -86,6 +85,7 @@ from tidemark_spark.cli import (
     state,
 )
 from tidemark_spark.cli.retain import retain
+from tidemark_spark.run import driver
 from tidemark_spark.run.progress import watched
 
 DAY: Final = 86_400_000
@@ -271,7 +271,7 @@ class Builder:
         approval = Approval(why="more than 0 bytes", approved=True, by="grace", at=utc_now())
         write_part(table, name, "approval", approval, preview.attempt)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(plans, "watched", partial(watched, seconds=0.01))  # it is soon over
+            patch.setattr(driver, "watched", partial(watched, seconds=0.01))  # it is soon over
             self.job(run_plan.main, *plan)
         write_part(table, name, "outcome", outcome_of(table, preview), preview.attempt)
 

@@ -15,7 +15,7 @@ from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
 from tidemark.formats.base import StoredObject
 from tidemark.formats.raw.buried import Buried
-from tidemark.formats.raw.cluster import ClusterOwner
+from tidemark.formats.raw.cluster import ClusterOwner, LeaseOfSlot, SlotCount
 from tidemark.formats.raw.erasure import ErasureApproval, ErasureRequest, ErasureWithdrawal
 from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.head import Head
@@ -23,7 +23,6 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask, MaskIndex
-from tidemark.formats.raw.slots import LeaseOfSlot, SlotCount
 from tidemark.formats.raw.tombstones import PackTombstone, Tombstone
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
@@ -123,6 +122,9 @@ KINDS: Final = (
 NOT_IN_THE_CORPUS: Final = {
     "ControlKeys.restore": "a person's statement for people, of which the command that writes it sees the ETag alone",
     "ControlKeys.untold": "notes for people, of which a pass sees the names alone",
+    "TableKeys.step": "a run that is under way reads its own, and not with other code than that which wrote it",
+    "TableKeys.step_evidence": "likewise",
+    "TableKeys.datewise_rebuild": "a run that is under way reads its own, and not with other code than it began with",
     "TableKeys.state_run": "files between two rounds of one run, which reads and removes them itself",
 }
 """Kinds that no version reads of an earlier one, with the reason."""
@@ -134,8 +136,8 @@ NO_OBJECT: Final = {
         "acknowledgements", "restores",
     },
     "TableKeys": {
-        "ledgers", "attempts", "state_folder", "state_audits", "results", "all_progress", "reports", "erasures",
-        "audits", "deployment",
+        "ledgers", "attempts", "steps", "steps_of", "datewise_rebuilds", "state_folder", "state_audits", "results",
+        "all_progress", "reports", "erasures", "audits", "deployment",
     },
     "DeploymentKeys": {"committed", "state_statuses", "verdicts", "all_unread", "hand_overs", "all_samples"},
 }  # fmt: skip

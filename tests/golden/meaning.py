@@ -45,7 +45,6 @@ from tidemark.table.state_table import StateTable
 from tidemark.topics import Deployment
 from tidemark_airflow.assets.outbox import read_published
 from tidemark_spark.audit.run import audit
-from tidemark_spark.cli.plans import examining
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
@@ -129,7 +128,7 @@ def of_table(table: TopicTable) -> Plain:
     rows = [(file.dt, rows_of(table.store, f"{table.keys.root}/{file.path}")) for file in live]
     refused = sorted({row.file for row in evidence.evidence() if row.offset_class == "quarantined" and row.file})
     quarantine = [rows_of(table.store, f"{table.keys.quarantine}/{file}") for file in refused]
-    report = audit(table, examining(Inline()))
+    report = audit(table, Inline())
     schema = read_state(table.store, table.keys)
     by_registry = {"other_settings"} if schema is not None else set()  # its address is a setting
     return {

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _AVRO: Final = "tests.tidemark.schemas.test_avro_changes"
+_BY_DATE: Final = "tests.spark.rebuild.test_by_date"
 _CLASSES: Final = "tests.spark.convert.test_parts"
 _COMPACTION: Final = "tests.tidemark.planning.test_compaction"
 _DATES: Final = "tests.spark.run.test_dates"
@@ -27,6 +28,7 @@ _REMOTE: Final = "tests.tidemark.remote.test_catalog"
 _RESTORED: Final = "tests.spark.run.test_restored"
 _RETENTION: Final = "tests.tidemark.planning.test_retention"
 _STATE: Final = "tests.spark.state.test_state"
+_STEPS: Final = "tests.spark.rebuild.test_steps"
 _STORE: Final = "tests.tidemark.store.test_store"
 _INDEX: Final = "tests.tidemark.table.test_evidence_index"
 _AROUND: Final = "tests.spark.audit.test_date_evidence"
@@ -214,7 +216,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "rows that come after a date was closed reopen it",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/kind.py",
         'if known.state != "open":',
         "if False:",
         (f"{_DATES}::test_late_rows_are_landed_counted_and_reopen_their_date_until_it_closes_again",),
@@ -222,7 +224,7 @@ CONTRACT: Final = (
     # -- publish -----------------------------------------------------------------------------------------------------
     Mutant(
         "a plan for offsets that have landed is stale",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/ingest.py",
         "if state.next_offset != part.landed_next:",
         "if False:",
         (f"{_PUBLISH}::test_a_plan_for_offsets_that_have_landed_is_stale",),
@@ -257,15 +259,15 @@ CONTRACT: Final = (
     ),
     Mutant(
         "a run that replaces what another has replaced is stale",
-        "spark/tidemark_spark/run/commit.py",
+        "spark/tidemark_spark/kinds/kind.py",
         "    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})\n",
         "    gone = []\n",
         ("tests.spark.compaction.test_beside_others::test_a_rebuild_that_it_overtakes_is_stale",),
     ),
     Mutant(
         "a table that somebody else has changed is not written to",
-        "spark/tidemark_spark/run/commit.py",
-        "        check_untampered(table, ledger, live)\n",
+        "spark/tidemark_spark/kinds/kind.py",
+        "        check_untampered(self.table, ledger, live)\n",
         "        pass\n",
         ("tests.spark.run.test_runs::test_a_table_changed_while_a_run_converts_is_left_alone",),
     ),
@@ -282,6 +284,86 @@ CONTRACT: Final = (
         'file.untimed if name == "kafka_timestamp" else 0',
         "0",
         (f"{_FILTERS}::test_rows_without_a_time_are_told_from_those_with_one",),
+    ),
+    # -- rebuilds in steps --------------------------------------------------------------------------------------------
+    Mutant(
+        "no outcome of a step's tasks is forgotten",
+        "spark/tidemark_spark/run/steps.py",
+        "if not len(outcomes) == len(whole) == len(tasks):",
+        "if False:",
+        (f"{_STEPS}::test_a_step_whose_outcomes_are_others_is_not_stored",),
+    ),
+    Mutant(
+        "a step of another plan is not trusted",
+        "spark/tidemark_spark/run/steps.py",
+        "        if stated != (attempt, *span, len(tasks), digest_of_tasks(tasks), sha256(evidence).hexdigest()):\n",
+        "        if False:\n",
+        (f"{_STEPS}::test_a_step_of_something_else_is_refused",),
+    ),
+    Mutant(
+        "a step that was carried out with other bytes before is stale",
+        "spark/tidemark_spark/run/steps.py",
+        "            put_once(table.store, table.keys.step_evidence(plan.attempt, *span), evidence)\n",
+        "            table.store.put(table.keys.step_evidence(plan.attempt, *span), evidence)\n",
+        (f"{_STEPS}::test_a_step_that_was_carried_out_with_other_bytes_before_is_stale",),
+    ),
+    Mutant(
+        "each task is carried out, also before a step that is stored",
+        "spark/tidemark_spark/run/steps.py",
+        "            at = end\n",
+        "            at = max(end, *stored.values()) if stored else end\n",
+        (f"{_STEPS}::test_a_job_goes_on_with_the_tasks_that_are_left",),
+    ),
+    Mutant(
+        "a step counts only once its evidence is stored",
+        "spark/tidemark_spark/run/steps.py",
+        "            put_once(table.store, table.keys.step_evidence(plan.attempt, *span), evidence)\n"
+        "            put_once(table.store, table.keys.step(plan.attempt, *span), step.to_bytes())\n",
+        "            put_once(table.store, table.keys.step(plan.attempt, *span), step.to_bytes())\n"
+        "            put_once(table.store, table.keys.step_evidence(plan.attempt, *span), evidence)\n",
+        (f"{_STEPS}::test_a_step_counts_only_once_its_evidence_is_stored",),
+    ),
+    Mutant(
+        "steps are not made with other code than the plan's",
+        "spark/tidemark_spark/run/steps.py",
+        "if self._plan.code != code_digest():",
+        "if False:",
+        (f"{_STEPS}::test_a_step_of_other_code_goes_on_nowhere",),
+    ),
+    Mutant(
+        "a plan that can commit no more is not renewed",
+        "spark/tidemark_spark/run/steps.py",
+        "        Rebuild(table, stored).check_age()\n",
+        "",
+        (f"{_STEPS}::test_a_plan_that_can_commit_no_more_is_never_renewed",),
+    ),
+    Mutant(
+        "the steps of a run that may still commit stay",
+        "include/tidemark/planning/maintenance/vacuum.py",
+        "        if over or attempt in known.landed:\n",
+        "        if True:\n",
+        (f"{_STEPS}::test_a_rebuild_of_five_days_lands_and_no_vacuum_takes_what_it_needs",),
+    ),
+    Mutant(
+        "young steps without a plan are of a run that has just begun",
+        "include/tidemark/planning/maintenance/vacuum.py",
+        " if plan is not None else known.now - info.modified > RUN_OVER",
+        " if plan is not None else True",
+        (f"{_STEPS}::test_steps_of_which_no_plan_tells_go_when_they_are_old",),
+    ),
+    Mutant(
+        "dates that exchange rows have one commit",
+        "spark/tidemark_spark/rebuild/affected_dates.py",
+        "            if len(touched) > 1:\n",
+        "            if False:\n",
+        (f"{_BY_DATE}::test_dates_that_exchange_rows_have_one_commit_together",),
+    ),
+    Mutant(
+        "a date that is left is not taken out before it has landed",
+        "spark/tidemark_spark/rebuild/by_date.py",
+        '        if result.status != "stale":\n',
+        "        if True:\n",
+        (f"{_BY_DATE}::test_a_part_that_others_overtake_is_planned_again",),
     ),
     # -- retention ---------------------------------------------------------------------------------------------------
     Mutant(

@@ -15,8 +15,8 @@ from tests.spark.compaction.test_compaction import merge
 from tests.spark.convert.test_parsers import again
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.mirror.catalogs import sql_catalog
-from tests.spark.state.replay import ROUNDS
-from tests.spark.world import World
+from tests.spark.state.replay import LEAF
+from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.read_models import files_of
 from tidemark.planning import plan_rebuild
@@ -90,7 +90,7 @@ class Lake:
         listing: ListedTable | ListedState = ListedTable(table)
         if state:
             of = StateTable.open(table)
-            assert run_state(of, ROUNDS).status == "committed"
+            assert run_state(of, in_process, leaf=LEAF).status == "committed"
             rows = list({row["kafka_key"]: row for row in rows}.values())
             types = {column: kind for column, kind in types.items() if column not in {"dt", "kafka_timestamp_type"}}
             url, partitions, listing = of.url, (), ListedState(table)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import erase, rewriting, take_out
+from tests.spark.erasing.masked import erase, take_out
 from tests.spark.world import World, in_process
 from tests.support.kafka_tier import Fixture, bare, records_of, rows_of, unpack
 from tests.support.raw_builder import RawBuilder
@@ -168,7 +168,7 @@ def test_erasure_rewrites_into_its_own_prefix_and_names_what_kafka_still_has(pla
     assert isinstance(stored, StoredWatermark)
     erase(world, [offset], epoch=stored.lineage.epoch_at(offset))
     take_out(world)
-    report = erase_seals(world.table, 7, rewriting)
+    report = erase_seals(world.table, 7, in_process)
     assert (report.searched, report.rewritten, report.deleted, report.records) == (1, 1, 1, 1)
     [left] = report.remaining
     assert left.key == copies[1].name.key("", "log")
@@ -182,7 +182,7 @@ def test_erasure_rewrites_into_its_own_prefix_and_names_what_kafka_still_has(pla
     assert read_range("exact", 0, storage=world.topics_file)["kafka_offset"].to_pylist() == wanted
     assert [row["kafka_offset"] for row in world.rows()] == wanted
     assert files(plain) == before
-    again = erase_seals(world.table, 8, rewriting)
+    again = erase_seals(world.table, 8, in_process)
     assert (again.rewritten, [one.key for one in again.remaining]) == (0, [left.key]), "as long as Kafka has it"
     plain.path(copies[1], "log").unlink()
-    assert erase_seals(world.table, 9, rewriting).remaining == ()
+    assert erase_seals(world.table, 9, in_process).remaining == ()

@@ -27,7 +27,7 @@ from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.mirror.cluster import mirror_cluster
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 TABLES = ("kafka.orders", "kafka.orders_current")
 Place = Callable[[str], str]

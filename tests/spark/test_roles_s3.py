@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.spark.compaction.test_compaction import merge
-from tests.spark.erasing.masked import rewriting, take_out
+from tests.spark.erasing.masked import take_out
 from tests.spark.rebuild.rebuilds import carry_out, planned_here
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.test_vacuum import as_of
-from tests.spark.world import World
+from tests.spark.world import World, in_process
 from tests.support.erased import erase, index_key
 from tests.support.s3 import OwnBuckets
 from tests.tidemark.kafka_log.build import simple
@@ -31,7 +31,7 @@ from tidemark.storage import Storage
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark_spark.erasing.seals import erase_seals
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 ROLES = ("pipeline", "maintenance", "acknowledge", "page", "reader", "erasure-request", "erasure-approval", "erasure")
 
@@ -121,7 +121,7 @@ def test_a_pass_of_erasure_under_its_role(act: Act, server: OwnBuckets) -> None:
     [landed] = world.seen()._live
     world = act("erasure")
     take_out(world)
-    report = erase_seals(world.table, 1, rewriting)
+    report = erase_seals(world.table, 1, in_process)
     assert (report.rewritten, report.deleted) == (2, 2)
     assert [(item.key, item.until) for item in report.remaining] == [(locked["Key"], until)]
     for base, left in ((0, []), (3, [locked["Key"]])):

@@ -26,7 +26,7 @@ from tests.spark.killed_driver import without_spark
 from tests.spark.run.racer import PRELOADED
 from tests.spark.run.test_runs import spread
 from tests.spark.test_vacuum import OLDER, age_all
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.support.jars import class_path
 from tests.support.paths import ROOT
 from tests.support.s3 import S3Server
@@ -39,7 +39,7 @@ from tidemark.planning import read_plan
 from tidemark.table.delta_table import live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 AFTER_THE_COMMIT = ("commit", "marks", "result")
 
@@ -127,8 +127,9 @@ def test_after_a_kill_a_new_attempt_lands_the_same(world: World) -> None:
     world.raw.publish()
     dead = world.plan()
 
+    @Acting
     def convert_and_die(*arguments: Any) -> Any:
-        in_process(*arguments)
+        in_process.on_each(*arguments)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

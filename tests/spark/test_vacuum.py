@@ -13,21 +13,21 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.run.test_truncation import damaged_below_the_cut
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import ContinuityError, NotFound, TableTampered
-from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, SegmentTask
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import MARGIN, TOMBSTONES, judge
 from tidemark.table.evidence import evidence_key
-from tidemark_spark import vacuum as cleaning
 from tidemark_spark.cli import vacuum as vacuum_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
 from tidemark_spark.run import fold as fold_module
+from tidemark_spark.run import vacuum as cleaning
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DT = "2026-02-02"
 OLD = RUN_LIMIT + MARGIN + timedelta(minutes=1)
@@ -242,8 +242,9 @@ def test_files_of_a_landed_run_that_its_commit_left_out_go(world: World) -> None
     world.raw.publish()
     plan = world.plan()
 
-    def twice(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        outcomes = in_process(job, tasks)
+    @Acting
+    def twice(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+        outcomes = in_process.on_each(work, job, tasks)
         path = outcomes[0].files[0].path
         body = world.table.store.get(f"{world.table.keys.root}/{path}").body
         world.table.store.put(f"{world.table.keys.root}/{path.replace('_0_2_', '_0_1_')}", body)

@@ -25,10 +25,10 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.table.delta_table import committed_ledger, ledger_of, oldest_ledger_in_log
 from tidemark.timestamps import utc_now
-from tidemark_spark import vacuum as cleaning
 from tidemark_spark.run import commit
+from tidemark_spark.run import vacuum as cleaning
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 PAST = RUN_OVER + timedelta(hours=1)
 
@@ -110,7 +110,7 @@ def test_old_ledgers_go_and_all_else_goes_on(old: World) -> None:
     assert vacuum(old.table).ledgers == 0
     land(old)
     old.check()
-    assert samples_of(old.table, old.ledger, seen=1).samples, "the watch looked last before they were removed"
+    assert samples_of(old.table, old.ledger, seen=1)[0], "the watch looked last before they were removed"
 
 
 def test_what_is_not_published_stays(old: World) -> None:

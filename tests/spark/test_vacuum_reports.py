@@ -22,9 +22,9 @@ from tidemark.openlineage.hand_over import new_place, put, read
 from tidemark.planning.maintenance.vacuum import REPORTS_KEPT, RUN_OVER
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
-from tidemark_spark import vacuum as cleaning
 from tidemark_spark.audit.run import change_verdict, write_report
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run import vacuum as cleaning
+from tidemark_spark.run.vacuum import vacuum
 
 
 def audited(world: World, *dates: str, wrong: bool = False) -> str:

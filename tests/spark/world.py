@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from tests.support.raw_builder import RawBuilder
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.store import open_store
 from tidemark.store.schemes import split_store_url
@@ -27,16 +28,49 @@ from tidemark.table.delta_table import TopicTable, committed_ledger, ledger_of, 
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.topics import load_topics
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.kinds.registry import kind_of
+from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 Sent = TypeVar("Sent")
 
 
-def in_process(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+class InProcess(Executor):
     """All tasks here, one after the other, sent and returned as Spark does it."""
-    return [_sent(convert(_sent(job), _sent(task))) for task in tasks]
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return [_sent(work(_sent(common), _sent(task))) for task in tasks]
+
+    @override
+    def finished(self) -> int:
+        return 0
+
+
+in_process = InProcess()
+
+
+class Acting(InProcess):
+    """Tasks of which ``act`` makes what it likes."""
+
+    def __init__(self, act: Callable[[Any, Any, Any], list[Any]]) -> None:
+        self._act = act
+
+    @override
+    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
+        return self._act(work, common, tasks)
+
+
+@Acting
+def never(_work: object, _common: object, tasks: Sequence[object]) -> list[Any]:
+    """No task may be carried out."""
+    assert not tasks, "nothing may be converted"
+    return []
+
+
+def outcomes_of(table: TopicTable, plan: RunPlan) -> list[Outcome]:
+    """The outcomes of all tasks of ``plan``."""
+    return in_process.on_each(kind_of(table, plan).work, Job.of(table, plan), plan.tasks)
 
 
 def _sent(value: Sent) -> Sent:

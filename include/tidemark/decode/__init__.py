@@ -16,21 +16,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tidemark.decode.batch_headers import HEADER_DTYPE, Headers, scan_headers
+    from tidemark.decode.batch_headers import HEADER_DTYPE, Headers, aborted_mask, scan_headers
     from tidemark.decode.decoder import decode_batches
+    from tidemark.decode.decompress import DEFAULT_LIMITS, DecodeLimits
     from tidemark.decode.rowhash import row_hash_sum
     from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
-    from tidemark.decode.transactions import aborted_mask
-    from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, DecodeLimits
     from tidemark.formats.raw.hashsum import combine
 
 _MODULES: Final = {
-    "DEFAULT_LIMITS": "tidemark.decode.uncompressed_runs",
+    "DEFAULT_LIMITS": "tidemark.decode.decompress",
     "HEADER_DTYPE": "tidemark.decode.batch_headers",
     "SCHEMA": "tidemark.decode.schema",
-    "DecodeLimits": "tidemark.decode.uncompressed_runs",
+    "DecodeLimits": "tidemark.decode.decompress",
     "Headers": "tidemark.decode.batch_headers",
-    "aborted_mask": "tidemark.decode.transactions",
+    "aborted_mask": "tidemark.decode.batch_headers",
     "combine": "tidemark.formats.raw.hashsum",
     "decode_batches": "tidemark.decode.decoder",
     "row_hash_sum": "tidemark.decode.rowhash",

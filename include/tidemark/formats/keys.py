@@ -447,6 +447,32 @@ class TableKeys:
         """The folder of the attempts."""
         return self._state("attempts") + "/"
 
+    def step(self, attempt: int, first: int, end: int) -> str:
+        """The outcomes of the tasks ``[first, end)`` of a run's plan."""
+        return f"{self.steps_of(attempt)}{first}-{end}.json"
+
+    def step_evidence(self, attempt: int, first: int, end: int) -> str:
+        """The evidence rows of the tasks ``[first, end)`` of a run's plan."""
+        return f"{self.steps_of(attempt)}{first}-{end}.parquet"
+
+    def steps_of(self, attempt: int) -> str:
+        """The folder of a run's steps."""
+        return f"{self.steps}{attempt}/"
+
+    @property
+    def steps(self) -> str:
+        """The folder of the steps of all runs, each in a folder of its own."""
+        return self._state("steps") + "/"
+
+    def datewise_rebuild(self, request: str) -> str:
+        """The parts of a rebuild by date that are left; ``request`` is the digest of what was asked for."""
+        return f"{self.datewise_rebuilds}{check_report(request)}.json"
+
+    @property
+    def datewise_rebuilds(self) -> str:
+        """The folder of the rebuilds by date."""
+        return self._state("rebuilds") + "/"
+
     @property
     def evidence(self) -> str:
         """The folder of the evidence."""

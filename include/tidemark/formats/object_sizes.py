@@ -49,6 +49,9 @@ LEDGER: Final = 64 * _MIB
 PLAN: Final = 512 * _MIB
 """A run's plan: about 500 B for each range, and one name for each removed file: in a rebuild, the table's files."""
 
+STEP: Final = 64 * _MIB
+"""A step of a rebuild: at most 1,024 tasks, about 300 B for each and for each of its files, one for each date."""
+
 REPORT: Final = 64 * _MIB
 """A report for people (audit, preview, comparison, retention): some 100 B for each date and partition."""
 

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from tidemark.formats.raw.lineage import Dataset, Facets
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.openlineage import facets, naming
 from tidemark.openlineage.facets import LineagePart
@@ -74,7 +74,7 @@ def _inputs(table: TopicTable, plan: RunPlan) -> tuple[Dataset, ...]:
     if plan.kind not in _PARSES:
         return ()
     from_kafka = (naming.kafka_topic(deployment, topic),) if plan.kind == "ingest" else ()
-    packed = any(part.is_packed for task in plan.tasks for part in task.ranges)
+    packed = any(part.is_packed for task in plan.tasks if isinstance(task, SegmentTask) for part in task.ranges)
     packs = (naming.packs_of(deployment, topic),) if packed else ()
     return (*from_kafka, naming.raw_topic(deployment, topic), *packs)
 

@@ -31,10 +31,7 @@ CODE_SOURCES: Final = (
     "tidemark/formats/raw/hashsum.py",
     "tidemark/kafka_log",
     "tidemark/parsers",
-    "tidemark_spark/compaction",
     "tidemark_spark/convert",
-    "tidemark_spark/erasing/worker.py",
-    "tidemark_spark/worker.py",
 )
 """Packages and modules whose change may change a row, its class, its date, or the bytes of a file.
 

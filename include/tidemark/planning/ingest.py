@@ -15,7 +15,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.table.ledger import Closing, Ledger
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, merged
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask, merged
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import OpenTransaction
 from tidemark.planning.common import following
@@ -134,7 +134,7 @@ def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
 
 def _plan_partition(
     table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
-) -> tuple[PartitionPlan, list[ConversionTask]] | None:
+) -> tuple[PartitionPlan, list[SegmentTask]] | None:
     try:
         decision = decision_of(table, raw, part, ledger, share.size)
     except AbortsUnreadable as error:
@@ -154,12 +154,12 @@ def _plan_partition(
     return raw.masked(part, plan), kept
 
 
-def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[ConversionTask]:
+def tasks_for(raw: RawTopic, plan: PartitionPlan, decision: Decision) -> list[SegmentTask]:
     """The decision's pieces as tasks. No task lies across the offset at which a branch is left."""
     divide = plan.cut.at if plan.cut else plan.start
     below = [piece._replace(end=min(piece.end, divide)) for piece in decision.pieces if piece.start < divide]
     above = [piece._replace(start=max(piece.start, divide)) for piece in decision.pieces if divide < piece.end]
-    tasks: list[ConversionTask] = []
+    tasks: list[SegmentTask] = []
     for pieces in (below, above):
         ranges = [range_ for piece in pieces for range_ in ranges_of(piece, raw.cuts(piece.segment))]
         tasks += tasks_of(plan.incarnation, plan.topic_id, plan.partition, ranges)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan
+from tidemark.formats.table.plan import PartitionPlan, SegmentTask
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.partition_plan import clipped
@@ -22,7 +22,7 @@ class RawPart(NamedTuple):
     """The plan to read a partition again, and the offsets ``gone`` that cannot be read."""
 
     plan: PartitionPlan
-    tasks: list[ConversionTask]
+    tasks: list[SegmentTask]
     gone: Intervals
 
 

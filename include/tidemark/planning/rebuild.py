@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from tidemark.errors import ConfigError, ContinuityError, NotFound
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, QuarantineRange, QuarantineTask, RunPlan, SegmentTask
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key, following, spared_offsets
@@ -178,7 +178,7 @@ def plan_partition(
     join: bool,
     spared: Intervals | None = None,
     expired: Mapping[str, Intervals] = MappingProxyType({}),
-) -> tuple[PartitionPlan, list[ConversionTask]]:
+) -> tuple[PartitionPlan, list[SegmentTask]]:
     """The plan to convert ``offsets`` of a partition again.
 
     With ``join``, the offsets between them in the same byte ranges are converted too, so that there are as few tasks
@@ -272,7 +272,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     rows = [row for row in standing.set_aside(dates) if row.offset_class == "quarantined"]
     created = utc_now()
     tasks = [
-        ConversionTask(
+        QuarantineTask(
             incarnation=incarnation,
             topic_id=ledger.by_partition[incarnation, partition].topic_id,
             partition=partition,
@@ -292,11 +292,11 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     )
 
 
-def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> SegmentRange:
+def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> QuarantineRange:
     if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
         rule = f"evidence of refused records from offset {row.first} on does not state their bytes; audit the table"
         raise ContinuityError(f"{table.url}: {rule}")
-    return SegmentRange(
+    return QuarantineRange(
         store=table.deployment.lake_store,
         key=row.segment,
         etag="",
@@ -310,7 +310,7 @@ def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> Seg
     )
 
 
-def _replay_partition(ledger: Ledger, key: tuple[int, int], tasks: list[ConversionTask]) -> PartitionPlan:
+def _replay_partition(ledger: Ledger, key: tuple[int, int], tasks: list[QuarantineTask]) -> PartitionPlan:
     state = ledger.by_partition[key]
     start = min(task.from_offset for task in tasks)
     return PartitionPlan.of(state, start, max(part.to_offset for task in tasks for part in task.ranges))

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.partition_plan import cut_of, decided_below, left_at
@@ -108,7 +108,7 @@ class _RepairSearch:
 
     def __init__(self, standing: EffectiveEvidence, gone: Collection[str]) -> None:
         table, ledger, held = standing.table, standing.ledger, _held(standing, gone)
-        self.planned: list[tuple[PartitionPlan, list[ConversionTask]]] = []
+        self.planned: list[tuple[PartitionPlan, list[SegmentTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)

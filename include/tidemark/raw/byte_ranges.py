@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from tidemark.formats.table.plan import ConversionTask, SegmentRange, Shipped
+from tidemark.formats.table.plan import SegmentRange, SegmentTask, Shipped, StoredTask
 from tidemark.raw.segments import Segment, SegmentPiece
+
+AnyTask = TypeVar("AnyTask", bound=StoredTask)
 
 TARGET_BYTES: Final = 64 << 20
 """Size of a range and of a task."""
@@ -63,7 +65,7 @@ def _shipped(segment: Segment, start: int, end: int) -> tuple[Shipped, ...]:
 
 def tasks_of(
     incarnation: int, topic_id: str | None, partition: int, ranges: Iterable[SegmentRange]
-) -> list[ConversionTask]:
+) -> list[SegmentTask]:
     """Consecutive ``ranges`` of one partition gathered up to 64 MiB, so that small segments make no tiny files."""
     groups: list[list[SegmentRange]] = []
     size = 0
@@ -76,14 +78,14 @@ def tasks_of(
             groups.append([part])
             size = length
     return [
-        ConversionTask(incarnation=incarnation, topic_id=topic_id, partition=partition, ranges=tuple(group))
+        SegmentTask(incarnation=incarnation, topic_id=topic_id, partition=partition, ranges=tuple(group))
         for group in groups
     ]
 
 
-def within(tasks: Sequence[ConversionTask], size: int, count: int) -> list[ConversionTask]:
+def within(tasks: Sequence[AnyTask], size: int, count: int) -> list[AnyTask]:
     """The first ``tasks``, up to ``size`` bytes and ``count`` tasks, but at least one."""
-    kept: list[ConversionTask] = []
+    kept: list[AnyTask] = []
     for task in tasks:
         if kept and (len(kept) >= count or size < task.size):
             break

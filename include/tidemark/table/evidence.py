@@ -43,6 +43,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping
 from datetime import date
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidemark.formats import object_sizes
@@ -80,6 +81,9 @@ PARSED: Final[tuple[Kept, ...]] = ("landed", "quarantined", "filtered")
 """The classes of records; another parser may change a record's class to another of these."""
 
 MAX_RUNS: Final = 256
+
+_MADE_AT_ONCE: Final = 8192
+"""Rows that are Python objects of a column's name and value while they become Arrow: 1.5 KB each."""
 
 FORMAT: Final = 1
 """The last format of evidence that this version reads. A new class of offsets is a new format, too."""
@@ -182,7 +186,7 @@ def to_parquet(
     """
     import pyarrow as pa
 
-    items = [
+    items = (
         {
             **{("class" if name == "offset_class" else name): value for name, value in row._asdict().items()},
             "hash128": None if row.hash128 is None else row.hash128.to_bytes(16, "big"),
@@ -191,8 +195,11 @@ def to_parquet(
             "attempt": attempt,
         }
         for row in rows
-    ]
-    return to_bytes(pa.Table.from_pylist(items, schema=schema()))
+    )
+    columns, some = schema(), []
+    while chosen := list(islice(items, _MADE_AT_ONCE)):
+        some.append(pa.RecordBatch.from_pylist(chosen, columns))
+    return to_bytes(pa.Table.from_batches(some, columns).combine_chunks())
 
 
 def read_evidence(table: TopicTable, attempt: int) -> pa.Table:

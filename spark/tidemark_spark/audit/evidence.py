@@ -16,22 +16,22 @@ from tidemark.planning.common import following
 from tidemark.planning.read import RawPart, joined
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import PARSED, EvidenceRow
-from tidemark_spark.audit.worker import AuditTask, Examine, FileTask, Tally
+from tidemark_spark.audit.worker import AuditTask, FileTask, Tally, examine
 from tidemark_spark.convert.row_checksums import Account, Cells
-from tidemark_spark.model import Job
+from tidemark_spark.model import Executor, Job
 
 GROUP_TASKS: Final = 512
 """Tasks whose findings are processed at a time."""
 
 
 def examined(
-    table: TopicTable, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], examine: Examine
+    table: TopicTable, ledger: Ledger, plans: Iterable[PartitionPlan], tasks: Sequence[AuditTask], executor: Executor
 ) -> Iterator[Tally]:
     """Results of ``tasks``, which belong to the partitions of ``plans``, with the current settings."""
     plan = RunPlan(**following(table, ledger, 0), kind="rebuild", partitions=tuple(plans))
     job = Job.of(table, plan)
     for start in range(0, len(tasks), GROUP_TASKS):
-        yield from examine(job, tasks[start : start + GROUP_TASKS])
+        yield from executor.on_each(examine, job, tasks[start : start + GROUP_TASKS])
 
 
 At = tuple[str, str]

@@ -40,11 +40,12 @@ from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.date_evidence import evidence_of
 from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
 from tidemark_spark.audit.plan import planned
-from tidemark_spark.audit.worker import AuditTask, Examine, Tally, Trouble
+from tidemark_spark.audit.worker import AuditTask, Tally, Trouble
 from tidemark_spark.convert.row_checksums import Account
+from tidemark_spark.model import Executor
 
 
-def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> AuditReport:
+def audit(table: TopicTable, executor: Executor, dates: Collection[str] = ()) -> AuditReport:
     """Audit ``table``, or with ``dates`` (ISO) only the ranges that hold rows of these dates according to the evidence.
 
     Raises:
@@ -55,7 +56,7 @@ def audit(table: TopicTable, examine: Examine, dates: Collection[str] = ()) -> A
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     live = live_files(delta)
-    auditor = _Audit(table, ledger, live, examine)
+    auditor = _Audit(table, ledger, live, executor)
     auditor.run(frozenset(dates))
     return AuditReport(
         cluster=ledger.cluster,
@@ -106,8 +107,8 @@ def change_verdict(table: TopicTable, change: Callable[[AuditVerdict], AuditVerd
 
 
 class _Audit:
-    def __init__(self, table: TopicTable, ledger: Ledger, live: LiveFiles, examine: Examine) -> None:
-        self._table, self._ledger, self._live, self._examine = table, ledger, live, examine
+    def __init__(self, table: TopicTable, ledger: Ledger, live: LiveFiles, executor: Executor) -> None:
+        self._table, self._ledger, self._live, self._executor = table, ledger, live, executor
         self._checks = Checks(table, self._find, self._read, self._has_pack)
         self.findings: list[AuditFinding] = []
         self.partitions: list[AuditedPartition] = []
@@ -193,7 +194,7 @@ class _Audit:
 
     def _read(self, parts: Iterable[PartitionUnderAudit], tasks: list[AuditTask]) -> Iterator[Tally]:
         plans = [part.raw.plan for part in parts]
-        for tally in examined(self._table, self._ledger, plans, tasks, self._examine):
+        for tally in examined(self._table, self._ledger, plans, tasks, self._executor):
             self.bytes_read += tally.bytes_read
             yield tally
 

@@ -7,7 +7,7 @@ segment, or by one file.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, Literal, NamedTuple
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tidemark.decode import SCHEMA
 from tidemark.errors import NotFound
 from tidemark.formats.table.base_columns import HASHED
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
@@ -52,7 +52,7 @@ class FileTask(NamedTuple):
 class RawTask(NamedTuple):
     """Ranges of raw to convert once more; without ``columns`` accounts have only rows and their hashes."""
 
-    task: ConversionTask
+    task: SegmentTask
     cells: Cells
     columns: bool = True
 
@@ -112,10 +112,6 @@ class Tally:
         self.accounts.setdefault(key, Account()).add(account)
 
 
-Examine = Callable[[Job, Sequence[AuditTask]], list[Tally]]
-"""Runs all tasks of an audit, anywhere, and returns their results in any order."""
-
-
 def examine(job: Job, task: AuditTask) -> Tally:
     """Carry out ``task``.
 
@@ -129,7 +125,7 @@ def _raw(job: Job, task: RawTask) -> Tally:
     tally = Tally(from_raw=True)
     whole = task.task
     for part in whole.ranges:
-        single = ConversionTask(
+        single = SegmentTask(
             incarnation=whole.incarnation, topic_id=whole.topic_id, partition=whole.partition, ranges=(part,)
         )
         counting = _Counting(job, single, task)
@@ -162,7 +158,7 @@ def _is_gone(job: Job, part: SegmentRange) -> bool:
 class _Counting:
     """Counts the records of a conversion in the classes and dates that ``row_sink.Sink`` would give them."""
 
-    def __init__(self, job: Job, task: ConversionTask, counted: RawTask) -> None:
+    def __init__(self, job: Job, task: SegmentTask, counted: RawTask) -> None:
         self._task, self._cells = task, counted.cells
         self._parser = topic_parser(job.topic)
         self._splitter = splitter_of(job.topic, self._parser)

@@ -14,7 +14,6 @@ from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, change_verdict, passed_since, write_report
-from tidemark_spark.audit.worker import Examine
 from tidemark_spark.cli.common import (
     add_since,
     add_some_topics,
@@ -24,12 +23,11 @@ from tidemark_spark.cli.common import (
     run_job,
     show,
 )
-from tidemark_spark.cli.plans import examining
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.mirror.catalog import open_catalog
 from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 
 
@@ -41,12 +39,12 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 
 def _audit(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     dates = _dates(options)
-    examine = examining(executor_of(options, executor, f"audit {' '.join((options.topic or ())[:3])}".strip()))
+    executor = executor_of(options, executor, f"audit {' '.join((options.topic or ())[:3])}".strip())
 
     def audited(table: TopicTable) -> int:
         if options.since is not None and passed_since(table, dates, options.since):
             return 0
-        return 0 if _audited(table, examine, dates, lineage, as_json=options.json) else 1
+        return 0 if _audited(table, executor, dates, lineage, as_json=options.json) else 1
 
     return on_each_table(options, audited)
 
@@ -80,10 +78,10 @@ def _dates(options: argparse.Namespace) -> list[str]:
     return sorted({day.isoformat() for day in days})
 
 
-def _audited(table: TopicTable, examine: Examine, dates: Sequence[str], lineage: Recorder, *, as_json: bool) -> bool:
+def _audited(table: TopicTable, executor: Executor, dates: Sequence[str], lineage: Recorder, *, as_json: bool) -> bool:
     started = utc_now()
     try:
-        found = audit(table, examine, dates)
+        found = audit(table, executor, dates)
         check_begun(table, found.ledger_n)
         report: AuditReport = _with_catalogs(table, found)
     except Exception as error:

@@ -5,44 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 from typing import Final
-
-from typing_extensions import override
 
 from tidemark.errors import ConfigError, SparkUnavailable, TidemarkError
 from tidemark.formats.keys import check_report
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import Deployment, TopicSettings, load_topics
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import EVENTS, OFF, Recorder
 
 _MAX_ATTEMPT: Final = (1 << 63) - 1
-
-
-class SparkOnDemand(Executor):
-    """Spark, started with the first tasks: the start takes seconds, and many runs of a job have no task."""
-
-    def __init__(self, target: ClusterTarget, name: str) -> None:
-        """``name`` is shown on Spark's pages."""
-        self._target, self._name = target, name
-        self._spark: Executor | None = None
-
-    @override
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        if self._spark is None:
-            from tidemark_spark.cluster import session  # which imports pyspark
-
-            self._spark = session.spark(self._name, self._target)
-        return self._spark.on_each(work, common, tasks)
-
-    @override
-    def finished(self) -> int:
-        return self._spark.finished() if self._spark is not None else 0
 
 
 def job_parser(program: str, description: str, example: str) -> argparse.ArgumentParser:
@@ -181,7 +158,9 @@ def check_cluster(deployment: Deployment, options: argparse.Namespace, program: 
 
 def executor_of(options: argparse.Namespace, given: Executor | None, name: str) -> Executor:
     """``given``, or Spark on the command line's target; ``name`` is shown on its pages. Raises ConfigError."""
-    return given or SparkOnDemand(ClusterTarget.of(options), f"tidemark {name}")
+    from tidemark_spark.cluster import session  # which only jobs with tasks need
+
+    return given or session.spark(f"tidemark {name}", ClusterTarget.of(options))
 
 
 def exit_code(job: Callable[[], int], failed: int = 1) -> int:

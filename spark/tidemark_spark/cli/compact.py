@@ -21,9 +21,8 @@ from tidemark_spark.cli.common import (
     run_job,
     show,
 )
-from tidemark_spark.cli.plans import converting
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Recorder) -> int:
     if options.attempt is not None and len(options.topic) > 1:
         raise ConfigError("compact.py", [("--attempt", "is of one topic: name one --topic")])
-    execute = converting(executor_of(options, executor, f"compact {' '.join(options.topic[:3])}"))
+    executor = executor_of(options, executor, f"compact {' '.join(options.topic[:3])}")
     dates = _dates(options.dt)
 
     def compacted(table: TopicTable) -> int:
@@ -48,7 +47,7 @@ def _compact(options: argparse.Namespace, executor: Executor | None, lineage: Re
             if options.json or not plan.empty:
                 show(plan.to_bytes().decode())
             return 0
-        result = run(table, plan, execute)
+        result = run(table, plan, executor)
         lineage.note(lambda: of_run(table, plan, result))
         show(result.to_bytes().decode())
         return 0

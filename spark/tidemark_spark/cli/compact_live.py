@@ -14,9 +14,8 @@ from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
-from tidemark_spark.cli.plans import converting
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.fold import fold
@@ -59,7 +58,7 @@ def _merged(table: TopicTable, executor: Executor, lineage: Recorder) -> bool:
     if plan.empty:
         return False
     write_plan(table, plan)
-    result = run(table, plan, converting(executor))
+    result = run(table, plan, executor)
     lineage.note(lambda: of_run(table, plan, result))
     show(result.to_bytes().decode())
     return result.status == "landed"

@@ -8,15 +8,11 @@ import socket
 from collections.abc import Sequence
 
 from tidemark.erasure.secret import secrets
-from tidemark.store import StoreOptions
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_some_topics, begun, executor_of, job_parser, on_each_table, run_job, show
-from tidemark_spark.cli.plans import converting
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
-from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
+from tidemark_spark.model import Executor
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -28,14 +24,8 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _erase(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "erase")
 
-    def searching(common: SearchJob, tasks: Sequence[SearchTask]) -> list[SearchResult]:
-        return executor.on_each(search, common, tasks)
-
-    def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
-        return executor.on_each(rewrite, options, tasks)
-
     def erased(table: TopicTable) -> int:
-        work = Pass(begun(table), options.by, secrets, searching, converting(executor), rewriting)
+        work = Pass(begun(table), options.by, secrets, executor)
         report = erase(work, dry_run=options.dry_run)
         show(report.to_bytes().decode() if options.json else report.text())
         return int(any(request.status == "refused" for request in report.requests))

@@ -11,10 +11,10 @@ from tidemark.openlineage.upkeep import of_export
 from tidemark.store.schemes import check_options, split_store_url
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import add_topic, executor_of, job_parser, run_job, show, tables_of
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.datasource import SegmentReader, TidemarkSource
 from tidemark_spark.export import EXTENSIONS, Export, export_part
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 
 
@@ -28,7 +28,7 @@ def _export(options: argparse.Namespace, executor: Executor | None, lineage: Rec
     executor = executor_of(options, executor, f"export {options.topic}")
     export = _asked(options)
     parts = export.reader.partitions()
-    exported = executor.on_each(export_part, export, parts) if parts else []
+    exported = executor.on_each(export_part, export, parts)
     files = sorted(file for file in exported if file)
     for file in files:
         show(f"{export.store}/{file.key}")

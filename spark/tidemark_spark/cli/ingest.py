@@ -10,8 +10,8 @@ from tidemark.planning import find_plan, plan_ingest
 from tidemark.planning.unread_status import recording_failure
 from tidemark_spark.cli.common import add_attempt, add_topic, begun_table, executor_of, job_parser, run_job, show
 from tidemark_spark.cli.plans import carry_out, write_and_carry_out
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.run.followed_schema import followed
 

@@ -12,9 +12,9 @@ from tidemark.openlineage.runs import of_run
 from tidemark.store import open_store
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import check_cluster, executor_of, job_parser, run_job, show
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
 from tidemark_spark.live.landing import land
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 
 

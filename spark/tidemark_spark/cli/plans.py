@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
-from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.openlineage.runs import of_run
 from tidemark.planning import write_plan
 from tidemark.planning.schema_following import accept
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.audit.worker import AuditTask, Examine, Tally, examine
 from tidemark_spark.cli.common import report_name, show
-from tidemark_spark.cluster.executor import Executor
-from tidemark_spark.model import Execute, Job
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
-from tidemark_spark.rebuild.diff import Compare, comparison
-from tidemark_spark.rebuild.diff_worker import compare
+from tidemark_spark.rebuild.diff import comparison
 from tidemark_spark.run.driver import run
-from tidemark_spark.run.progress import watched
-from tidemark_spark.worker import convert
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-def converting(executor: Executor) -> Execute:
-    """A function that converts with ``executor``, and reports the progress."""
-    return _watched(convert, executor)
-
-
-def examining(executor: Executor) -> Examine:
-    """A function that reads raw and the table with ``executor``, and writes nothing."""
-
-    def execute(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
-        return executor.on_each(examine, job, tasks)
-
-    return execute
-
-
-def comparing(executor: Executor) -> Compare:
-    """A function that compares rows with ``executor``, writes nothing, and reports the progress."""
-    return _watched(compare, executor)
-
-
-def _watched(work: Callable[[Job, Task], Result], executor: Executor) -> Callable[[Job, Sequence[Task]], list[Result]]:
-    def execute(job: Job, tasks: Sequence[Task]) -> list[Result]:
-        with watched(job, len(tasks), executor.finished):
-            return executor.on_each(work, job, tasks)
-
-    return execute
 
 
 def add_preview(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +47,7 @@ def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: ar
 
 def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report: str | None) -> int:
     """Print the rows that ``plan`` would change. Returns 1 if there are any and no ``report`` is written."""
-    compared = comparison(table, plan, comparing(executor))
+    compared = comparison(table, plan, executor)
     if report:
         write_part(table, report, "comparison", compared, plan.attempt)
     show(f"{compared.text()}\n{compared.to_bytes().decode()}")
@@ -100,9 +63,15 @@ def write_and_carry_out(table: TopicTable, plan: RunPlan, executor: Executor, li
 
 def carry_out(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> int:
     """Carry out the stored ``plan``, and print the result."""
-    result = run(table, plan, converting(executor))
+    shown_result(table, plan, executor, lineage)
+    return 0
+
+
+def shown_result(table: TopicTable, plan: RunPlan, executor: Executor, lineage: Recorder) -> RunResult:
+    """The result of the stored ``plan``, which is also printed."""
+    result = run(table, plan, executor)
     lineage.note(lambda: of_run(table, plan, result))
     if plan.accepts is not None and result.status == "landed":
         accept(table, plan.accepts)
     show(result.to_bytes().decode())
-    return 0
+    return result

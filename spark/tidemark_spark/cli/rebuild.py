@@ -5,24 +5,31 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 from tidemark.errors import ConfigError
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import lost_files
 from tidemark.planning.schema_following import proposed
+from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_topic, begun_table, day, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import (
     add_preview,
-    examining,
     previews,
     show_comparison,
     show_preview,
+    shown_result,
     write_and_carry_out,
 )
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
+from tidemark_spark.rebuild.by_date import rebuild_by_date
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
+
+TOGETHER: Final = "together"
+BY_DATE: Final = "by-date"
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -47,12 +54,28 @@ def _rebuild(options: argparse.Namespace, executor: Executor | None, lineage: Re
     lost = lost_files(table, dates) if options.missing and dates else {}
     if options.missing:
         dates = list(lost)
-    rebuild = planned(table, dates, examining(executor), extend=options.extend)
+    if options.exchange == BY_DATE and not (options.dry_run or options.compare):
+        return _by_date(options, table, dates, executor, lineage)
+    rebuild = planned(table, dates, executor, extend=options.extend)
     if options.compare:
         return show_comparison(table, rebuild.plan, executor, options.report)
     if previews(options):
         return show_preview(table, rebuild.plan, preview(table, rebuild.plan, rebuild.moves, lost), options)
     return write_and_carry_out(table, rebuild.plan, executor, lineage)
+
+
+def _by_date(
+    options: argparse.Namespace, table: TopicTable, dates: list[str] | None, executor: Executor, lineage: Recorder
+) -> int:
+    if dates is None or options.report:
+        raise ConfigError("rebuild.py", [("--exchange", f"{BY_DATE} needs --from and --to, and takes no --report")])
+
+    def carry_out(table: TopicTable, plan: RunPlan) -> RunResult:
+        return shown_result(table, plan, executor, lineage)
+
+    for _ in rebuild_by_date(table, dates, executor, carry_out, extend=options.extend):
+        pass
+    return 0
 
 
 def _dates(options: argparse.Namespace) -> list[str] | None:
@@ -86,6 +109,13 @@ def _parser() -> argparse.ArgumentParser:
         "--extend",
         action="store_true",
         help="also rebuild the dates that exchange rows with these because of the settings",
+    )
+    parser.add_argument(
+        "--exchange",
+        choices=(TOGETHER, BY_DATE),
+        default=TOGETHER,
+        help="together (default): one commit replaces the rows of all dates; by-date: one for each date, or for dates "
+        "that exchange rows; after a kill, the same command goes on with those that are left",
     )
     parser.add_argument("--missing", action="store_true", help="rebuild only the dates that have lost files")
     parser.add_argument(

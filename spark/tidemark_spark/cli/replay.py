@@ -10,8 +10,8 @@ from tidemark.errors import ConfigError
 from tidemark.planning import plan_replay
 from tidemark_spark.cli.common import add_topic, begun_table, executor_of, job_parser, run_job
 from tidemark_spark.cli.plans import add_preview, previews, show_preview, write_and_carry_out
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 from tidemark_spark.rebuild.preview import preview
 

@@ -10,8 +10,8 @@ from tidemark.planning import read_plan
 from tidemark.planning.schema_following import proposed
 from tidemark_spark.cli.common import add_topic, begun_table, executor_of, job_parser, report_name, run_job
 from tidemark_spark.cli.plans import carry_out, show_comparison
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
+from tidemark_spark.model import Executor
 from tidemark_spark.openlineage.recorder import Recorder
 
 

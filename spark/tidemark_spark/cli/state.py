@@ -7,20 +7,16 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from tidemark.errors import ConfigError
-from tidemark.formats.table.state_ledger import Leaf
 from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.planning.state import is_due
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.state_table import StateTable, state_status
 from tidemark.topics import load_topics
 from tidemark_spark.cli.common import add_since, add_some_topics, executor_of, job_parser, on_each_table, run_job, show
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.cluster.target import add_options
-from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf, audit_state
-from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, run_state
-from tidemark_spark.state.second_round import merged_leaf, removed_buckets
+from tidemark_spark.model import Executor
+from tidemark_spark.state.audit import audit_state
+from tidemark_spark.state.run import run_state
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:
@@ -32,31 +28,17 @@ def main(arguments: Sequence[str] | None = None, executor: Executor | None = Non
 def _state(options: argparse.Namespace, executor: Executor | None) -> int:
     executor = executor_of(options, executor, "state")
 
-    def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        return executor.on_each(last_of_files, job, tasks) if tasks else []
-
-    def removed(job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:
-        return executor.on_each(removed_buckets, job, leaves) if leaves else []
-
-    def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        return executor.on_each(merged_leaf, job, tasks) if tasks else []
-
-    def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
-        return executor.on_each(audit_leaf, job, tasks) if tasks else []
-
     def brought(of: TopicTable) -> int:
         if options.due and not is_due(of, of.store.now()):
             return 0
-        show(
-            run_state(StateTable.open(of), Rounds(removed, first, second), rebuild=options.rebuild).to_bytes().decode()
-        )
+        show(run_state(StateTable.open(of), executor, rebuild=options.rebuild).to_bytes().decode())
         return 0
 
     def audited(of: TopicTable) -> int:
         part = of.store.now().toordinal() % AUDIT_PARTS if options.part is None else options.part
         if options.since is not None and _passed_since(of, part, options.since):
             return 0
-        audit = audit_state(StateTable.open(of), part, first, compare)
+        audit = audit_state(StateTable.open(of), part, executor)
         show(audit.to_bytes().decode())
         return int(audit.different > 0)
 

@@ -9,7 +9,7 @@ from tidemark.openlineage.upkeep import of_vacuum
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.cli.common import add_topics, begun, job_parser, on_each_table, run_job, show
 from tidemark_spark.openlineage.recorder import Recorder
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from typing_extensions import override
 
 from tidemark.decode.schema import array, variable
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Given, Made, Shipment, in_worker, worker_error
+from tidemark_spark.cluster.executor import Shipment, in_worker, worker_error
+from tidemark_spark.model import Common, Executor, Given, Made
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
@@ -35,41 +36,31 @@ _CONNECT_SECONDS = 30.0
 _LOCAL_PARTITIONS = "spark.sql.leafNodeDefaultParallelism"
 
 
-class Connected:
-    """A session of a Spark Connect server."""
+class Connected(Executor):
+    """A session of a Spark Connect server, opened with the first tasks."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self, remote: str, name: str) -> None:
+        """``remote`` is the server's URL; ``name`` is shown on its pages."""
+        self._remote, self._name = remote, name
+        self._session: SparkSession | None = None
         self._finished = 0
-        # Spark's type asks for a subclass, but Spark calls any function with these parameters.
-        session.registerProgressHandler(cast("ProgressHandler", self._note))
 
-    @classmethod
-    @cache
-    def to(cls, remote: str, name: str) -> Connected:
-        """A session that is released when this process ends; the server then stops its running queries.
-
-        That also holds for SIGTERM. After a SIGKILL the server releases the session itself, after five minutes by
-        default.
-
-        Raises:
-            SparkUnavailable: no server answers.
-        """
-        from pyspark.sql.connect.session import SparkSession
-
-        _await(remote)
-        session = SparkSession.builder.remote(remote).getOrCreate()
-        atexit.register(session.stop)
-        signal.signal(signal.SIGTERM, _end)
-        session.addTag(name.replace(",", " "))
-        return cls(session)
-
+    @override
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
         """Results of ``work`` for each task, which Spark schedules and repeats like a task of an RDD.
 
         Raises:
+            SparkUnavailable: no server answers.
             TaskFailed: a task failed for good with one of Tidemark's errors.
         """
+        if not tasks:
+            return []
+        if self._session is None:
+            self._session = opened(self._remote, self._name)
+            # Spark's type asks for a subclass, but Spark calls any function with these parameters.
+            self._session.registerProgressHandler(cast("ProgressHandler", self._note))
+        from pyspark.errors import PySparkException
+
         driver, shared, given = Shipment.of(work, common, tasks)
         packed = _pack((driver, shared))
         numbers = pa.array(range(len(tasks)), pa.int64())
@@ -85,12 +76,32 @@ class Connected:
             raise
         return [_unpack(cast("bytes", result)) for result in made.column("made").to_pylist()]
 
+    @override
     def finished(self) -> int:
-        """Number of completed tasks of the running stages, as the server last reported."""
+        """As the server last reported."""
         return self._finished
 
     def _note(self, *, stages: Iterable[StageInfo] | None, **_: object) -> None:
         self._finished = sum(stage.num_completed_tasks for stage in stages or ())
+
+
+@cache
+def opened(remote: str, name: str) -> SparkSession:
+    """A session that is released when this process ends; the server then stops its running queries.
+
+    That also holds for SIGTERM. After a SIGKILL the server releases the session itself, after five minutes by default.
+
+    Raises:
+        SparkUnavailable: no server answers.
+    """
+    from pyspark.sql.connect.session import SparkSession
+
+    _await(remote)
+    session = SparkSession.builder.remote(remote).getOrCreate()
+    atexit.register(session.stop)
+    signal.signal(signal.SIGTERM, _end)
+    session.addTag(name.replace(",", " "))
+    return session
 
 
 def _await(remote: str) -> None:

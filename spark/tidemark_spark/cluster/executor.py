@@ -1,4 +1,4 @@
-"""The interface of executors of tasks, and the code around a task in a worker.
+"""What executors send to workers, and the code around a task in a worker.
 
 What a driver sends is pickled, so a worker of another version would read it wrongly, or not at all. Each task names the
 driver's version, and a worker compares it with its own before it unpickles anything.
@@ -12,29 +12,18 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.errors import TaskFailed
 from tidemark.installation import VERSION
 from tidemark_spark.convert.guard import guarded
-from tidemark_spark.model import Job, check_driver
+from tidemark_spark.model import Common, Given, Job, Made, check_driver
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
 
 _ERROR: Final = re.compile(r"^(?:\s*E?\s*)?tidemark\.errors\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a traceback in a worker with one of Tidemark's errors."""
-
-Common = TypeVar("Common")
-Given = TypeVar("Given")
-Made = TypeVar("Made")
-
-
-class Executor(Protocol):
-    """Runs tasks: Spark, or a test's own process."""
-
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        """Results of ``work`` for each task, in any order; a failed task is repeated as the deployment configures."""
-
-    def finished(self) -> int:
-        """Number of completed tasks of the running ones; called from another thread."""
 
 
 def worker_error(report: str) -> TaskFailed | None:
@@ -56,7 +45,7 @@ class Shipment(NamedTuple):
         return cls(VERSION, pickle.dumps((work, common)), [pickle.dumps(task) for task in tasks])
 
 
-def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
+def in_worker(driver: str, shared: bytes | Broadcast[bytes], task: bytes) -> Any:
     """Result of a :class:`Shipment`'s work for one task, in a process that Spark reuses.
 
     Its parameters stay as they are in all versions, so that workers of other versions can refuse.
@@ -66,21 +55,17 @@ def in_worker(driver: str, shared: bytes, task: bytes) -> Any:
     """
     check_driver(driver)
     work, common = _unpickled(shared)
-    return _bounded_work(work, common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
+    with bounded(common) if isinstance(common, Job) else nullcontext():
+        made = work(common, pickle.loads(task))  # noqa: S301 # the driver's, of this version
+    _spare_collector()
+    return made
 
 
 @lru_cache(maxsize=1)
-def _unpickled(shared: bytes) -> tuple[Callable[[Any, Any], Any], Any]:
+def _unpickled(shared: bytes | Broadcast[bytes]) -> tuple[Callable[[Any, Any], Any], Any]:
     """Work and common part of a shipment, unpickled once in a worker process."""
-    work, common = pickle.loads(shared)  # noqa: S301 # likewise
+    work, common = pickle.loads(shared if isinstance(shared, bytes) else shared.value)  # noqa: S301 # likewise
     return work, common
-
-
-def _bounded_work(work: Callable[[Common, Given], Made], common: Common, task: Given) -> Made:
-    with bounded(common) if isinstance(common, Job) else nullcontext():
-        made = work(common, task)
-    _spare_collector()
-    return made
 
 
 def bounded(job: Job) -> AbstractContextManager[None]:

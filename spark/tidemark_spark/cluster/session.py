@@ -1,4 +1,7 @@
-"""Spark: schedules tasks, repeats them when a worker dies, and returns their results."""
+"""Spark: schedules tasks, repeats them when a worker dies, and returns their results.
+
+It is imported and started with the first tasks: that takes seconds, and many runs of a job have no task.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
+from typing_extensions import override
 
 from tidemark.errors import SparkUnavailable
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made, Shipment, in_worker, worker_error
+from tidemark_spark.cluster.executor import Shipment, in_worker, worker_error
 from tidemark_spark.cluster.target import ClusterTarget
+from tidemark_spark.model import Common, Executor, Given, Made
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
 
 _SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
 SETTINGS: Final = {
@@ -36,6 +42,8 @@ _TRIES: Final = 4
 
 def submitted() -> SparkConf:
     """Settings of spark-submit, which only its JVM knows; empty if it did not start this process."""
+    from pyspark import SparkConf, SparkContext
+
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()  # a context would do so too, but would fix the master
     return SparkConf()
@@ -47,50 +55,34 @@ def trying(master: str) -> str:
     return f"local[{local[1] or 1},{_TRIES}]" if local else master
 
 
-class Classic:
+class Classic(Executor):
     """A driver in this process."""
 
-    def __init__(self, context: SparkContext) -> None:
-        self.context = context
-
-    @classmethod
-    def start(cls, name: str, master: str | None = None) -> Classic:
-        """Start Spark's driver, once in a process.
+    def __init__(self, name: str, master: str | None = None) -> None:
+        """``name`` is shown on Spark's pages.
 
         ``master`` is for processes that spark-submit did not start; it defaults to all cores of this machine.
-
-        Raises:
-            SparkUnavailable: there is no such master, or no Java.
         """
-        conf = submitted().setAppName(name)
-        for key, value in SETTINGS.items():
-            # On YARN a socket would be in the container's folder: longer than the 107 bytes that its path may have.
-            if key != _SOCKETS or (master or conf.get("spark.master")) != "yarn":
-                conf.setIfMissing(key, value)
-        if master or not conf.contains("spark.master"):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            conf.setMaster(master or "local[*]")
-        conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
-        try:
-            context = SparkContext.getOrCreate(conf)
-        except (PySparkException, Py4JJavaError) as error:
-            reason = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).splitlines()[0]
-            rule = "does Java run here, and is Spark's master right (--master, or spark-submit's)?"
-            raise SparkUnavailable(f"Spark did not start: {reason}; {rule}") from error
-        context.setLogLevel("WARN")
-        return cls(context)
+        self._name, self._master = name, master
+        self._context: SparkContext | None = None
 
+    @override
     def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
         """Results of ``work`` for each task; ``common`` is sent once to each worker.
 
         Raises:
+            SparkUnavailable: there is no such master, or no Java.
             TaskFailed: a task failed for good with one of Tidemark's errors.
         """
+        if not tasks:
+            return []
+        context = self._context = self._context or started(self._name, self._master)
+        from py4j.protocol import Py4JJavaError
+
         driver, packed, pickled = Shipment.of(work, common, tasks)
-        shared = self.context.broadcast(packed)
+        shared = context.broadcast(packed)
         try:
-            partitioned = self.context.parallelize(pickled, len(pickled))
-            return partitioned.map(lambda task: in_worker(driver, shared.value, task)).collect()
+            return context.parallelize(pickled, len(pickled)).map(partial(in_worker, driver, shared)).collect()
         except Py4JJavaError as error:
             if failure := worker_error(str(error)):
                 raise failure from error
@@ -98,17 +90,44 @@ class Classic:
         finally:
             shared.destroy()
 
+    @override
     def finished(self) -> int:
-        """Number of completed tasks of the running stages."""
-        tracker = self.context.statusTracker()
+        if self._context is None:
+            return 0
+        tracker = self._context.statusTracker()
         stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
         return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
+def started(name: str, master: str | None) -> SparkContext:
+    """Spark's driver, which is started once in a process. Raises SparkUnavailable: no such master, or no Java."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+
+    conf = submitted().setAppName(name)
+    for key, value in SETTINGS.items():
+        # On YARN a socket would be in the container's folder: longer than the 107 bytes that its path may have.
+        if key != _SOCKETS or (master or conf.get("spark.master")) != "yarn":
+            conf.setIfMissing(key, value)
+    if master or not conf.contains("spark.master"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        conf.setMaster(master or "local[*]")
+    conf.setMaster(trying(conf.get("spark.master") or "local[*]"))
+    try:
+        context = SparkContext.getOrCreate(conf)
+    except (PySparkException, Py4JJavaError) as error:
+        reason = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error).splitlines()[0]
+        rule = "does Java run here, and is Spark's master right (--master, or spark-submit's)?"
+        raise SparkUnavailable(f"Spark did not start: {reason}; {rule}") from error
+    context.setLogLevel("WARN")
+    return context
+
+
 def spark(name: str, target: ClusterTarget) -> Executor:
-    """Spark on ``target``; ``name`` is shown on its pages."""
+    """Spark on ``target``, started with the first tasks; ``name`` is shown on its pages."""
     if target.remote is None:
-        return Classic.start(name, target.master)
+        return Classic(name, target.master)
     from tidemark_spark.cluster.connect_client import Connected
 
-    return Connected.to(target.remote, name)
+    return Connected(target.remote, name)

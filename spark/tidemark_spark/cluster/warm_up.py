@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     parsers = tuple(options.parser or kernel_cache.PARSERS)
     try:
-        Connected.to(_server(options), "warm-up").on_each(load, parsers, range(max(1, options.workers)))
+        Connected(_server(options), "warm-up").on_each(load, parsers, range(max(1, options.workers)))
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.errors import ContinuityError, NotFound, PreconditionFailed, SegmentError, StoreError
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import MAX_RUNS, EvidenceRow
@@ -41,10 +41,10 @@ _outages: dict[tuple[str, str], tuple[float, str]] = {}
 """By store and key of the pack: the time of its last failure in this worker, and the reason."""
 
 
-def converted(job: Job, task: ConversionTask) -> Outcome:
-    """Convert ``task``. Raises the errors of :func:`tidemark_spark.worker.convert`."""
+def converted(job: Job, task: SegmentTask, *, waits: bool = False) -> Outcome:
+    """Convert ``task``; see :class:`Conversion`. Raises the errors of :meth:`tidemark_spark.kinds.kind.Kind.work`."""
     with Sink(job, task) as sink:
-        conversion = Conversion(job, task, sink)
+        conversion = Conversion(job, task, sink, waits=waits)
         stop = conversion.run()
         files, evidence = sink.close()
         return Outcome(
@@ -76,10 +76,13 @@ class RecordSink(Protocol):
 
 
 class Conversion:
-    """A running task: ``next_offset`` is the first offset without a class."""
+    """A running task: ``next_offset`` is the first offset without a class.
 
-    def __init__(self, job: Job, task: ConversionTask, sink: RecordSink) -> None:
-        self._job, self._task, self._sink = job, task, sink
+    One that ``waits`` for what cannot be read now ends there, and its rows land later; any other needs all its ranges.
+    """
+
+    def __init__(self, job: Job, task: SegmentTask, sink: RecordSink, *, waits: bool = False) -> None:
+        self._job, self._task, self._sink, self._waits = job, task, sink, waits
         self._rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
         self.next_offset = task.from_offset
         self.evidence: list[EvidenceRow] = []
@@ -102,8 +105,8 @@ class Conversion:
         return Stop(self.next_offset, wanted[end].to_offset, "unread", outage) if outage else None
 
     def _may_wait(self, part: SegmentRange) -> bool:
-        """True if the rows of ``part`` may land later. A rebuild needs all ranges of its plan."""
-        return part.is_packed and self._job.kind == "ingest"
+        """True if the rows of ``part`` may land later."""
+        return part.is_packed and self._waits
 
     def _range(self, number: int, part: SegmentRange, ahead: Ahead | None, runs: list[Run]) -> Stop | None:
         remaining = windows(open_store(part.store, self._job.options), part, ahead)
@@ -111,7 +114,7 @@ class Conversion:
             try:
                 window = next(remaining, None)
             except (PreconditionFailed, NotFound) as error:
-                if isinstance(error, NotFound) and part.referred and self._job.kind == "ingest":
+                if isinstance(error, NotFound) and part.referred and self._waits:
                     why = f"{part.store}/{part.key}: its owner, another system, has deleted it"
                     return Stop(self.next_offset, part.to_offset, "lost", why)
                 return Stop(self.next_offset, part.to_offset, "moved", str(error))
@@ -263,7 +266,7 @@ def _folded(runs: list[Run]) -> list[Run]:
     return folded
 
 
-def _evidence(task: ConversionTask, part: SegmentRange, run: Run) -> EvidenceRow:
+def _evidence(task: SegmentTask, part: SegmentRange, run: Run) -> EvidenceRow:
     return EvidenceRow(
         incarnation=task.incarnation,
         partition=task.partition,

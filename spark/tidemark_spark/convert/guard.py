@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidemark.decode import DEFAULT_LIMITS, Headers, decode_batches, kernel_cache
 from tidemark.decode.decoder import OnRefused
 from tidemark.errors import SegmentError
-from tidemark.formats.table.plan import SegmentRange
+from tidemark.formats.table.plan import StoredRange
 from tidemark.kafka_log import BatchHeader
 from tidemark.parsers.base import Parsed, Parser, no_rows
 from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
@@ -34,7 +34,8 @@ _LEAST_MEMORY: Final = 512 << 20
 _DECODING_RATE: Final = 64
 """Factor by which decompressing and decoding must be faster than parsing."""
 
-Take = Callable[[int, SegmentRange, pa.RecordBatch, str | None], None]
+Part = TypeVar("Part", bound=StoredRange)
+Take = Callable[[int, Part, pa.RecordBatch, str | None], None]
 """Takes rows of a numbered range; a reason refuses all of them."""
 
 
@@ -114,7 +115,7 @@ def _step(seconds: float) -> Iterator[None]:
         yield
 
 
-def pass_on(take: Take, job: Job, number: int, part: SegmentRange, rows: pa.RecordBatch) -> None:
+def pass_on(take: Take[Part], job: Job, number: int, part: Part, rows: pa.RecordBatch) -> None:
     """Pass decoded rows to ``take``: unchanged, or in proved pieces with the reasons for refusals."""
     guard = _now
     if guard is None or not len(rows):

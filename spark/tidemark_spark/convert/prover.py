@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidemark.decode import kernel_cache
 from tidemark.errors import TidemarkError
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import QuarantineRange, QuarantineTask, SegmentTask
 from tidemark.parsers.base import shortened
 from tidemark.parsers.factory import parser_of
 from tidemark.store import Store
@@ -123,10 +123,12 @@ def _decode(job: Job, batches: ProverRequest, start: int, end: int) -> None:
 def _convert(job: Job, question: Rows, start: int, end: int) -> None:
     """Parse, date and write the rows with the worker's code, but store nothing."""
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
-    task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(question.part,))
+    part = question.part
+    fields = {"incarnation": 0, "topic_id": None, "partition": 0, "ranges": (part,)}
+    task = (QuarantineTask if isinstance(part, QuarantineRange) else SegmentTask).model_validate(fields)
     all_rows = replace(job, dates=frozenset(), leaves=frozenset(), partitions={})
     with at_most(seconds_for(job.limits, rows.nbytes)), Sink(all_rows, task, cast("Store", _Nowhere())) as sink:
-        sink.rows(0, question.part, rows)
+        sink.rows(0, part, rows)
         sink.close()
 
 

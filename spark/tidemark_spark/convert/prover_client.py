@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import pyarrow as pa
 
 from tidemark.decode import Headers
-from tidemark.formats.table.plan import SegmentRange
+from tidemark.formats.table.plan import StoredRange
 from tidemark_spark.model import Job
 
 _PATIENCE: Final = 10.0
@@ -44,10 +44,10 @@ class Rows:
 
     data: bytes
     count: int
-    part: SegmentRange
+    part: StoredRange
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch, part: SegmentRange) -> Self:
+    def of(cls, rows: pa.RecordBatch, part: StoredRange) -> Self:
         """The question about ``rows``."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:

@@ -16,7 +16,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import QuarantineTask, SegmentTask, StoredRange, StoredTask
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
 from tidemark.parsers.base import Parser
@@ -34,7 +34,7 @@ from tidemark_spark.convert.quarantine import Origin, records_of, refused_batch,
 from tidemark_spark.model import DataFile, Job
 
 
-def namer(job: Job, task: ConversionTask) -> Callable[[int, int], str]:
+def namer(job: Job, task: StoredTask) -> Callable[[int, int], str]:
     """A function that names the files of ``task`` by their first and last offset."""
     labels = [part.label for part in task.ranges]
     digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)
@@ -67,7 +67,7 @@ class RowsAdded(NamedTuple):
 class _KindOutput:
     """The files of one kind: contents by folder and number of the range, and complete files."""
 
-    task: ConversionTask
+    task: SegmentTask | QuarantineTask
     root: str
     name_of: Callable[[int, int], str]
     offset_class: Literal["landed", "quarantined", "filtered"]
@@ -142,7 +142,7 @@ class _KindOutput:
 class WantedRows:
     """The rows of a task that its run wants: those of its dates that retention has not removed before."""
 
-    def __init__(self, job: Job, task: ConversionTask) -> None:
+    def __init__(self, job: Job, task: SegmentTask | QuarantineTask) -> None:
         plan = job.partitions.get((task.incarnation, task.partition))
         spans = plan.expired_rows if plan else {}
         self._job = job
@@ -168,7 +168,7 @@ class Sink:
     date. ``unknown`` has the unknown fields of all rows passed to the sink.
     """
 
-    def __init__(self, job: Job, task: ConversionTask, store: Store | None = None) -> None:
+    def __init__(self, job: Job, task: SegmentTask | QuarantineTask, store: Store | None = None) -> None:
         """Files are written to the lake's store, or to ``store``."""
         self._job, self._task = job, task
         self._wanted = WantedRows(job, task)
@@ -193,7 +193,7 @@ class Sink:
         self._landed_files.__exit__(*error)
         self._refused_files.__exit__(*error)
 
-    def rows(self, number: int, part: SegmentRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
+    def rows(self, number: int, part: StoredRange, rows: pa.RecordBatch, refusal: str | None = None) -> None:
         """Take decoded rows of ``part``, the range ``number``; a ``refusal`` refuses all of them."""
         result = parsed(self._parser, rows, refusal)
         if result.unknown:
@@ -212,7 +212,7 @@ class Sink:
             self._filtered.record(own, number, _added(take(rows, indices)))
 
     def batch(
-        self, number: int, part: SegmentRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
+        self, number: int, part: StoredRange, header: BatchHeader, data: bytes, rule: str, span: tuple[int, int]
     ) -> int:
         """Take a batch that ``rule`` makes undecodable; returns the number of its offsets.
 
@@ -249,7 +249,7 @@ class Sink:
             if len(chosen):
                 yield folder, chosen
 
-    def _origin(self, part: SegmentRange) -> Origin:
+    def _origin(self, part: StoredRange) -> Origin:
         return Origin(part.key, part.uploaded_at, self._parser.version, self._job.attempt)
 
 

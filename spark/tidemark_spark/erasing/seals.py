@@ -9,7 +9,7 @@ hold records of the requests unseen, is named with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -40,11 +40,12 @@ from tidemark.raw.tombstones import read_buried
 from tidemark.raw_topic import RawTopic
 from tidemark.retry import Retry
 from tidemark.storage import ClusterStore, PartitionStore
-from tidemark.store import ObjectInfo, Store, StoreOptions, put_once, put_over
+from tidemark.store import ObjectInfo, Store, put_once, put_over
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark_spark.erasing.rewriting import SealOutcome, SealTask
+from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.erasing.unseen import NOTHING, Unseen
+from tidemark_spark.model import Executor
 
 CHUNK: Final = 256
 """Most seals of one record of what is deleted."""
@@ -59,12 +60,9 @@ _UNSEEN: Final = (
 )
 _BARE: Final = "has no manifest, and is not searched"
 
-Rewrite = Callable[[StoreOptions, Sequence[SealTask]], list[SealOutcome]]
-"""Runs all tasks of :func:`~tidemark_spark.erasing.rewriting.rewrite`, anywhere, and returns their results."""
-
 
 def erase_seals(
-    table: TopicTable, attempt: int, execute: Rewrite, *, asked: bool = False, unseen: Unseen = NOTHING
+    table: TopicTable, attempt: int, executor: Executor, *, asked: bool = False, unseen: Unseen = NOTHING
 ) -> RawReport:
     """Rewrite the seals that hold masked records, delete the old ones, and report what remains.
 
@@ -82,7 +80,7 @@ def erase_seals(
     place = _Place(folder.cluster, attempt, unseen)
     known = in_parallel(lambda state: _Partition.of(raw, place, state), ledger.partitions)
     tasks = [task for partition in known for task in partition.tasks()]
-    outcomes = execute(table.deployment.store, tasks) if tasks else []
+    outcomes = executor.on_each(rewrite, table.deployment.store, tasks)
     by_folder: dict[str, list[SealOutcome]] = {}
     for outcome in outcomes:
         by_folder.setdefault(outcome.task.keys.folder, []).append(outcome)

@@ -8,7 +8,7 @@ its files are searched, and the lineage is all that tells an epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
@@ -24,7 +24,7 @@ from tidemark.erasure.secret import Secret
 from tidemark.errors import FormatError, SegmentError
 from tidemark.formats.raw.erasure import KEY_COLUMN, ErasureRequest
 from tidemark.formats.table.partitioning import DT, partition_values
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.formats.table.state_ledger import RECORD
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
@@ -46,7 +46,7 @@ from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 from tidemark_spark.convert.guard import parsed
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.segment_reader import judged
-from tidemark_spark.model import Job
+from tidemark_spark.model import Executor, Job
 
 _ROWS: Final = 65536
 _CHUNK: Final = 8 << 20
@@ -73,7 +73,7 @@ class FileSearch(NamedTuple):
 class RawSearch(NamedTuple):
     """Ranges of raw to search, of a log with ``restores``."""
 
-    task: ConversionTask
+    task: SegmentTask
     restores: tuple[int, ...] = ()
 
 
@@ -139,10 +139,6 @@ class SearchResult:
     def refuse(self, _header: BatchHeader, _error: SegmentError) -> None:
         """Count a batch that cannot be decoded."""
         self.unsearchable += 1
-
-
-Search = Callable[[SearchJob, Sequence[SearchTask]], list[SearchResult]]
-"""Runs all tasks of a search, anywhere, and returns their results in any order."""
 
 
 def search(common: SearchJob, task: SearchTask) -> SearchResult:
@@ -318,7 +314,7 @@ def search_all(
     requests: Sequence[ErasureRequest],
     secrets: Mapping[str, Secret],
     job: Job,
-    execute: Search,
+    executor: Executor,
 ) -> Searched:
     """Search all offsets below each partition's end in the ledger.
 
@@ -346,15 +342,15 @@ def search_all(
         )
         for path, rows in sorted(files.items())
     ]
-    results = execute(common, tasks) if tasks else []
+    results = executor.on_each(search, common, tasks)
     for result in results:
         if result.unanswered and isinstance(result.task, FileSearch):
             elsewhere.setdefault((result.task.incarnation, result.task.partition), []).extend(result.task.spans)
     raw_tasks, gone = _raw_tasks(table, standing, elsewhere)
-    results += execute(common, raw_tasks) if raw_tasks else []
+    results += executor.on_each(search, common, raw_tasks)
     outlived, state_tasks = _state_tasks(table, standing, gone)
     known = {hit.record for result in results for hit in result.hits}
-    results += execute(common._replace(outlived=outlived), state_tasks) if state_tasks else []
+    results += executor.on_each(search, common._replace(outlived=outlived), state_tasks)
     rows = {
         place: sum(result.rows for result in results if isinstance(result.task, kind))
         for place, kind in (("table", FileSearch), ("raw", RawSearch), ("state", StateSearch))

@@ -24,10 +24,9 @@ from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import LIVE_BYTES, Deployment
-from tidemark_spark.cluster.executor import Executor
 from tidemark_spark.live.scanned import ScannedTopic
 from tidemark_spark.live.shared_query import JobShare, convert_all
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.model import CarriedOut, Executor, Job, Outcome
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.followed_schema import followed
 
@@ -121,7 +120,7 @@ def _committed(converted: ConvertedTopic, note: Note | None) -> TopicLanding:
     with recording_failure(table):
         if isinstance(outcomes, Exception):
             raise outcomes
-    result = run(table, plan, lambda _job, _tasks: outcomes, first=converted.prepared.first)
+    result = run(table, plan, CarriedOut(outcomes), first=converted.prepared.first)
     if note is not None:
         note(table, plan, result)
     return _ended(converted.prepared.topic, result.status)

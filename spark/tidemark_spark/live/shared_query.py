@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import SparkUnavailable
-from tidemark.formats.table.plan import ConversionTask
-from tidemark_spark.cluster.executor import Executor, bounded
-from tidemark_spark.model import Job, Outcome
-from tidemark_spark.worker import convert
+from tidemark.formats.table.plan import StoredTask
+from tidemark_spark.cluster.executor import bounded
+from tidemark_spark.kinds.ingest import Ingest
+from tidemark_spark.model import Executor, Job, Outcome
 
 MOST_TASKS: Final = 16
 MOST_BYTES: Final = 16 << 20
@@ -20,14 +20,14 @@ class JobShare(NamedTuple):
     """A job, and its tasks to convert."""
 
     job: Job
-    tasks: tuple[ConversionTask, ...]
+    tasks: tuple[StoredTask, ...]
 
 
 class Numbered(NamedTuple):
     """A conversion task, and the number of its job."""
 
     job: int
-    task: ConversionTask
+    task: StoredTask
 
 
 class Made(NamedTuple):
@@ -85,5 +85,5 @@ def convert_bundle(jobs: Sequence[Job], bundle: Sequence[Numbered]) -> list[Made
     made: list[Made] = []
     for number, task in bundle:
         with bounded(jobs[number]):
-            made.append(Made(number, convert(jobs[number], task)))
+            made.append(Made(number, Ingest.work(jobs[number], task)))
     return made

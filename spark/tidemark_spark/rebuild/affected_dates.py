@@ -23,7 +23,8 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark_spark.audit.date_evidence import rows_around
 from tidemark_spark.audit.evidence import cells_of, examined, hulls_of, touching
-from tidemark_spark.audit.worker import AuditTask, Examine, RawTask
+from tidemark_spark.audit.worker import AuditTask, RawTask
+from tidemark_spark.model import Executor
 
 Sums = dict[str, tuple[int, int | None]]
 """By date (ISO, empty for none): records, and the sum of their hashes, None if it is not known."""
@@ -32,8 +33,8 @@ Sums = dict[str, tuple[int, int | None]]
 class AffectedDates(NamedTuple):
     """The ``asked`` dates, and in ``dates`` also the dates that exchange rows with them.
 
-    ``before`` and ``after`` count the records by date in the ranges that were read: in the table, and with the current
-    settings.
+    ``together`` has all of ``dates``, in parts between which no rows move. ``before`` and ``after`` count the records
+    by date in the ranges that were read: in the table, and with the current settings.
     """
 
     asked: tuple[str, ...]
@@ -41,6 +42,7 @@ class AffectedDates(NamedTuple):
     before: dict[str, int]
     after: dict[str, int]
     bytes_read: int
+    together: tuple[tuple[str, ...], ...]
 
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
@@ -48,16 +50,17 @@ def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     return any(row.configuration != table.topic.digest for row in EffectiveEvidence.of(table).of_dates(dates))
 
 
-def moves(table: TopicTable, dates: Collection[str], examine: Examine, *, extend: bool) -> AffectedDates:
+def moves(table: TopicTable, dates: Collection[str], executor: Executor, *, extend: bool) -> AffectedDates:
     """The dates that exchange rows with ``dates``; with ``extend`` also the dates exchanging rows with them, etc.
 
     Raises:
         ContinuityError: raw no longer holds all offsets, or is damaged.
     """
-    search = _DateSearch(table, examine, dates)
+    search = _DateSearch(table, executor, dates)
     while search.step() and extend:
         pass
-    return AffectedDates(tuple(dates), tuple(sorted(search.dates)), search.before, search.after, search.bytes_read)
+    found = tuple(sorted(search.dates))
+    return AffectedDates(tuple(dates), found, search.before, search.after, search.bytes_read, search.together())
 
 
 @dataclass
@@ -71,9 +74,9 @@ class _Part:
 
 
 class _DateSearch:
-    def __init__(self, table: TopicTable, examine: Examine, dates: Collection[str]) -> None:
+    def __init__(self, table: TopicTable, executor: Executor, dates: Collection[str]) -> None:
         standing = EffectiveEvidence.of(table)
-        self._table, self._ledger, self._examine = table, standing.ledger, examine
+        self._table, self._ledger, self._executor = table, standing.ledger, executor
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
         self._incarnations = self._raw.incarnations().incarnations
@@ -99,6 +102,15 @@ class _DateSearch:
             size = len(self.dates)
             self.dates.update(dt for exchange in self._exchanges if exchange & self.dates for dt in exchange)
         return len(self.dates) > before
+
+    def together(self) -> tuple[tuple[str, ...], ...]:
+        """The :attr:`dates` in parts: those that exchange rows, also by way of others, are in one."""
+        parts = [{dt} for dt in self.dates]
+        for exchange in {frozenset(exchange) for exchange in self._exchanges}:
+            touched = [part for part in parts if part & exchange]
+            if len(touched) > 1:
+                parts = [part for part in parts if not part & exchange] + [set().union(*touched)]
+        return tuple(sorted(tuple(sorted(part)) for part in parts))
 
     def _find_parts(self) -> None:
         """Find the ranges of :attr:`dates`. Those of dates found before stay as they are, with what was read."""
@@ -133,7 +145,7 @@ class _DateSearch:
                 RawTask(task, cells_of(wanted, task.from_offset, task.to_offset), columns=False)
                 for task in reading.tasks
             ]
-        for tally in examined(self._table, self._ledger, plans, tasks, self._examine):
+        for tally in examined(self._table, self._ledger, plans, tasks, self._executor):
             self.bytes_read += tally.bytes_read
             for trouble in tally.troubles:
                 raise ContinuityError(f"{trouble.name}: cannot be converted again: {trouble.detail}")

@@ -7,31 +7,31 @@ move in from other dates are reported if they are among the same offsets. To fin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, cast
 
 from tidemark.backfill.report import Comparison, Differing
+from tidemark.errors import ConfigError
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.plan import RunPlan, SegmentTask
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import Kept
 from tidemark_spark.audit.evidence import GROUP_TASKS
 from tidemark_spark.audit.worker import FileTask
 from tidemark_spark.convert.row_checksums import Cells
-from tidemark_spark.model import Job
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, Difference, DiffPlace
-
-Compare = Callable[[Job, Sequence[CompareTask]], list[Compared]]
-"""Runs all tasks of a comparison, anywhere, and returns their results in any order."""
+from tidemark_spark.model import Executor, Job
+from tidemark_spark.rebuild.diff_worker import CompareTask, Difference, DiffPlace, compare
+from tidemark_spark.run.progress import watched
 
 _NOWHERE: Final = Cells((), ())
 
 
-def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison:
+def comparison(table: TopicTable, plan: RunPlan, executor: Executor) -> Comparison:
     """The changes that the rebuild ``plan`` would make.
 
     Raises:
+        ConfigError: the plan does not read raw.
         ContinuityError: raw no longer holds the ranges.
         StoreError: a store did not answer, or a file is gone.
     """
@@ -41,7 +41,10 @@ def comparison(table: TopicTable, plan: RunPlan, compare: Compare) -> Comparison
     files, filtered = _files(table, plan)
     tasks = list(_tasks(plan, files))
     for start in range(0, len(tasks), GROUP_TASKS):
-        for compared in compare(job, tasks[start : start + GROUP_TASKS]):
+        group = tasks[start : start + GROUP_TASKS]
+        with watched(job, len(group), executor.finished):
+            found = executor.on_each(compare, job, group)
+        for compared in found:
             size += compared.bytes_read
             for place, difference in compared.found.items():
                 differences.setdefault(place, Difference()).add(difference)
@@ -93,6 +96,9 @@ def _files(table: TopicTable, plan: RunPlan) -> tuple[Hulls, dict[DiffPlace, tup
 def _tasks(plan: RunPlan, files: Hulls) -> Iterator[CompareTask]:
     """Tasks, each with the files that have records of its ranges."""
     for task in plan.tasks:
+        if not isinstance(task, SegmentTask):
+            rule = f"a plan of the kind {plan.kind} does not read raw: only a rebuild or a repair can be compared"
+            raise ConfigError(f"attempt {plan.attempt}", [("--compare", rule)])
         candidates = files.get((task.incarnation, task.partition), [])
         chosen = [file for first, after, file in candidates if first < task.to_offset and after > task.from_offset]
         yield CompareTask(task, tuple(chosen))

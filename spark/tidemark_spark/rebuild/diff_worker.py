@@ -22,7 +22,7 @@ from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import IDENTITY
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
 from tidemark.table.evidence import Kept
@@ -45,7 +45,7 @@ _END: Final = 1 << 62
 class CompareTask(NamedTuple):
     """Ranges of raw, and the files that now hold records of them."""
 
-    task: ConversionTask
+    task: SegmentTask
     files: tuple[FileTask, ...]
 
 

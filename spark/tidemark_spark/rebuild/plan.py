@@ -9,7 +9,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import plan_rebuild
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.audit.worker import Examine
+from tidemark_spark.model import Executor
 from tidemark_spark.rebuild.affected_dates import AffectedDates, moves, settings_differ
 
 
@@ -20,7 +20,7 @@ class Rebuild(NamedTuple):
     moves: AffectedDates | None
 
 
-def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *, extend: bool) -> Rebuild:
+def planned(table: TopicTable, dates: Sequence[str] | None, executor: Executor, *, extend: bool) -> Rebuild:
     """Plan the rebuild of ``dates``, or of all dates; with ``extend`` also of the dates that exchange rows with them.
 
     If records of the dates landed with other settings than the topics file has now, or with ``extend``, raw is read
@@ -31,9 +31,15 @@ def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *,
         ConfigError: rows would move to other dates, and ``extend`` is not given.
         ContinuityError: raw no longer holds all the offsets.
     """
-    if dates is None or not (extend or settings_differ(table, dates)):
-        return Rebuild(plan_rebuild(table, dates), None)
-    affected = moves(table, dates, examine, extend=extend)
+    affected = None if dates is None else affected_by(table, dates, executor, extend=extend)
+    return Rebuild(plan_rebuild(table, affected.dates if affected else dates), affected)
+
+
+def affected_by(table: TopicTable, dates: Sequence[str], executor: Executor, *, extend: bool) -> AffectedDates | None:
+    """The dates that exchange rows with ``dates``, None if only other code could move rows; see :func:`planned`."""
+    if not (extend or settings_differ(table, dates)):
+        return None
+    affected = moves(table, dates, executor, extend=extend)
     others = [dt or "none" for dt in affected.dates if dt not in dates]
     if others and not extend:
         rule = (
@@ -41,4 +47,4 @@ def planned(table: TopicTable, dates: Sequence[str] | None, examine: Examine, *,
             f"run rebuild.py --from {dates[0]} --to {dates[-1]} --extend (--dry-run shows them)"
         )
         raise ConfigError("rebuild.py", [("--from, --to", rule)])
-    return Rebuild(plan_rebuild(table, affected.dates), affected)
+    return affected

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, conversion_rate
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, StoredRange, StoredTask
 from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
@@ -76,10 +76,11 @@ def _refused(table: TopicTable, standing: EffectiveEvidence, plan: RunPlan) -> d
     return {"reasons": tuple(reasons), "reasons_of": found.files_read}
 
 
-def _reads(task: ConversionTask) -> int:
+def _reads(task: StoredTask) -> int:
     """Number of requests for the bytes of a task: one for a window, or for a file of quarantine."""
-    files = {part.quarantined for part in task.ranges} - {""}
-    return len(files) or sum(-(-(part.end - part.start) // WINDOW_BYTES) for part in task.ranges)
+    if isinstance(task, QuarantineTask):
+        return len({part.quarantined for part in task.ranges})
+    return sum(-(-(part.end - part.start) // WINDOW_BYTES) for part in task.ranges)
 
 
 class _Counted(NamedTuple):
@@ -125,7 +126,7 @@ def _dates(
 
 def _partition(plan: RunPlan, part: PartitionPlan) -> PartitionPreview:
     tasks = [task for task in plan.tasks if (task.incarnation, task.partition) == part.key]
-    ranges: list[SegmentRange] = [part for task in tasks for part in task.ranges]
+    ranges: list[StoredRange] = [part for task in tasks for part in task.ranges]
     keys = list(dict.fromkeys(part.quarantined or part.key for part in ranges))
     return PartitionPreview(
         incarnation=part.incarnation,

@@ -22,6 +22,7 @@ from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
 from tidemark.formats.table.ledger import PartitionState
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import read_plan
 from tidemark.planning.maintenance.fold import landed_attempts
 from tidemark.planning.maintenance.retention import Classed, Keeping
@@ -101,7 +102,7 @@ def _busy(table: TopicTable, standing: EffectiveEvidence) -> frozenset[str]:
     done = {table.keys.attempt(attempt) for attempt in landed_attempts(table, standing.ledger)}
     for key in [info.key for info in table.store.list(table.keys.attempts) if info.modified >= since]:
         if key not in done and (plan := read_plan(table, key)).created_at >= since:
-            busy.update(part.key for task in plan.tasks for part in task.ranges if not part.quarantined)
+            busy.update(part.key for task in plan.tasks if isinstance(task, SegmentTask) for part in task.ranges)
     return frozenset(busy)
 
 

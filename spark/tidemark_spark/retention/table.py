@@ -9,6 +9,7 @@ from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed
 from tidemark.table.delta_table import TopicTable
+from tidemark_spark.model import CarriedOut
 from tidemark_spark.run.driver import run
 
 
@@ -27,7 +28,7 @@ def retain_table(table: TopicTable, now: datetime, by: str, *, dry_run: bool) ->
     if named & {date.dt for date in past}:
         plan, _ = plan_retain(table, now, named)
         write_plan(table, plan)
-        if run(table, plan, lambda _job, _tasks: []).status != "landed":
+        if run(table, plan, CarriedOut()).status != "landed":
             raise PublishError(f"{table.url}: it moved on since attempt {plan.attempt} was planned; run it again")
         removed = {*plan.dates, *plan.supersedes}
         past = [date.model_copy(update={"removed": date.dt in removed}) for date in past]

@@ -10,7 +10,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from datetime import datetime
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -19,8 +18,8 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
-from tidemark.formats.table.ledger import DateState, Fold, Ledger, PartitionState
-from tidemark.formats.table.plan import RUN_LIMIT, RunPlan
+from tidemark.formats.table.ledger import Fold, Ledger, PartitionState
+from tidemark.formats.table.plan import RunPlan
 from tidemark.installation import VERSION
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
@@ -28,12 +27,11 @@ from tidemark.retry import Backoff
 from tidemark.store import put_once
 from tidemark.store.schemes import DIRECTORY, scheme_of
 from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable, live_files, stored_ledger
-from tidemark.table.tampering import check_untampered
 from tidemark.table.topic_columns import table_schema, widened
 from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
+from tidemark_spark.kinds.kind import Kind, TableChange
 from tidemark_spark.model import DataFile
-from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.delta_log import add_columns, commit, name_bounds, open_or_create
 from tidemark_spark.run.success_markers import take_away
 
@@ -43,7 +41,7 @@ TRIES: Final = 12
 _BACKOFF: Final = Backoff(0.1, 2.0)
 
 
-def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
+def publish(kind: Kind, change: TableChange) -> Ledger:
     """Commit ``change``, and return the committed ledger that lists the attempt as landed.
 
     Safe to call again, from any process, with the same arguments.
@@ -53,6 +51,7 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
         TableTampered: another program changed the table; nothing was committed.
         PublishError: a file is missing, or the commit failed repeatedly although the table did not change.
     """
+    table, plan = kind.table, kind.plan
     seen, failures = -1, 0
     while True:
         try:
@@ -62,8 +61,8 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
                 return current
             seen, failures = current.n, failures if current.n == seen else 0
             live = live_files(delta)
-            check_hands(table, plan, current, live)
-            check_fresh(plan, current, live, table.store.now())
+            kind.check_hands(current, live)
+            kind.check_fresh(current, live)
             _check_files(table, change.files)
             if name_bounds(table, delta) or add_columns(table, delta, whole=plan.whole):
                 continue  # that was a separate commit: read everything again
@@ -74,8 +73,8 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
                 raise StaleRun("rows of the narrower type have landed since the plan")
             field_ids = check_field_ids(table, delta, current, plan)
             told = {"field_ids": field_ids, "parent": reference}
-            ledger = rebased(current, plan, change, live).model_copy(update=told)
-            closed = {dt for dt in closed_by(current, plan) if ledger.dates[dt] == plan.closes[dt].after}
+            ledger = rebased(kind, current, change, live).model_copy(update=told)
+            closed = {dt for dt in kind.closes(current) if ledger.dates[dt] == plan.closes[dt].after}
             touched = set(ledger.dates_changed) - closed
             take_away(table, [dt for dt in touched if dt in current.dates and current.dates[dt].state != "open"])
             ledger = _written(table, ledger)
@@ -89,14 +88,6 @@ def publish(table: TopicTable, plan: RunPlan, change: TableChange) -> Ledger:
             return ledger
 
 
-def check_hands(table: TopicTable, plan: RunPlan, ledger: Ledger, live: LiveFiles) -> None:
-    """Raise :class:`TableTampered` unless the table is as ``ledger`` left it, or for a repair as the plan found it."""
-    if plan.kind != "repair":
-        check_untampered(table, ledger, live)
-    elif (ledger.n, live.digest) != (plan.ledger_n, plan.found):
-        raise StaleRun("the table was changed since the repair was planned")
-
-
 def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[LiveFile]) -> None:
     """Raise :class:`PublishError` if files are to be removed from a table that was made append-only."""
     append_only = delta.metadata().configuration.get("delta.appendOnly", "false").lower() == "true"
@@ -105,39 +96,6 @@ def check_removable(table: TopicTable, delta: DeltaTable, removed: Collection[Li
             f"{table.url}: has the property delta.appendOnly = true, and {len(removed)} files must be replaced; unset "
             "it (ALTER TABLE ... UNSET TBLPROPERTIES ('delta.appendOnly')) and run it again"
         )
-
-
-def check_fresh(plan: RunPlan, ledger: Ledger, live: LiveFiles, now: datetime) -> None:
-    """Raise :class:`StaleRun` unless the parts of the table that ``plan`` uses are unchanged."""
-    if now - plan.created_at > RUN_LIMIT:
-        raise StaleRun(f"attempt {plan.attempt} was planned more than {RUN_LIMIT} ago: its files may be gone")
-    if any(number > plan.masks.get(place, 0) for place, number in ledger.masks.items()):
-        raise StaleRun("records were erased since the plan, which may have them")
-    if plan.kind == "ingest":
-        _check_partitions(plan, ledger)
-    for dt in plan.supersedes:
-        if ledger.superseded.get(dt, 0) > plan.ledger_n:
-            raise StaleRun(f"refused rows of {dt or 'no date'} were rebuilt or replayed since the plan")
-    if plan.closes and not (plan.partitions or plan.replaced or closed_by(ledger, plan)):
-        raise StaleRun(f"dates {', '.join(plan.closes)} have changed since the plan")
-    if not set(plan.folds) <= set(ledger.landed):
-        raise StaleRun("somebody else folded the same attempts since the plan")
-    gone = sorted(set(plan.removes) - {file.path for file in live.named(plan.removes)})
-    if gone:
-        raise StaleRun(f"{gone[0]} was replaced since the plan")
-
-
-def _check_partitions(plan: RunPlan, ledger: Ledger) -> None:
-    for part in plan.partitions:
-        state = ledger.by_partition.get(part.key)
-        if state is None:
-            continue
-        if state.next_offset != part.landed_next:
-            place = f"at {state.next_offset}, not at {part.landed_next}"
-            raise StaleRun(f"partition {part.partition} now continues {place}")
-        later = state.leadership > part.leadership and state.leader_epoch not in part.foreign_epochs
-        if state.branch != part.branch or later:
-            raise StaleRun(f"partition {part.partition} now follows leader epoch {state.leader_epoch}")
 
 
 def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan: RunPlan) -> dict[str, int]:
@@ -153,21 +111,20 @@ def check_field_ids(table: TopicTable, delta: DeltaTable, current: Ledger, plan:
     return numbered(current.field_ids | ours, columns)
 
 
-def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: LiveFiles) -> Ledger:
+def rebased(kind: Kind, current: Ledger, change: TableChange, live: LiveFiles) -> Ledger:
     """The ledger after ``current`` with this change applied; only its time differs between calls.
 
     ``live`` are the table's files before the change.
     """
+    plan = kind.plan
     files, removed = [file.live for file in change.files], live.named(change.removes)
     added, taken = _rows_by_date(files), _rows_by_date(removed)
     rows = Counter(live.rows_by_date())
     rows.update(added)
     rows.subtract(taken)
-    touched = _touched(plan, [*added, *taken])
-    if plan.kind == "repair":  # a repair's ledger states the table's files again
-        touched |= {dt for dt, state in current.dates.items() if state.rows != rows[dt]}
-    closed = {dt: state for dt, state in closed_by(current, plan).items() if dt not in touched}
-    dates = {dt: _date(current.dates.get(dt), rows[dt], added[dt], taken[dt], plan) for dt in touched}
+    touched = kind.touched([*added, *taken], current, rows)
+    closed = {dt: state for dt, state in kind.closes(current).items() if dt not in touched}
+    dates = {dt: kind.date(current.dates.get(dt), rows[dt], added[dt], taken[dt]) for dt in touched}
     return Ledger(
         n=current.n + 1,
         attempt=plan.attempt,
@@ -184,7 +141,7 @@ def rebased(current: Ledger, plan: RunPlan, change: TableChange, live: LiveFiles
         landed=tuple(_landed(current, plan)),
         folds=tuple(_folds(current, plan)),
         superseded={**current.superseded, **dict.fromkeys(change.supersedes, current.n + 1)},
-        masks={**current.masks, **plan.masks} if plan.kind == "erase" or current.n == 0 else current.masks,
+        masks=kind.masks(current),
         configuration=plan.configuration,
         code=plan.code,
         version=VERSION,
@@ -198,11 +155,6 @@ def _rows_by_date(files: Iterable[LiveFile]) -> Counter[str]:
     for file in files:
         rows[file.dt] += file.rows
     return rows
-
-
-def _touched(plan: RunPlan, dates: Iterable[str]) -> set[str]:
-    """The dates with changed rows, given the ``dates`` that get or lose files."""
-    return {*dates, *(plan.dates if plan.kind == "retain" else ())} if plan.moves_rows else set()
 
 
 def _landed(current: Ledger, plan: RunPlan) -> Iterator[int]:
@@ -247,38 +199,12 @@ def _after(known: PartitionState, state: PartitionState) -> PartitionState:
     return state.model_copy(update={"start_offset": start, "as_of": max(times, default=None)})
 
 
-def closed_by(current: Ledger, plan: RunPlan) -> dict[str, DateState]:
-    """States after ``plan`` of the dates that it closes and that have not changed since the plan."""
-    return {dt: close.after for dt, close in plan.closes.items() if current.dates.get(dt) == close.before}
-
-
-def _date(known: DateState | None, rows: int, fresh: int, cut: int, plan: RunPlan) -> DateState | None:
-    """A date's state with its new ``rows``; rows added or cut off after the date was closed reopen it.
-
-    Late rows are the rows added to it. None for a date that existed only in another program's commit.
-    """
-    if known is None and plan.kind == "repair" and not rows:
-        return None
-    known = known or DateState(rows=0)
-    update: dict[str, object] = {"rows": rows}
-    if plan.kind == "retain":
-        if not rows:  # the next run removes rows that landed since the plan
-            update |= {"state": "expired", "closed_at": plan.created_at}
-        return known.model_copy(update=update)
-    again = plan.kind in {"rebuild", "repair", "erase"} and known.state != "expired"
-    if not again and (fresh or (cut and plan.kind != "repair")):
-        update |= {"changed_at": plan.created_at}
-        if known.state != "open":
-            late = known.late_rows + max(0, fresh - cut)
-            update |= {"state": "reopened", "late_rows": late, "unfinished": 0, "outstanding": 0}
-    return known.model_copy(update=update)
-
-
 def _check_files(table: TopicTable, files: Iterable[DataFile]) -> None:
     """Check that files in a directory are there: a worker's may have been another machine's of the same name.
 
     Any other store is the same for all machines, so the answer to a worker's write proves its file, see
-    :func:`tidemark_spark.convert.upload.upload_once`, and :func:`check_fresh` that no vacuum takes it for a leftover.
+    :func:`tidemark_spark.convert.upload.upload_once`, and :meth:`.Kind.check_fresh` that no vacuum takes it for a
+    leftover.
     """
     if scheme_of(table.url) == DIRECTORY:
         in_parallel(lambda file: _check_file(table, file), list(files))

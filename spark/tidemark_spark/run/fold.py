@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import write_plan
 from tidemark.table.delta_table import TopicTable
+from tidemark_spark.model import CarriedOut
 from tidemark_spark.run.driver import run
 
 
@@ -18,4 +19,4 @@ def fold(table: TopicTable, plan: RunPlan) -> None:
     """
     if not plan.empty:
         write_plan(table, plan)
-        run(table, plan, lambda _job, _tasks: [])
+        run(table, plan, CarriedOut())

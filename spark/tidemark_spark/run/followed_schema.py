@@ -11,7 +11,7 @@ from tidemark.planning.common import following
 from tidemark.planning.schema_following import accept, follow, proposed
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 from tidemark.table.topic_columns import check_columns, widened
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.model import CarriedOut
 from tidemark_spark.run.driver import run
 
 
@@ -57,8 +57,4 @@ def _add_columns(table: TopicTable) -> None:
         columns = tuple(field.name for field in missing)
         plan = RunPlan(**following(table, ledger_of(table, delta)), kind="schema", columns=columns)
         write_plan(table, plan)
-        run(table, plan, _nothing)
-
-
-def _nothing(_job: Job, _tasks: object) -> list[Outcome]:
-    return []
+        run(table, plan, CarriedOut())

@@ -20,14 +20,11 @@ SECONDS: Final = 5.0
 
 @contextmanager
 def watched(job: Job, total: int, finished: Callable[[], int], *, seconds: float = SECONDS) -> Iterator[None]:
-    """Report how many of ``total`` tasks are ``finished`` while the block runs, if people wait for the job.
+    """Report how many of ``total`` tasks are ``finished`` while the block runs, for people who wait for it.
 
     The run does not depend on the reports: if the store refuses the object, the refusal is logged and the next report
     follows.
     """
-    if job.kind not in {"rebuild", "replay", "repair"}:
-        yield
-        return
     over = Event()
     reporter = Thread(target=_report, args=(job, total, finished, seconds, over), daemon=True)
     reporter.start()

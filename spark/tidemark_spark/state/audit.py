@@ -7,7 +7,7 @@ of their hash, and each part has a report; the oldest of them tells how old the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -24,9 +24,11 @@ from tidemark.store import put_over
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.state_table import StateTable
 from tidemark_spark.convert.row_checksums import as_bytes
+from tidemark_spark.model import Executor
+from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.last_records import DELETED, HASH, Ranking, chosen
 from tidemark_spark.state.leaf_files import LeafFiles, in_buckets
-from tidemark_spark.state.model import BUCKET_BITS, NewestExecute, StateJob
+from tidemark_spark.state.model import BUCKET_BITS, StateJob
 from tidemark_spark.state.record_columns import RecordColumns
 from tidemark_spark.state.run import StateRun, is_touched
 from tidemark_spark.state.status import tell_audited
@@ -53,9 +55,6 @@ class LeafAudit(NamedTuple):
     unproved: int
     different: int
     findings: tuple[StateFinding, ...]
-
-
-LeafAuditExecute = Callable[[StateJob, Sequence[LeafAuditTask]], list[LeafAudit]]
 
 
 def buckets_of(part: int) -> range:
@@ -182,7 +181,7 @@ def _equal(one: pa.Table, other: pa.Table) -> NDArray[np.bool_]:
     return same
 
 
-def audit_state(table: StateTable, part: int, first: NewestExecute, compare: LeafAuditExecute) -> StateAudit:
+def audit_state(table: StateTable, part: int, executor: Executor) -> StateAudit:
     """Compare part ``part`` of the keys, and write the report.
 
     Raises:
@@ -201,7 +200,7 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
         )
     ends = {through.key: (through.next_offset, through.next_offset) for through in state.through}
     job = replace(run.job(ends), again=frozenset(buckets), audited=True)
-    runs = first(job, run.first_tasks(change, job.again))
+    runs = executor.on_each(last_of_files, job, run.first_tasks(change, job.again))
     files = tuple(file for made in runs for file in made.files)
     expired = bool(EffectiveEvidence.of(table.of).rows_by_date("expired"))
     columns = RecordColumns(topic)
@@ -210,7 +209,8 @@ def audit_state(table: StateTable, part: int, first: NewestExecute, compare: Lea
     near = [leaf for leaf in state.leaves if is_touched(leaf.prefix, buckets)]
     try:
         run.check_read(runs)
-        found = compare(replace(job, runs=files), [LeafAuditTask(leaf, expired, truncated) for leaf in near])
+        tasks = [LeafAuditTask(leaf, expired, truncated) for leaf in near]
+        found = executor.on_each(audit_leaf, replace(job, runs=files), tasks)
     finally:
         run.delete(files)
     report = StateAudit(

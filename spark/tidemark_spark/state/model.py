@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -109,8 +109,3 @@ class MadeLeaves(NamedTuple):
 
     leaves: list[Leaf]
     lost_keys: int
-
-
-BucketExecute = Callable[[StateJob, Sequence[Leaf]], list[frozenset[int]]]
-NewestExecute = Callable[[StateJob, Sequence[NewestTask]], list[SortedRuns]]
-LeafExecute = Callable[[StateJob, Sequence[LeafTask]], list[MadeLeaves]]

@@ -36,15 +36,14 @@ from tidemark.table.delta_table import LiveFiles, committed_ledger, ledger_of, l
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import read_evidence
 from tidemark.table.state_table import StateTable
+from tidemark_spark.model import Executor
 from tidemark_spark.run.delta_log import milliseconds, naming
+from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.model import (
     BUCKET_BITS,
     LEAF_BYTES,
     SPLIT_AT,
-    BucketExecute,
-    LeafExecute,
     LeafTask,
-    NewestExecute,
     NewestTask,
     SortedRuns,
     StateJob,
@@ -52,6 +51,7 @@ from tidemark_spark.state.model import (
     StoredFileName,
 )
 from tidemark_spark.state.record_columns import TRUNCATES, RecordColumns
+from tidemark_spark.state.second_round import merged_leaf, removed_buckets
 from tidemark_spark.state.status import tell_committed, tell_stopped
 from tidemark_spark.state.truncations import newest_truncation
 
@@ -93,20 +93,10 @@ class StateResult(StoredObject):
     bytes_read: int = 0
 
 
-class Rounds(NamedTuple):
-    """The functions that run the tasks of a round, anywhere; ``removed`` finds the buckets of removed records.
+def run_state(table: StateTable, executor: Executor, *, rebuild: bool = False, leaf: int = LEAF_BYTES) -> StateResult:
+    """Bring the state to the newest commit of the topic's table; with ``rebuild`` make it again from all rows.
 
     A leaf has about ``leaf`` bytes.
-    """
-
-    removed: BucketExecute
-    first: NewestExecute
-    second: LeafExecute
-    leaf: int = LEAF_BYTES
-
-
-def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> StateResult:
-    """Bring the state to the newest commit of the topic's table; with ``rebuild`` make it again from all rows.
 
     Raises:
         ConfigError: the topic's columns do not fit its ``state``.
@@ -116,7 +106,7 @@ def run_state(table: StateTable, rounds: Rounds, *, rebuild: bool = False) -> St
         FormatError, StoreError: an object cannot be read.
     """
     try:
-        result, ledger = StateRun(table, rounds.leaf).done(rounds, rebuild=rebuild)
+        result, ledger = StateRun(table, leaf).done(executor, rebuild=rebuild)
     except StateStopped as stop:
         tell_stopped(table, stop)
         raise
@@ -147,7 +137,7 @@ class StateRun:
         """The change of the topic's table since the state's commit; see :func:`state_change`."""
         return state_change(self._table.of, self.ledger, self.state, self._meaning, rebuild=rebuild)
 
-    def done(self, rounds: Rounds, *, rebuild: bool) -> tuple[StateResult, StateLedger | None]:
+    def done(self, executor: Executor, *, rebuild: bool) -> tuple[StateResult, StateLedger | None]:
         """Bring the state to the newest commit, whose ledger is returned too; see :func:`run_state`."""
         change = self.change(rebuild=rebuild)
         if change.kind == "nothing":
@@ -164,8 +154,8 @@ class StateRun:
         before = self.state.leaves if change.keeps and self.state else ()
         job = self.job(change.bounds, change.removed)
         if change.kind == "merge" and change.removed:
-            job = replace(job, again=frozenset().union(*rounds.removed(job, before)))
-        runs = rounds.first(job, self.first_tasks(change, job.again, replayed or ()))
+            job = replace(job, again=frozenset().union(*executor.on_each(removed_buckets, job, before)))
+        runs = executor.on_each(last_of_files, job, self.first_tasks(change, job.again, replayed or ()))
         files = tuple(file for run in runs for file in run.files)
         try:
             self.check_read(runs)
@@ -174,7 +164,7 @@ class StateRun:
                 raise self._stopped_at(min(stops))
             every = change.kind == "rebuild" or (self.state is not None and truncated != self.state.truncated)
             tasks = self._leaf_tasks(change, runs, job.again, every=every)
-            made = rounds.second(replace(job, runs=files, truncated=truncated), tasks)
+            made = executor.on_each(merged_leaf, replace(job, runs=files, truncated=truncated), tasks)
             replaced = {leaf for task in tasks for leaf in task.old}
             leaves = [leaf for leaf in before if leaf not in replaced] + [leaf for each in made for leaf in each.leaves]
             leaves = sorted(leaves, key=lambda leaf: leaf.hashes) or [Leaf(prefix="")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,29 +23,22 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring import topic_conditions
 from tidemark.planning import plan_replay, write_plan
 from tidemark.table.delta_table import LiveFile, live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark_spark.audit.run import audit
-from tidemark_spark.audit.worker import AuditTask, Tally, examine
 from tidemark_spark.cli import audit as command
-from tidemark_spark.model import Job
 from tidemark_spark.run.driver import run
 
 DAYS = ("2026-02-02", "2026-02-03", "2026-02-04")
 
 
-def here(job: Job, tasks: Sequence[AuditTask]) -> list[Tally]:
-    """All tasks here, sent and returned as Spark does it."""
-    return [pickle.loads(pickle.dumps(examine(job, pickle.loads(pickle.dumps(one))))) for one in tasks]  # noqa: S301
-
-
 def audited(world: World, *dates: str) -> AuditReport:
     """The report on the world's table."""
-    return audit(world.table, here, dates)
+    return audit(world.table, in_process, dates)
 
 
 def found(world: World, *dates: str) -> list[AuditFinding]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from tidemark_spark.cluster import executor
+from tidemark_spark.cluster import connect_client, executor
 from tidemark_spark.cluster.connect_client import Connected
 
 Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -59,7 +58,9 @@ def doubled(common: int, task: int) -> int:
 
 def closure(tasks: int) -> tuple[bytes, dict[str, int]]:
     session = LocalSession()
-    made = Connected(cast("Any", session)).on_each(doubled, 2, range(tasks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connect_client, "opened", lambda *_: session)
+        made = Connected("sc://nowhere", "tests").on_each(doubled, 2, range(tasks))
     assert sorted(made) == [2 * task for task in range(tasks)]
     return session.closure, session.settings
 

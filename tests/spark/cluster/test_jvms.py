@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.spark import local_conf, spark_env, spark_home
-from tidemark_spark.cluster.session import Classic
+from tidemark_spark.cluster.session import Classic, started
 
 _OPTION = "-XX:TieredStopAtLevel="
 _MASTER = "local-cluster[1,1,1024]"
@@ -36,11 +36,12 @@ def main() -> None:
     """Say the levels of the driver's JVM and of an executor's."""
     from tests.spark.cluster.test_jvms import of_my_jvm  # which workers can import, unlike this program's
 
-    spark = Classic.start("tests", None if "PYSPARK_GATEWAY_PORT" in os.environ else _MASTER)
-    jvm = spark.context._jvm
+    master = None if "PYSPARK_GATEWAY_PORT" in os.environ else _MASTER
+    levels = Classic("tests", master).on_each(of_my_jvm, None, [1])
+    jvm = started("tests", master)._jvm
     assert jvm is not None
     options = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
-    sys.stdout.write(json.dumps([_level(list(options)), *spark.on_each(of_my_jvm, None, [1])]))
+    sys.stdout.write(json.dumps([_level(list(options)), *levels]))
 
 
 @pytest.mark.full

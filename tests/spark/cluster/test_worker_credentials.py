@@ -17,7 +17,7 @@ from tests.support.spark import SparkStandalone, spark_submit
 from tests.tidemark.kafka_log.build import simple
 from tests.uploader_agent.test_policies import PREFIX, statements
 from tidemark.store.s3.clients import forget_clients
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 

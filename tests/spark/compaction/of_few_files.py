@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from tidemark.planning import plan_compaction
 from tidemark_spark.cli import compact
-from tidemark_spark.cluster.executor import Executor
+from tidemark_spark.model import Executor
 
 
 def main(arguments: Sequence[str] | None = None, executor: Executor | None = None) -> int:

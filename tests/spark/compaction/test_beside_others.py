@@ -14,16 +14,16 @@ from tests.spark.compaction.test_compaction import DAYS, FEW, delta_rows, merge,
 from tests.spark.convert.test_parsers import function_parser, records
 from tests.spark.run.test_truncation import branch
 from tests.spark.test_vacuum import OLD, OLDER, age_all, aged, die, dying_after, few, files, truth, why
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, batch, simple
 from tidemark.cli.continuity import continuity_of
-from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult, SegmentTask
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 __all__ = ["few"]
 
@@ -196,8 +196,9 @@ def test_a_rebuild_of_the_date_makes_it_stale(world: World, meanwhile: bool) -> 
     plan = plan_compaction(world.table, files=FEW)
     rows = delta_rows(world)
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        outcomes = in_process(job, tasks)
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+        outcomes = in_process.on_each(work, job, tasks)
         assert carried_out(world, plan_rebuild(world.table, [DAYS[0]])).status == "landed"
         return outcomes
 

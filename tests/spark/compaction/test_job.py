@@ -19,8 +19,8 @@ from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import ContinuityError
 from tidemark.planning import plan_compaction
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.compaction.merge import merged
 from tidemark_spark.convert import parquet_writer
+from tidemark_spark.convert.rewriting.merge import merged
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_rows_that_are_not_those_of_the_evidence_are_not_committed(
         return (rows.slice(1) if len(rows) > 1 else rows for rows in merged(inputs))
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.compaction.worker.merged", losing)
+        patch.setattr("tidemark_spark.convert.rewriting.compaction.merged", losing)
         with pytest.raises(ContinuityError, match=r"has \d+ rows, but evidence counts \d+ in the files"):
             merge(world)
     assert (delta_rows(world), world.ledger.n) == (before, n)

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.inline import Inline
-from tests.spark.world import World, in_process
+from tests.spark.world import World, in_process, never
 from tests.tidemark.backfill.test_request import checked
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
@@ -181,9 +181,6 @@ def test_another_change_of_columns_is_refused_before_anything_is_written(
     plan = changed.plan()
     files = {one.key for one in changed.table.store.list("")}
 
-    def never(*_: object) -> Any:
-        raise AssertionError("nothing may be converted")
-
     with pytest.raises(ConfigError, match=message):
         run(changed.table, plan, never)
     told = changed.table.keys.deployment.unread("orders")
@@ -341,26 +338,6 @@ def test_of_a_replay_and_a_rebuild_of_the_same_rows_one_lands(tmp_path: Path) ->
         "stale",
     ]
     assert again(mended, other).status == "landed"  # once, and that is told again
-
-
-def test_a_replay_that_is_killed_before_its_commit_is_carried_out_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, mended = replayable(tmp_path)
-    plan = plan_replay(mended.table)
-    write_plan(mended.table, plan)
-
-    def killed(*_: object) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.run.driver.publish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(mended.table, plan, in_process)
-    mended.check()
-    assert len(refused(mended)) == 7  # what it wrote does not count
-    assert run(mended.table, plan, in_process).rows == 2
-    mended.check()
 
 
 def test_an_ingest_beside_a_replay_keeps_its_own_refused_rows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.spark.convert.test_parsers import ID, again, json_parser, records
 from tests.spark.inline import Inline
 from tests.spark.live.live_world import LiveWorld
-from tests.spark.world import World, in_process
+from tests.spark.world import World, in_process, never
 from tests.tidemark.kafka_log.build import T0, batch
 from tests.tidemark.parsers.test_avro import V1, V2, encoded, framed
 from tidemark.formats.table.plan import MOST_UNKNOWN, RunResult
@@ -69,9 +69,9 @@ def test_a_retry_gives_the_same_counts(tmp_path: Path, monkeypatch: pytest.Monke
             run(world.table, plan, in_process)
     first = run(world.table, plan, in_process)
     assert first.unknown == {"user.vip": 3, "x": 3}
-    assert run(world.table, plan, killed).unknown == first.unknown
+    assert run(world.table, plan, never).unknown == first.unknown
     world.table.store.delete(world.table.keys.result(plan.attempt))
-    later = run(world.table, plan, killed)
+    later = run(world.table, plan, never)
     assert (later.status, later.rows, later.unknown) == ("landed", first.rows, None)
 
 

@@ -20,18 +20,19 @@ from typing import Any, Final
 import fastavro
 import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
+from typing_extensions import override
 
-from tests.spark.world import World
+from tests.spark.world import InProcess, World
 from tests.support.memory import own_peak
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.decode import kernel_cache
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
+from tidemark_spark.convert.conversion import converted as convert
 from tidemark_spark.convert.guard import guarded
 from tidemark_spark.convert.process_limits import resident
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run.driver import run
-from tidemark_spark.worker import convert
 
 MEMORY: Final = 1 << 30
 BESIDE: Final = 192 << 20
@@ -133,7 +134,7 @@ def work(file: str, attempt: str) -> None:
     Path(f"{file}.done").write_bytes(pickle.dumps((outcome, loaded, own_peak(), children)))
 
 
-class Workers:
+class Workers(InProcess):
     """Has tasks tried again as Spark does, each time in a process of its own.
 
     ``peaks`` are in bytes, beyond what such a process has when it has loaded its libraries.
@@ -144,11 +145,13 @@ class Workers:
         self.attempts = 0
         self.peaks: list[int] = []
 
-    def execute(self, job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        job = replace(job, limits=replace(job.limits, seconds=60.0))  # on a busy machine, wide records take their time
+    @override
+    def on_each(self, work: Any, common: Any, tasks: Sequence[Any]) -> list[Any]:
+        # On a busy machine, wide records take their time.
+        job = replace(common, limits=replace(common.limits, seconds=60.0))
         return [self._one(job, task) for task in tasks]
 
-    def _one(self, job: Job, task: ConversionTask) -> Outcome:
+    def _one(self, job: Job, task: SegmentTask) -> Outcome:
         file = self._folder / f"task-{self.attempts}"
         file.write_bytes(pickle.dumps((job, task)))
         said = b""
@@ -171,7 +174,7 @@ def converted(world: World) -> Workers:
     """Convert what was uploaded."""
     world.raw.publish()
     workers = Workers(world.topics_file.parent)
-    run(world.table, world.plan(), workers.execute)
+    run(world.table, world.plan(), workers)
     return workers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
@@ -16,16 +16,9 @@ from tests.tidemark.erasure.asked import approve, asked
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
-from tidemark.store import StoreOptions
 from tidemark.store.local import LocalStore
 from tidemark.store.s3.store import S3Store
-from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
 from tidemark_spark.run.driver import run
-
-
-def rewriting(options: StoreOptions, tasks: Sequence[SealTask]) -> list[SealOutcome]:
-    """All tasks here, one after the other."""
-    return [rewrite(options, task) for task in tasks]
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,9 @@ class Idle(Inline):
     """Spark, which must not be needed."""
 
     @override
-    def on_each(self, work: object, common: object, tasks: object) -> Any:
-        raise AssertionError("Spark was started")
+    def on_each(self, work: object, common: object, tasks: Sequence[Any]) -> Any:
+        assert not tasks, "Spark was started"
+        return []
 
 
 def test_what_no_task_could_compare_is_found_before_spark_starts(

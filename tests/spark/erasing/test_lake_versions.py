@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import erase, killed, rewriting, take_out
+from tests.spark.erasing.masked import erase, killed, take_out
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.state.replay import advance
 from tests.spark.test_vacuum import OLDER, Died, as_of
@@ -36,7 +36,7 @@ from tidemark_spark.erasing.lake import state_files, unseen_files
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.erasing.unseen import Unseen
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 ADA: Final = b"ada.lovelace@example.com"
 NUMBERS = count(1)
@@ -230,7 +230,7 @@ def test_a_pass_works_under_its_own_role(
         for name, value in server.env("erasure").items():
             patch.setenv(name, value)
         forget_clients()
-        assert erase_seals(lake.world.table, 7, rewriting).remaining == ()
+        assert erase_seals(lake.world.table, 7, in_process).remaining == ()
         assert lake.step() == ()
     forget_clients()
     lake.settled()

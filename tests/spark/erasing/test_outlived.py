@@ -19,11 +19,11 @@ from tests.spark.erasing.test_job import SECRET, ask, job, reported, said
 from tests.spark.retention.test_raw import NOW, bases
 from tests.spark.retention.test_raw import remove as remove_raw
 from tests.spark.run.test_truncation import branch
-from tests.spark.state.replay import advance, compare, expire, first
+from tests.spark.state.replay import advance, expire
 from tests.spark.state.test_removed import DAY, PAST_T0, STATE
 from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, avro, put, values
 from tests.spark.test_vacuum import as_of
-from tests.spark.world import World
+from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.continuity import continuity_of
@@ -136,7 +136,7 @@ def test_keys_in_leaves_and_reserve_are_erased_and_then_only_the_request_is(
     assert audited(world).findings == ()
     assert continuity_of(world.table)["sound"]
     for part in range(AUDIT_PARTS):
-        assert audit_state(StateTable.open(world.table), part, first, compare).findings == ()
+        assert audit_state(StateTable.open(world.table), part, in_process).findings == ()
     capsys.readouterr()
     ask(world, "key-1", "key-2", "key-3")
     job(world, "--dry-run", "--json")

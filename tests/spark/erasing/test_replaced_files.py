@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.audit.test_audit import audited, here
+from tests.spark.audit.test_audit import audited
 from tests.spark.convert.test_parsers import function_parser
-from tests.spark.erasing.masked import erase, killed, rewriting, take_out
+from tests.spark.erasing.masked import erase, killed, take_out
 from tests.spark.rebuild.rebuilds import changed
 from tests.spark.retention.test_table import KEPT, LATER, drop, made, records
 from tests.spark.test_vacuum import OLD, OLDER, Died, age_all, as_of, die, files
@@ -26,7 +26,7 @@ from tidemark.topics import load_topics
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.rebuild.affected_dates import moves
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DAY = timedelta(days=1)
 AT_ONCE = "retention: {erased: 0s}"
@@ -238,7 +238,7 @@ def test_rows_that_retention_removed_before_are_erased_as_well(tmp_path: Path) -
     erase(world, [0, 4, 5])
     erase(world, [3], epoch=2)
     take_out(world)
-    assert erase_seals(world.table, 1, rewriting).records == 3
+    assert erase_seals(world.table, 1, in_process).records == 3
     remaining = vacuum(world.table).remaining
     assert {item.why for item in remaining} == {"has rows of a past date or a dead branch, which are not searched"}
     assert {item.key for item in remaining} == {key for key in files(world) if "_6_8_" in key or "_1_1_2_" in key}
@@ -281,8 +281,8 @@ def test_a_rebuild_does_not_extend_to_a_past_date_whose_sum_is_not_known(tmp_pat
     drop(world)
     erase(world, [0])
     take_out(world)
-    erase_seals(world.table, 1, rewriting)
+    erase_seals(world.table, 1, in_process)
     vacuum(world.table)
     assert world.classes() == {"landed": 1, "expired": 4, "erased": 1}
     other = changed(world, PAST_GOES, "time_zone: Pacific/Kiritimati")
-    assert moves(other.table, [KEPT], here, extend=True).dates == (KEPT, "2026-03-15")
+    assert moves(other.table, [KEPT], in_process, extend=True).dates == (KEPT, "2026-03-15")

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import killed, rewriting
+from tests.spark.erasing.masked import killed
 from tests.spark.run.test_truncation import FUNCTION, branch
 from tests.spark.test_vacuum import Died, as_of, files
 from tests.spark.world import World, in_process
@@ -33,7 +33,6 @@ from tidemark.planning.common import masked_offsets
 from tidemark.raw_topic import RawTopic
 from tidemark.remote.reader.read_range import read_range
 from tidemark.table.evidence import parse_evidence
-from tidemark_spark.erasing.search import SearchJob, SearchResult, SearchTask, search
 from tidemark_spark.erasure_pass import Pass, erase
 from tidemark_spark.run.driver import run
 
@@ -46,10 +45,6 @@ SETTINGS: Final = (
     (FUNCTION, "keep: [timestamp, leader_epoch, value]"),
     ("keep: [key, timestamp]",),
 )
-
-
-def searching(common: SearchJob, tasks: list[SearchTask]) -> list[SearchResult]:
-    return [search(common, task) for task in tasks]
 
 
 class Schedule:
@@ -194,7 +189,7 @@ class Schedule:
     @property
     def work(self) -> Pass:
         """A pass in this process."""
-        return Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, searching, in_process, rewriting)  # type: ignore[arg-type]
+        return Pass(self.world.table, "grace", lambda: {SECRET.fingerprint: SECRET}, in_process)
 
     def interrupt(self) -> None:
         """A pass that is killed at a random write, or ends."""

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tests.spark.audit.test_audit import audited
-from tests.spark.erasing.masked import erase, killed, rewriting, take_out
+from tests.spark.erasing.masked import erase, killed, take_out
 from tests.spark.erasing.test_erased_rows import landed
 from tests.spark.run.test_truncation import branch
 from tests.spark.test_vacuum import Died
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, reseal, simple
 from tests.tidemark.remote.live import Packing, Range
 from tidemark.decode import decode_batches, scan_headers
@@ -42,7 +42,7 @@ Pairs = set[tuple[int, int]]
 
 def step(world: World, attempt: int = 7) -> RawReport:
     """The last step of a pass."""
-    return erase_seals(world.table, attempt, rewriting)
+    return erase_seals(world.table, attempt, in_process)
 
 
 def stored(world: World) -> dict[str, Pairs]:
@@ -310,8 +310,9 @@ def test_the_old_seal_stays_while_the_new_one_is_not_whole(world: World, extensi
     masked(world)
     before = stored(world)
 
+    @Acting
     def losing(*arguments: Any) -> list[worker.SealOutcome]:
-        outcomes = rewriting(*arguments)
+        outcomes = in_process.on_each(*arguments)
         for outcome in outcomes:
             assert outcome.new is not None
             world.raw.store.delete(outcome.task.keys.segment(outcome.new.name, extension))

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.spark.erasing.masked import killed, rewriting, take_out
+from tests.spark.erasing.masked import killed, take_out
 from tests.spark.retention.test_raw import NOW, OPTED_IN, reported
 from tests.spark.retention.test_s3 import deployed
 from tests.spark.test_vacuum import Died
+from tests.spark.world import in_process
 from tests.support.erased import erase as mask
 from tests.support.s3 import OwnBuckets
 from tests.support.waiting import wait_until
@@ -66,7 +67,7 @@ class Bucket:
 
     def step(self, attempt: int = 7, unseen: Unseen = NOTHING) -> RawReport:
         """The last step of a pass, whose search has not seen these records."""
-        return erase_seals(self.world.table, attempt, rewriting, unseen=unseen)
+        return erase_seals(self.world.table, attempt, in_process, unseen=unseen)
 
     def versions(self, prefix: str = "") -> list[dict[str, Any]]:
         """All versions of objects in raw, without delete markers."""

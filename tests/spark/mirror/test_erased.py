@@ -17,7 +17,7 @@ from tidemark.formats.table.statuses import MirrorState
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
 from tidemark_spark.mirror.cluster import mirror_cluster
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 HOUR = timedelta(hours=1)
 pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]

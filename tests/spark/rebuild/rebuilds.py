@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from tests.spark.audit.test_audit import here
 from tests.spark.convert.test_parsers import json_parser, records
 from tests.spark.run.test_runs import DAY
 from tests.spark.world import World, in_process
@@ -18,9 +16,7 @@ from tidemark.formats.table.plan import RunResult
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta
-from tidemark_spark.model import Job
 from tidemark_spark.rebuild.diff import comparison
-from tidemark_spark.rebuild.diff_worker import Compared, CompareTask, compare
 from tidemark_spark.rebuild.plan import Rebuild, planned
 from tidemark_spark.run.driver import run
 
@@ -30,19 +26,14 @@ EVENT = json_parser("{name: at, type: timestamp(ms)}", more=", event_time: {fiel
 PLAIN = json_parser("{name: at, type: timestamp(ms)}")
 
 
-def comparing(job: Job, tasks: Sequence[CompareTask]) -> list[Compared]:
-    """All tasks here, sent and returned as Spark does it."""
-    return [pickle.loads(pickle.dumps(compare(job, pickle.loads(pickle.dumps(one))))) for one in tasks]  # noqa: S301
-
-
 def compared(world: World, *dates: str) -> Comparison:
     """What a rebuild of ``dates``, or of all, would change."""
-    return comparison(world.table, plan_rebuild(world.table, dates or None), comparing)
+    return comparison(world.table, plan_rebuild(world.table, dates or None), in_process)
 
 
 def planned_here(world: World, *dates: str, extend: bool = True) -> Rebuild:
     """The rebuild as the command line plans it."""
-    return planned(world.table, dates, here, extend=extend)
+    return planned(world.table, dates, in_process, extend=extend)
 
 
 def carry_out(world: World, found: Rebuild) -> RunResult:

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -29,10 +30,10 @@ from tests.spark.rebuild.rebuilds import (
     planned_here,
 )
 from tests.spark.run.test_runs import DAY, rebuild, spread
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional, with_records
 from tidemark.errors import ConfigError, ContinuityError
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import plan_rebuild, plan_replay, write_plan
 from tidemark.table.delta_table import live_files
 from tidemark_spark.cli import rebuild as rebuild_job
@@ -162,10 +163,11 @@ def test_a_moved_date_that_an_ingest_overtakes_loses_nothing(tmp_path: Path) -> 
     found = planned_here(event, "2026-02-02")
     write_plan(event.table, found.plan)
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         plain.raw.segment([batch(4, records(b'{"at":%d}' % T0, at=[T0 + DAY]))])
         assert plain.land().dates == ("2026-02-03",)  # a date that the rebuild touches, with the settings of before
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     assert run(event.table, found.plan, overtaken).status == "landed"
     event.check()
@@ -184,9 +186,10 @@ def test_of_two_moves_of_the_same_rows_one_lands(tmp_path: Path) -> None:
     found, other = planned_here(event, "2026-02-02"), planned_here(event, "2026-02-03")
     write_plan(event.table, found.plan)
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert carry_out(event, other).status == "landed"
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     assert run(event.table, found.plan, overtaken).status == "stale"
     event.check()
@@ -198,9 +201,10 @@ def test_a_rebuild_that_the_same_attempt_overtakes_has_landed(world: World) -> N
     plan = plan_rebuild(world.table, ["2026-02-02"])
     write_plan(world.table, plan)
 
-    def twin(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def twin(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert run(world.table, plan, in_process).status == "landed"
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     assert run(world.table, plan, twin).status == "landed"
     world.check()
@@ -237,10 +241,11 @@ def test_a_parser_bug_is_fixed_by_backfill_while_ingestion_goes_on(tmp_path: Pat
     found = planned_here(fixed, "2026-02-02", "2026-02-03", extend=False)
     write_plan(fixed.table, found.plan)
 
-    def meanwhile(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def meanwhile(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         buggy.raw.segment([batch(12, records(*values, at=[T0 + DAY] * 4))])
         assert buggy.land().rows == 2
-        outcomes = in_process(job, tasks)
+        outcomes = in_process.on_each(work, job, tasks)
         fixed.raw.segment([batch(16, records(*values, at=[T0] * 4))])
         assert fixed.land().rows == 4
         return outcomes

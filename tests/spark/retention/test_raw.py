@@ -19,7 +19,7 @@ from tidemark.decode.schema import SCHEMA
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport
 from tidemark.raw import tombstones
@@ -170,7 +170,7 @@ def being_read(world: World) -> None:
         to_offset=6,
         uploaded_at=NOW,
     )
-    task = ConversionTask(incarnation=0, topic_id=None, partition=0, ranges=(part,))
+    task = SegmentTask(incarnation=0, topic_id=None, partition=0, ranges=(part,))
     write_plan(world.table, plan.model_copy(update={"attempt": plan.attempt + 1, "kind": "rebuild", "tasks": (task,)}))
 
 

@@ -16,12 +16,12 @@ from unittest.mock import patch
 import boto3  # noqa: F401 - loaded once, before the processes are forked
 import pyarrow as pa
 
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
 from tidemark.errors import TidemarkError, UnknownOutcome
 from tidemark.formats.table.ledger import new_attempt
-from tidemark.formats.table.plan import BranchCut, ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import BranchCut, PartitionPlan, RunPlan, SegmentRange, SegmentTask
 from tidemark.planning import plan_compaction, write_plan
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta
@@ -147,7 +147,8 @@ def _carry_out(table: TopicTable, rng: random.Random, plan: RunPlan) -> None:
     run(table, plan, _convert)
 
 
-def _convert(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+@Acting
+def _convert(_work: object, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
     """Made-up rows, through the real sink."""
     outcomes = []
     for task in tasks:
@@ -184,7 +185,7 @@ def _partition(partition: int, start: int, end: int) -> PartitionPlan:
     )
 
 
-def _task(partition: int, start: int, end: int) -> ConversionTask:
+def _task(partition: int, start: int, end: int) -> SegmentTask:
     source = SegmentRange(
         store="file:///none",
         key=f"orders-{partition}/{start:020d}.log",
@@ -196,7 +197,7 @@ def _task(partition: int, start: int, end: int) -> ConversionTask:
         to_offset=end,
         uploaded_at=utc_now(),
     )
-    return ConversionTask(incarnation=0, topic_id=None, partition=partition, ranges=(source,))
+    return SegmentTask(incarnation=0, topic_id=None, partition=partition, ranges=(source,))
 
 
 def race(kind: str, seed: int, root: Path, raw: str, lake: str, environment: dict[str, str]) -> None:

@@ -11,19 +11,20 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
 from tests.spark.run.racer import PARTITIONS, PRELOADED, ingest, race
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.support.s3 import S3Server
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import simple
 from tidemark.errors import PublishError, StaleRun, UnknownOutcome
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.table.delta_table import live_files
-from tidemark.timestamps import utc_now
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit as publish
 from tidemark_spark.run import delta_log, driver
@@ -117,9 +118,10 @@ def test_a_zombie_beside_its_retry_lands_once(world: World) -> None:
     plan = world.plan()
     both = threading.Barrier(2, timeout=60)
 
-    def together(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def together(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         both.wait()
-        outcomes = in_process(job, tasks)
+        outcomes = in_process.on_each(work, job, tasks)
         both.wait()
         return outcomes
 
@@ -135,8 +137,9 @@ def test_a_zombie_that_its_retry_has_overtaken_changes_nothing(world: World) -> 
     world.raw.publish()
     plan = world.plan()
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        outcomes = in_process(job, tasks)
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+        outcomes = in_process.on_each(work, job, tasks)
         assert driver.run(world.table, plan, in_process).status == "landed"
         world.raw.segment([simple(3)])
         assert world.land().rows == 3
@@ -221,7 +224,7 @@ def test_a_plan_for_offsets_that_have_landed_is_stale(world: World) -> None:
     world.land()
     live = live_files(DeltaTable(world.table.url))
     with pytest.raises(StaleRun, match="continues at 3"):
-        publish.check_fresh(plan, world.ledger, live, utc_now())
+        kind_of(world.table, plan).check_fresh(world.ledger, live)
 
 
 def _lose(monkeypatch: pytest.MonkeyPatch, *, after: bool, times: int) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.spark.world import World, in_process
+from tests.spark.world import World, in_process, never
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tidemark.errors import NotFound
-from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
-from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, delta_log, driver, success_markers
 from tidemark_spark.run.driver import run
 
@@ -25,11 +23,6 @@ AFTER = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(days=2)
 
 class Died(Exception):
     """Planted where a process is killed."""
-
-
-def never(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-    """Nothing may be converted."""
-    raise AssertionError("nothing may be converted")
 
 
 def marked(world: World, dt: str = DT) -> bool:

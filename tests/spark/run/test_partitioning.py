@@ -40,7 +40,7 @@ from tidemark_spark.cli import land_live
 from tidemark_spark.convert import date_partitioner
 from tidemark_spark.convert.partition_columns import hours_of
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 ZONE = ZoneInfo("Europe/Vienna")
 HOUR = 3_600_000

@@ -35,7 +35,7 @@ from tidemark.table.tampering import check_untampered
 from tidemark_spark.cli import repair as repair_job
 from tidemark_spark.retention.raw import retain_raw
 from tidemark_spark.run.driver import run
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.run.vacuum import vacuum
 
 DT = "2026-02-02"
 
@@ -405,24 +405,6 @@ def test_a_table_that_is_changed_again_meanwhile_needs_another_repair(world: Wor
     assert run(world.table, plan, in_process).status == "stale"
     repair(world)
     assert sound(world)
-
-
-def test_a_killed_repair_is_done_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = world.rows()
-    optimize(world)
-    plan = plan_repair(world.table)
-    write_plan(world.table, plan)
-    with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.run.driver.publish", _die)
-        with pytest.raises(KeyboardInterrupt):
-            run(world.table, plan, in_process)
-    assert run(world.table, plan, in_process).status == "landed"
-    assert world.rows() == before
-    assert sound(world)
-
-
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_each_commit_has_the_digest_of_its_files(world: World) -> None:

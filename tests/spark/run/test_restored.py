@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.world import World, in_process
+from tests.spark.world import World, in_process, outcomes_of
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tests.uploader_agent.fakes import ID
@@ -22,8 +22,8 @@ from tidemark.planning import plan_ingest, plan_rebuild
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import live_files
-from tidemark_spark.model import Job
-from tidemark_spark.run.accounting import account
+from tidemark_spark.kinds.ingest import Ingest
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 from uploader_agent.broker.admin import Led
@@ -160,8 +160,8 @@ def test_dates_that_a_restore_takes_rows_from_are_reopened(world: World) -> None
     world.raw.segment([written(2, 1, b"after", day=2)])
     world.raw.publish()
     plan = world.plan()
-    change = account(plan, in_process(Job.of(world.table, plan), plan.tasks))
-    dates = rebased(ledger, plan, change, live_files(DeltaTable(world.table.url))).dates
+    change = Ingest(world.table, plan).account(outcomes_of(world.table, plan))
+    dates = rebased(kind_of(world.table, plan), ledger, change, live_files(DeltaTable(world.table.url))).dates
     assert {dt: (one.state, one.rows) for dt, one in dates.items()} == {
         "2026-02-02": ("final", 2),
         "2026-02-03": ("reopened", 0),

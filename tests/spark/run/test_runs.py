@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process, outcomes_of
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, RunResult
+from tidemark.formats.table.plan import RunResult, SegmentTask
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import evidence_key
 from tidemark.timestamps import utc_now
+from tidemark_spark.kinds.kind import TableChange
+from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.run.accounting import TableChange
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -47,23 +48,6 @@ def rebuild(world: World, *dates: str) -> RunResult:
     result = run(world.table, plan, in_process)
     world.check()
     return result
-
-
-def test_a_run_that_landed_is_not_done_again(world: World) -> None:
-    spread(world)
-    world.raw.publish()
-    plan = world.plan()
-    first = run(world.table, plan, in_process)
-    before = world.ledger
-
-    def never(*_: object) -> list[Outcome]:
-        raise AssertionError("nothing may be converted")
-
-    assert run(world.table, plan, never) == first
-    world.table.store.delete(world.table.keys.result(plan.attempt))
-    again = run(world.table, plan, never)
-    assert again == first.model_copy(update=LOST)
-    assert world.ledger == before
 
 
 def test_a_copy_of_the_ledger_is_left_and_put_right_by_who_runs_again(world: World) -> None:
@@ -93,9 +77,10 @@ def test_a_run_that_another_overtakes_while_it_converts_is_stale(world: World) -
     world.raw.publish()
     first, second = world.plan(), world.plan()
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         assert run(world.table, first, in_process).status == "landed"
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     assert run(world.table, second, overtaken).status == "stale"
     world.check()
@@ -108,9 +93,10 @@ def test_a_table_changed_while_a_run_converts_is_left_alone(world: World) -> Non
     world.raw.segment([simple(22)])
     world.raw.publish()
 
-    def tampered(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def tampered(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         DeltaTable(world.table.url).delete("kafka_offset = 3")
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     with pytest.raises(TableTampered):
         run(world.table, world.plan(), tampered)
@@ -263,8 +249,9 @@ def test_a_run_whose_files_are_gone_does_not_commit(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
 
-    def write_and_lose(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        outcomes = in_process(job, tasks)
+    @Acting
+    def write_and_lose(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+        outcomes = in_process.on_each(work, job, tasks)
         world.table.store.delete(f"{world.table.keys.root}/{outcomes[0].files[0].path}")
         return outcomes
 
@@ -278,8 +265,9 @@ def test_offsets_without_a_class_are_never_committed(world: World) -> None:
     world.raw.publish()
     plan = world.plan()
 
-    def drop_one(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-        return in_process(job, tasks)[1:]
+    @Acting
+    def drop_one(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+        return in_process.on_each(work, job, tasks)[1:]
 
     with pytest.raises(ContinuityError, match="tasks end at offset 0"):
         run(world.table, plan, drop_one)
@@ -295,8 +283,10 @@ def test_a_late_row_reopens_a_final_date(world: World) -> None:
     world.raw.segment([simple(22)])
     world.raw.publish()
     plan = world.plan()
-    files = tuple(file for one in in_process(Job.of(world.table, plan), plan.tasks) for file in one.files)
-    fresh = rebased(ledger, plan, TableChange(files, (), ()), live_files(DeltaTable(world.table.url)))
+    files = tuple(file for one in outcomes_of(world.table, plan) for file in one.files)
+    fresh = rebased(
+        kind_of(world.table, plan), ledger, TableChange(files, (), ()), live_files(DeltaTable(world.table.url))
+    )
     assert (fresh.dates["2026-02-02"].state, fresh.dates["2026-02-02"].late_rows) == ("reopened", 3)
     assert fresh.dates["2026-02-03"] == ledger.dates["2026-02-03"]
     assert fresh.committed_at - ledger.committed_at < timedelta(minutes=1)

@@ -6,24 +6,26 @@ import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process, outcomes_of
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, reseal, simple, transactional
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.table.plan import ConversionTask, RunPlan, RunResult
+from tidemark.formats.table.plan import RunPlan, RunResult, SegmentTask
 from tidemark.kafka_log import OpenTransaction
 from tidemark.planning import plan_ingest, plan_rebuild, write_plan
 from tidemark.table.delta_table import LiveFiles, live_files
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark_spark.model import Job, Outcome
+from tidemark_spark.kinds.ingest import Ingest
+from tidemark_spark.kinds.registry import kind_of
+from tidemark_spark.model import CarriedOut, Job, Outcome
 from tidemark_spark.run import commit as publish
 from tidemark_spark.run import driver
-from tidemark_spark.run.accounting import account
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -115,8 +117,8 @@ def test_dates_that_lose_or_get_rows_are_reopened(world: World) -> None:
     world.raw.segment([batch(2, [Record(0, T0 + DAY), Record(1, T0 + DAY)], leader_epoch=5)], base=2)
     world.raw.publish()
     plan = world.plan()
-    change = account(plan, in_process(Job.of(world.table, plan), plan.tasks))
-    dates = rebased(ledger, plan, change, live_files(DeltaTable(world.table.url))).dates
+    change = Ingest(world.table, plan).account(outcomes_of(world.table, plan))
+    dates = rebased(kind_of(world.table, plan), ledger, change, live_files(DeltaTable(world.table.url))).dates
     assert {dt: (one.state, one.rows, one.late_rows) for dt, one in dates.items()} == {
         "2026-02-02": ("final", 1, 0),
         "2026-02-03": ("reopened", 3, 1),
@@ -397,11 +399,11 @@ def test_a_rebuild_of_the_same_files_makes_the_run_stale_and_the_other_way_round
         world = World(tmp_path / first)
         ten(world)
         remade = rebuilt(world)
-        outcomes = in_process(Job.of(world.table, remade), remade.tasks)
+        outcomes = outcomes_of(world.table, remade)
         elect(world)
         plan = world.plan()
         runs = [remade, plan] if first == "rebuild" else [plan, remade]
-        made = {remade.attempt: lambda *_, found=outcomes: found, plan.attempt: in_process}
+        made = {remade.attempt: CarriedOut(outcomes), plan.attempt: in_process}
         found = [run(world.table, one, made[one.attempt]).status for one in runs]
         assert found == ["landed", "stale"], first
         world.check()
@@ -474,8 +476,9 @@ def test_a_run_killed_while_it_leaves_a_branch_is_exact_at_every_instant(
     assert world.ledger.n == 3
 
 
-def _killed(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
-    in_process(job, tasks)
+@Acting
+def _killed(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
+    in_process.on_each(work, job, tasks)
     raise KeyboardInterrupt
 
 

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.convert.test_parsers import again, column, json_parser, records
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process, never
 from tests.tidemark.kafka_log.build import T0, batch
 from tidemark.errors import ConfigError
-from tidemark.formats.table.plan import ConversionTask
+from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.topic_columns import is_wider
 from tidemark_spark.model import Job, Outcome
@@ -121,9 +121,6 @@ def test_wider_columns_are_refused_before_anything_is_written_unless_all_dates_a
     wide.raw.publish()
     stored = {one.key for one in wide.table.store.list("")}
 
-    def never(*_: object) -> Any:
-        raise AssertionError("nothing may be converted")
-
     for plan in (wide.plan(attempt=1), plan_rebuild(wide.table, ["2026-02-02", "2026-02-03"])):
         with pytest.raises(ConfigError, match=r"made wider when all dates are rebuilt: rebuild.py --all"):
             run(wide.table, plan, never)
@@ -136,10 +133,11 @@ def test_rows_of_the_narrow_type_that_land_meanwhile_make_the_rebuild_stale(worl
     plan = plan_rebuild(wide.table, None)
     write_plan(wide.table, plan)
 
-    def overtaken(job: Job, tasks: Sequence[ConversionTask]) -> list[Outcome]:
+    @Acting
+    def overtaken(work: Any, job: Job, tasks: Sequence[SegmentTask]) -> list[Outcome]:
         narrow.raw.segment([batch(4, records(b'{"id":4}'))])
         assert narrow.land().rows == 1
-        return in_process(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     assert run(wide.table, plan, overtaken).status == "stale"
     narrow.check()

@@ -30,6 +30,7 @@ from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark_spark.cli import ingest, run_plan
 from tidemark_spark.cli import rebuild as rebuild_job
+from tidemark_spark.model import CarriedOut
 from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.run import followed_schema
 from tidemark_spark.run.driver import run
@@ -126,7 +127,7 @@ class Followed(World):
 
 def planned_rebuild(world: Followed, version: int) -> RunPlan:
     """The stored plan of a rebuild of the whole table that accepts the version."""
-    plan = planned(proposed(world.reopened(), version), None, lambda _job, _tasks: [], extend=False).plan
+    plan = planned(proposed(world.reopened(), version), None, CarriedOut(), extend=False).plan
     write_plan(world.table, plan)
     assert plan.accepts == version
     return plan

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.world import World, in_process
-from tidemark.formats.table.state_ledger import Leaf
+from tests.spark.world import Acting, World, in_process
 from tidemark.formats.table.statuses import StateStatus
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import plan_retain
@@ -20,35 +19,13 @@ from tidemark.table.state_table import StateTable
 from tidemark.topics import StateSettings
 from tidemark_spark.run.driver import run
 from tidemark_spark.state import run as run_module
-from tidemark_spark.state.audit import LeafAudit, LeafAuditTask, audit_leaf
 from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, StateResult, StateRun, run_state
-from tidemark_spark.state.second_round import merged_leaf, removed_buckets
-
-
-def first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-    return [last_of_files(job, task) for task in tasks]
-
-
-def removed(job: StateJob, leaves: Sequence[Leaf]) -> list[frozenset[int]]:
-    return [removed_buckets(job, leaf) for leaf in leaves]
-
-
-def second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-    return [merged_leaf(job, task) for task in tasks]
-
+from tidemark_spark.state.model import StateJob
+from tidemark_spark.state.run import StateResult, StateRun, run_state
+from tidemark_spark.state.second_round import removed_buckets
 
 LEAF = 1 << 10
 """The size of a leaf in tests, so that a few rows make several."""
-
-ROUNDS = Rounds(removed, first, second, LEAF)
-"""All in this process."""
-
-
-def compare(job: StateJob, tasks: Sequence[LeafAuditTask]) -> list[LeafAudit]:
-    return [audit_leaf(job, task) for task in tasks]
-
 
 Moment = Literal["plan", "first round", "second round", "check"]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
@@ -68,15 +45,13 @@ def advance(
         if moment == after:
             meanwhile()
 
-    def first_round(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        reached("plan")
-        made = first(job, tasks)
-        reached("first round")
-        return made
-
-    def second_round(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        made = second(job, tasks)
-        reached("second round")
+    @Acting
+    def rounds(work: Any, job: StateJob, tasks: Sequence[Any]) -> list[Any]:
+        if work is last_of_files:
+            reached("plan")
+        made = in_process.on_each(work, job, tasks)
+        if work is not removed_buckets:
+            reached("first round" if work is last_of_files else "second round")
         return made
 
     class Run(StateRun):
@@ -86,9 +61,7 @@ def advance(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_module, "StateRun", Run)
-        return run_state(
-            StateTable.open(world.table), Rounds(removed, first_round, second_round, LEAF), rebuild=rebuild
-        )
+        return run_state(StateTable.open(world.table), rounds, rebuild=rebuild, leaf=LEAF)
 
 
 def expire(world: World, at: datetime) -> None:

@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 from tests.spark.state.replay import LEAF
 from tidemark_spark.cli import state
-from tidemark_spark.state.run import Rounds
+from tidemark_spark.state.run import run_state
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job."""
-    with patch.object(state, "Rounds", partial(Rounds, leaf=LEAF)):
+    with patch.object(state, "run_state", partial(run_state, leaf=LEAF)):
         return state.main(arguments)

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.state.replay import advance, compare, expire, first, state_rows
+from tests.spark.state.replay import advance, expire, state_rows
 from tests.spark.state.test_removed import DAY, PAST_T0
-from tests.spark.state.test_state import KEYS, Here, produce, put
-from tests.spark.world import World
+from tests.spark.state.test_state import KEYS, produce, put
+from tests.spark.world import World, in_process
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.state_ledger import StateLedger
 from tidemark.formats.table.statuses import AUDIT_PARTS, StateAudit
@@ -28,7 +28,7 @@ from tidemark_spark.state.audit import audit_state
 
 def audited(world: World) -> list[StateAudit]:
     """All parts."""
-    return [audit_state(StateTable.open(world.table), part, first, compare) for part in range(AUDIT_PARTS)]
+    return [audit_state(StateTable.open(world.table), part, in_process) for part in range(AUDIT_PARTS)]
 
 
 @pytest.fixture
@@ -143,15 +143,15 @@ def test_a_state_that_is_behind_is_not_compared(world: World, monkeypatch: pytes
         state_run, "state_change", lambda *given, **options: state_change(*given, **options)._replace(replays=(7,))
     )
     with pytest.raises(ContinuityError, match=r"run state\.py first"):
-        audit_state(table, 0, first, compare)
+        audit_state(table, 0, in_process)
 
 
 def test_the_job_fails_if_rows_differ(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--topics", str(world.topics_file), "--topic", "orders", "--audit"]
-    assert main(arguments, Here()) == 0
+    assert main(arguments, in_process) == 0
     change(world, lambda rows: rows.slice(1))
     capsys.readouterr()
-    codes = [main([*arguments, "--part", str(part)], Here()) for part in range(AUDIT_PARTS)]
+    codes = [main([*arguments, "--part", str(part)], in_process) for part in range(AUDIT_PARTS)]
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(codes) == [0] * (AUDIT_PARTS - 1) + [1]
     assert [audit["different"] for audit in told] == codes

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.spark.state.replay import advance, check, compare, first, identity, state_rows, status_of
-from tests.spark.state.test_state import AVRO, ENVELOPE, JSON, Here
+from tests.spark.state.replay import advance, check, identity, state_rows, status_of
+from tests.spark.state.test_state import AVRO, ENVELOPE, JSON
 from tests.spark.state.test_view import NAMES, printed, seen
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import World, in_process
@@ -48,7 +48,7 @@ def land(world: World, *changes: tuple[bytes | None, Any], partition: int = 0, t
 
 def audited(world: World) -> bool:
     table = StateTable.open(world.table)
-    audits = [audit_state(table, part, first, compare) for part in range(AUDIT_PARTS)]
+    audits = [audit_state(table, part, in_process) for part in range(AUDIT_PARTS)]
     return sum(audit.rows for audit in audits) > 0 and not any(audit.different for audit in audits)
 
 
@@ -280,7 +280,7 @@ def test_the_hourly_run_passes_over_a_topic_until_every_has_passed(
     def ran(after: timedelta, *arguments: str) -> bool:
         capsys.readouterr()
         with as_of(world, after):
-            assert main(list(arguments), Here()) == 0
+            assert main(list(arguments), in_process) == 0
         return "committed" in capsys.readouterr().out
 
     assert ran(timedelta(0), *due)
@@ -353,7 +353,7 @@ def test_the_audit_has_a_rule_of_its_own(tmp_path: Path, monkeypatch: pytest.Mon
         advance(world)
     assert [row["kafka_key"] for row in state_rows(world)] == [b"2"]
     table = StateTable.open(world.table)
-    found = [finding for part in range(AUDIT_PARTS) for finding in audit_state(table, part, first, compare).findings]
+    found = [finding for part in range(AUDIT_PARTS) for finding in audit_state(table, part, in_process).findings]
     assert [finding.rule for finding in found] == ["is missing"]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.spark.erasing.masked import erase, take_out
 from tests.spark.run.test_truncation import branch
-from tests.spark.state.replay import MOMENTS, Moment, advance, check, compare, expire, first, state_rows
+from tests.spark.state.replay import MOMENTS, Moment, advance, check, expire, state_rows
 from tests.spark.state.test_state import put, values
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ContinuityError, NotFound, StaleRun
@@ -22,7 +23,7 @@ from tidemark.table.state_table import StateTable
 from tidemark_spark.erasing.lake import state_files
 from tidemark_spark.run.driver import run
 from tidemark_spark.state.audit import audit_state
-from tidemark_spark.state.model import NewestTask, SortedRuns, StateJob
+from tidemark_spark.state.model import StateJob
 
 DAY = 86_400_000
 PAST_T0 = datetime(2026, 3, 6, 12, tzinfo=UTC)
@@ -113,12 +114,13 @@ def test_a_run_whose_files_were_deleted_meanwhile_is_stale(world: World) -> None
     check(world)
     erase(world, [7])
 
-    def late_first(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
+    @Acting
+    def late(work: Any, job: StateJob, tasks: Sequence[Any]) -> list[Any]:
         meanwhile()
-        return first(job, tasks)
+        return in_process.on_each(work, job, tasks)
 
     with pytest.raises(StaleRun, match="was deleted meanwhile"):
-        audit_state(StateTable.open(world.table), 0, late_first, compare)
+        audit_state(StateTable.open(world.table), 0, late)
 
 
 def test_a_file_that_the_table_still_has_must_be_there(world: World) -> None:

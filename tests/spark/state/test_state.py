@@ -14,12 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typing_extensions import override
 
 from tests.spark.erasing.masked import erase, take_out
-from tests.spark.state.replay import LEAF, advance, check, first, removed, second, state_rows, status_of
+from tests.spark.state.replay import LEAF, advance, check, state_rows, status_of
 from tests.spark.test_vacuum import as_of
-from tests.spark.world import World, in_process
+from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
 from tidemark.formats.table.state_ledger import StateLedger, range_of
@@ -32,14 +31,14 @@ from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
 from tidemark_spark.cli.state import main
-from tidemark_spark.cluster.executor import Common, Executor, Given, Made
 from tidemark_spark.run.driver import run
+from tidemark_spark.run.vacuum import vacuum
 from tidemark_spark.state import first_round, last_records, leaf_files
+from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.leaf_files import write_sorted
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import VERSIONS, Rounds, run_state
-from tidemark_spark.state.second_round import placeholders
-from tidemark_spark.vacuum import vacuum
+from tidemark_spark.state.model import SortedRuns, StateJob
+from tidemark_spark.state.run import VERSIONS, run_state
+from tidemark_spark.state.second_round import merged_leaf, placeholders
 
 KEYS = tuple(b"key-%d" % number for number in range(12))
 JSON = (
@@ -87,18 +86,6 @@ def produce(world: World, rng: random.Random, count: int = 8, partitions: int = 
     ]
     records.append(Record(count - 1, T0 + rng.randrange(1000), rng.choice(KEYS), rng.choice((b"a", b"b", b"c"))))
     world.raw.segment([batch(world.raw.partition(partition).end, records)], partition)
-
-
-class Here(Executor):
-    """Tasks in this process."""
-
-    @override
-    def on_each(self, work: Callable[[Common, Given], Made], common: Common, tasks: Sequence[Given]) -> list[Made]:
-        return [work(common, task) for task in tasks]
-
-    @override
-    def finished(self) -> int:
-        return 0
 
 
 def put(world: World, key: bytes | None, value: bytes | None, time: int = 0, partition: int = 0) -> None:
@@ -575,11 +562,11 @@ def test_the_job_brings_all_states_to_their_tables(
     produce(world, rng)
     world.land()
     capsys.readouterr()
-    assert main(["--topics", str(world.topics_file)], Here()) == 0
+    assert main(["--topics", str(world.topics_file)], in_process) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["kind"], told["table"]) == ("committed", "rebuild", "orders_current")
     check(world)
-    assert main(["--topics", str(world.topics_file), "--topic", "orders"], Here()) == 0
+    assert main(["--topics", str(world.topics_file), "--topic", "orders"], in_process) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "empty"
 
 
@@ -588,13 +575,14 @@ def test_runs_that_find_no_key_commit_the_vector(tmp_path: Path) -> None:
     put(world, b"a", b"1")
     advance(world)
 
-    def no_second(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        assert not tasks
-        return second(job, tasks)
+    @Acting
+    def no_second(work: Any, job: StateJob, tasks: Sequence[Any]) -> list[Any]:
+        assert work is not merged_leaf or not tasks
+        return in_process.on_each(work, job, tasks)
 
     world.raw.segment([batch(1, [Record(0, T0, None, b"no key")])])
     world.land()
-    result = run_state(StateTable.open(world.table), Rounds(removed, first, no_second, LEAF))
+    result = run_state(StateTable.open(world.table), no_second, leaf=LEAF)
     assert (result.status, result.keyless) == ("committed", 1)
     assert advance(world).status == "empty"
     check(world)
@@ -608,20 +596,22 @@ def test_many_keys_become_several_runs_of_a_task(
     monkeypatch.setattr(first_round, "_WAITING", 1)
     found: list[SortedRuns] = []
 
-    def kept(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        found.extend(first(job, tasks))
-        return found[-len(tasks) :]
+    @Acting
+    def kept(work: Any, job: StateJob, tasks: Sequence[Any]) -> list[Any]:
+        made = in_process.on_each(work, job, tasks)
+        found.extend(made if work is last_of_files else ())
+        return made
 
     world = World(tmp_path, "state: {}")
     for _ in range(3):
         produce(world, rng, count=40)
     world.land()
     monkeypatch.setattr(first_round, "_RUN", 200)
-    run_state(StateTable.open(world.table), Rounds(removed, kept, second, LEAF))
+    run_state(StateTable.open(world.table), kept, leaf=LEAF)
     check(world)
     by_many = state_rows(world)
     monkeypatch.setattr(first_round, "_RUN", 1 << 20)
-    run_state(StateTable.open(world.table), Rounds(removed, kept, second, LEAF), rebuild=True)
+    run_state(StateTable.open(world.table), kept, leaf=LEAF, rebuild=True)
     assert state_rows(world) == by_many
     many, single = found
     assert len(many.files) > 1 == len(single.files)

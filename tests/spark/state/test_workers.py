@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.spark.state.replay import LEAF, first, removed, second
+from tests.spark.state.replay import LEAF
 from tests.spark.state.test_schedules import CHANGES, COLUMNS, STATE, MaxwellSchedule, OrderedSchedule
-from tests.spark.world import World
+from tests.spark.world import Acting, World, in_process
 from tests.support.paths import ROOT
 from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.table.state_table import StateTable
-from tidemark_spark.state.first_round import last_of_files
-from tidemark_spark.state.model import LeafTask, MadeLeaves, NewestTask, SortedRuns, StateJob
-from tidemark_spark.state.run import Rounds, StateRun, run_state
-from tidemark_spark.state.second_round import merged_leaf
+from tidemark_spark.state.model import StateJob
+from tidemark_spark.state.run import StateRun, run_state
 
 CARRY_OUT = """
 import pickle, sys
@@ -41,13 +39,10 @@ def test_a_worker_loads_no_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(StateRun, "delete", lambda *_: None)  # the tasks are repeated below
     carried_out: list[tuple[Any, ...]] = []
 
-    def first_round(job: StateJob, tasks: Sequence[NewestTask]) -> list[SortedRuns]:
-        carried_out.extend((last_of_files, job, task) for task in tasks)
-        return first(job, tasks)
-
-    def second_round(job: StateJob, tasks: Sequence[LeafTask]) -> list[MadeLeaves]:
-        carried_out.extend((merged_leaf, job, task) for task in tasks)
-        return second(job, tasks)
+    @Acting
+    def rounds(work: Any, job: StateJob, tasks: Sequence[Any]) -> list[Any]:
+        carried_out.extend((work, job, task) for task in tasks)
+        return in_process.on_each(work, job, tasks)
 
     for number, (settings, values) in enumerate(TOPICS):
         world = World(tmp_path / str(number), *settings)
@@ -55,7 +50,7 @@ def test_a_worker_loads_no_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             records = [Record(at, T0, b"key-%d" % (at // 2), value) for at, value in enumerate(values)]
             world.raw.segment([batch(0, records)], partition)
             world.land()
-            assert run_state(StateTable.open(world.table), Rounds(removed, first_round, second_round, LEAF)).rows
+            assert run_state(StateTable.open(world.table), rounds, leaf=LEAF).rows
     (tmp_path / "tasks").write_bytes(pickle.dumps(carried_out))
     folders = os.pathsep.join(str(ROOT / folder) for folder in ("include", "spark"))
     command = [sys.executable, "-c", CARRY_OUT, str(tmp_path / "tasks")]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.state.replay import advance, compare, first
-from tests.spark.world import World
+from tests.spark.state.replay import advance
+from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.cli.test_cli import call
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
@@ -208,7 +208,7 @@ def test_a_state_table_is_told_with_its_doubts_and_the_age_of_its_proof(
     told = report(world, capsys)[1]["state_table"]
     assert (told["table"], told["n"], told["of"], told["rows"], told["proved_at"]) == ("orders_current", 1, 1, 2, None)
     assert (told["moved_keys"], told["quarantined"], told["unavailable"], told["uncertain"]) == (0, 0, 0, 0)
-    audits = [audit_state(StateTable.open(world.table), part, first, compare) for part in range(AUDIT_PARTS)]
+    audits = [audit_state(StateTable.open(world.table), part, in_process) for part in range(AUDIT_PARTS)]
     key = world.table.keys.deployment.state_status("orders")
     status = StateStatus.load(world.table.store, key)
     assert report(world, capsys)[1]["state_table"]["proved_at"] == audits[0].at.isoformat()

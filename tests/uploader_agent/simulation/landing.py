@@ -21,7 +21,7 @@ from tidemark.endpoints import EndpointSettings
 from tidemark.errors import NotFound, StoreError
 from tidemark.formats.table import object_cache
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentRange, SegmentTask
 from tidemark.planning import ingest, partition_plan
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw_topic import RawTopic
@@ -35,8 +35,8 @@ from tidemark.table.log_copy import LogCopy
 from tidemark.topics import Deployment
 from tidemark_spark.convert.classify import PartitionRules, Run, judge, missing
 from tidemark_spark.convert.segment_reader import windows
+from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.model import Outcome, Stop
-from tidemark_spark.run.accounting import account
 
 TOPICS = ("orders", "payments", "returns")
 RUN_LIMIT = 12.0
@@ -168,9 +168,11 @@ class Landings:
         fresh: dict[Key, dict[int, LandedBatch]] = {}
         parts = {part.key: part for part in plan.partitions}
         outcomes = [
-            self._convert(table, parts[task.incarnation, task.partition], task, fresh, began) for task in plan.tasks
+            self._convert(table, parts[task.incarnation, task.partition], task, fresh, began)
+            for task in plan.tasks
+            if isinstance(task, SegmentTask)
         ]
-        change = account(plan, outcomes)
+        change = Ingest(table.table, plan).account(outcomes)
         if self._scheduler.now - began > RUN_LIMIT:
             self.counts["landings too late"] += 1
             return False
@@ -186,7 +188,7 @@ class Landings:
         self,
         table: MemoryTable,
         part: PartitionPlan,
-        task: ConversionTask,
+        task: SegmentTask,
         fresh: dict[Key, dict[int, LandedBatch]],
         began: float,
     ) -> Outcome:

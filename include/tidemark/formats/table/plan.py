@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import ClassVar, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field, field_serializer
+from pydantic import AwareDatetime, Field, ValidationInfo, field_serializer, field_validator
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -37,19 +37,8 @@ class Shipped(Model):
     at: AwareDatetime
 
 
-class SegmentRange(Model):
-    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
-
-    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
-    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
-    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
-    they do not depend on whether the pack or the seal is read.
-
-    The log of a ``referred`` range is another system's object, which that system may delete.
-
-    A replay reads the rows of the range from the file ``quarantined`` below the quarantine's folder instead, which also
-    has the upload time of their segment. A compaction reads files of the table: each is a range, under the file's key.
-    """
+class StoredRange(Model):
+    """Offsets ``[from_offset, to_offset)`` that a task reads, and where they lie; a subclass tells of what."""
 
     store: str
     key: str
@@ -67,26 +56,46 @@ class SegmentRange(Model):
     shipped: tuple[Shipped, ...] = ()
 
     @property
-    def is_packed(self) -> bool:
-        """True if the bytes lie in a pack, and will lie in a seal."""
-        return not self.etag and not self.quarantined
-
-    @property
     def label(self) -> str:
         """The range in words, as in evidence and in the file digest."""
         return f"{self.key}:{self.start}-{self.end}:{self.from_offset}-{self.to_offset}"
 
 
-class ConversionTask(Model):
-    """Consecutive ranges of one partition, converted by one Spark task into one file per date.
+class SegmentRange(StoredRange):
+    """Bytes ``[start, end)`` of a segment's ``.log``, both at the start of a batch or at the file's end; or of a pack.
 
-    In a compaction they are files of one date, ordered by first offset, which become one file.
+    Of the batches in it, those with offsets in ``[from_offset, to_offset)`` count. ``etag`` is the ``.log``'s, sent
+    as If-Match with every read; empty for a pack. ``store`` is the endpoint's URL. ``uploaded_at`` bounds the sane
+    record times. Record times of offsets in ``shipped`` are bounded by the time when their pack was written, so that
+    they do not depend on whether the pack or the seal is read.
+
+    The log of a ``referred`` range is another system's object, which that system may delete.
     """
+
+    @property
+    def is_packed(self) -> bool:
+        """True if the bytes lie in a pack, and will lie in a seal."""
+        return not self.etag
+
+
+class QuarantineRange(StoredRange):
+    """Rows of the file ``quarantined`` below the quarantine's folder, which also has the upload time of their segment.
+
+    A replay names the range of raw from which they came. An erasure names the file as ``key``, too.
+    """
+
+
+class TableFileRange(StoredRange):
+    """Rows of a file of the table, ``key``, which has ``end`` bytes."""
+
+
+class StoredTask(Model):
+    """Ranges of one partition that one Spark task carries out; a subclass tells what they are of."""
 
     incarnation: int
     topic_id: str | None
     partition: int
-    ranges: tuple[SegmentRange, ...]
+    ranges: tuple[StoredRange, ...]
 
     @property
     def from_offset(self) -> int:
@@ -100,8 +109,40 @@ class ConversionTask(Model):
 
     @property
     def size(self) -> int:
-        """Number of bytes of segments that the task reads."""
+        """Number of bytes of the ranges: what the task reads, unless it is of quarantine."""
         return sum(part.end - part.start for part in self.ranges)
+
+
+class SegmentTask(StoredTask):
+    """Consecutive ranges of one partition of raw, converted by one Spark task into one file per date."""
+
+    ranges: tuple[SegmentRange, ...]
+
+
+class QuarantineTask(StoredTask):
+    """Rows of quarantine of one partition and one date, or of all without a date."""
+
+    ranges: tuple[QuarantineRange, ...]
+
+
+class TableFileTask(StoredTask):
+    """Files of the table, of one date and partition, ordered by first offset, which become one; or spans of one."""
+
+    ranges: tuple[TableFileRange, ...]
+
+
+def _typed(task: StoredTask, kind: RunKind | None) -> StoredTask:
+    """A stored task of a run of ``kind`` as the type that tells what it reads: the stored fields are the same."""
+    if type(task) is not StoredTask:
+        return task
+    made: type[StoredTask] = SegmentTask
+    part: type[StoredRange] = SegmentRange
+    if kind == "replay" or (kind == "erase" and task.ranges and task.ranges[0].quarantined):
+        made, part = QuarantineTask, QuarantineRange
+    elif kind in {"compact", "erase"}:
+        made, part = TableFileTask, TableFileRange
+    ranges = tuple(part.model_construct(range_.model_fields_set, **dict(range_)) for range_ in task.ranges)
+    return made.model_construct(task.model_fields_set, **{**dict(task), "ranges": ranges})
 
 
 class StoredMasks(Model):
@@ -258,7 +299,7 @@ class RunPlan(StoredObject):
     code: str
     created_at: AwareDatetime
     partitions: tuple[PartitionPlan, ...] = ()
-    tasks: tuple[ConversionTask, ...] = ()
+    tasks: tuple[StoredTask, ...] = ()
     dates: tuple[str, ...] = ()
     whole: bool = False
     leaves: tuple[str, ...] = ()
@@ -275,14 +316,14 @@ class RunPlan(StoredObject):
     accepts: int | None = None
     masks: dict[str, int] = Field(default_factory=dict)
 
+    @field_validator("tasks")
+    @classmethod
+    def _typed(cls, tasks: tuple[StoredTask, ...], plan: ValidationInfo) -> tuple[StoredTask, ...]:
+        return tuple(_typed(task, plan.data.get("kind")) for task in tasks)
+
     @field_serializer("layout", when_used="json")
     def _without_defaults(self, layout: ParquetLayout) -> dict[str, object]:
         return layout.model_dump(mode="json", exclude_defaults=True)
-
-    @property
-    def moves_rows(self) -> bool:
-        """True if rows are added, removed or changed; a compaction only merges files."""
-        return self.kind != "compact"
 
     @property
     def replaced(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, RunPlan, SegmentRange
+from tidemark.formats.table.plan import RunPlan, TableFileRange, TableFileTask
 from tidemark.planning.common import following
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -187,14 +187,14 @@ def placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, Live
     return list(found.values())
 
 
-def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> ConversionTask:
+def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> TableFileTask:
     state = ledger.by_partition[group[0].incarnation, group[0].partition]
-    return ConversionTask(
+    return TableFileTask(
         incarnation=state.incarnation,
         topic_id=state.topic_id,
         partition=state.partition,
         ranges=tuple(
-            SegmentRange(
+            TableFileRange(
                 store=table.deployment.lake_store,
                 key=f"{table.keys.root}/{file.path}",
                 etag="",

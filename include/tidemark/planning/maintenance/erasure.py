@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan, SegmentRange
+from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, TableFileTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, following, masked_offsets
 from tidemark.planning.read import joined
@@ -78,29 +78,26 @@ def _files(standing: EffectiveEvidence, erased: Mapping[Key, Sequence[int]]) -> 
     return files
 
 
-def _task(table: TopicTable, ledger: Ledger, path: str, rows: Sequence[EvidenceRow]) -> ConversionTask:
+def _task(table: TopicTable, ledger: Ledger, path: str, rows: Sequence[EvidenceRow]) -> QuarantineTask | TableFileTask:
     """The task of one file: a range for each span of offsets that its evidence tells apart."""
-    quarantined = path if rows[0].offset_class == "quarantined" else ""
-    key = f"{table.keys.quarantine if quarantined else table.keys.root}/{path}"
+    refused = rows[0].offset_class == "quarantined"
+    key = f"{table.keys.quarantine if refused else table.keys.root}/{path}"
     size = table.store.head(key).size
+    ranges = [
+        {
+            "store": table.deployment.lake_store,
+            "key": key,
+            "etag": "",
+            "base_offset": first,
+            "start": 0,
+            "end": size,
+            "from_offset": first,
+            "to_offset": after,
+            "uploaded_at": ledger.committed_at,
+            "quarantined": path if refused else "",
+        }
+        for first, after in spans_of(rows)
+    ]
     state = ledger.by_partition[rows[0].key]
-    return ConversionTask(
-        incarnation=state.incarnation,
-        topic_id=state.topic_id,
-        partition=state.partition,
-        ranges=tuple(
-            SegmentRange(
-                store=table.deployment.lake_store,
-                key=key,
-                etag="",
-                base_offset=first,
-                start=0,
-                end=size,
-                from_offset=first,
-                to_offset=after,
-                uploaded_at=ledger.committed_at,
-                quarantined=quarantined,
-            )
-            for first, after in spans_of(rows)
-        ),
-    )
+    at = {"incarnation": state.incarnation, "topic_id": state.topic_id, "partition": state.partition}
+    return (QuarantineTask if refused else TableFileTask).model_validate({**at, "ranges": ranges})

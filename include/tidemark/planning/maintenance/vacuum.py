@@ -1,7 +1,7 @@
 """The objects of a table, of its quarantine and of its runs that may be removed, and why others stay. Pure.
 
-Data files are judged by :func:`judge`, ledgers by :func:`old_ledgers`, and the records of jobs by :func:`left_by_runs`,
-:func:`old_audits` and :func:`old_backfill_reports`.
+Data files are judged by :func:`judge`, ledgers by :func:`old_ledgers`, steps of rebuilds by :func:`old_steps`, and the
+records of jobs by :func:`left_by_runs`, :func:`old_audits` and :func:`old_backfill_reports`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidemark.formats.keys import ALL_DATES
 from tidemark.formats.table.ledger import file_digest
-from tidemark.formats.table.plan import RUN_LIMIT, ConversionTask, RunPlan
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, StoredTask
 from tidemark.planning.maintenance.erased_files import ErasedRows, Replaced
 from tidemark.store.base import ObjectInfo
 
@@ -48,7 +48,10 @@ Another is for a run that wrote its ledger and committed it only at a later try.
 """
 
 REPORTS_KEPT: Final = timedelta(days=90)
-"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report."""
+"""Three times as long as ``deploy/airflow-clean.sh`` leaves the run of a DAG, whose links lead to the report.
+
+Lists of rebuilds by date are kept as long, though no job goes on with an old one.
+"""
 
 _DAY: Final = r"\d{4}-\d{2}-\d{2}"
 _AUDIT: Final = re.compile(
@@ -152,7 +155,7 @@ def digests_of(plan: RunPlan) -> set[str]:
     return {digest_of(plan, task) for task in plan.tasks}
 
 
-def digest_of(plan: RunPlan, task: ConversionTask) -> str:
+def digest_of(plan: RunPlan, task: StoredTask) -> str:
     """The digest at the end of the names of the files of ``task``."""
     labels = [range_.label for range_ in task.ranges]
     return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)
@@ -232,6 +235,22 @@ def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime
     if named.state is not None:
         first = min(first, named.state)
     return [info for info, n in numbers.items() if n < first]
+
+
+def old_steps(known: Knowledge, listed: Iterable[ObjectInfo]) -> list[ObjectInfo]:
+    """The ``listed`` objects of steps whose run has landed, or can no longer commit.
+
+    A run writes its plan before its first step. So young steps without a plan are of a run that began after the plans
+    were listed.
+    """
+    gone: list[ObjectInfo] = []
+    for info in listed:
+        attempt = int(info.key.split("/")[-2])
+        plan = known.plans.get(attempt)
+        over = known.is_over(plan) if plan is not None else known.now - info.modified > RUN_OVER
+        if over or attempt in known.landed:
+            gone.append(info)
+    return gone
 
 
 def left_by_runs(listed: Iterable[ObjectInfo], now: datetime) -> list[ObjectInfo]:

@@ -15,27 +15,23 @@ import pyarrow as pa
 
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import IDENTITY
 from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
-from tidemark.formats.table.plan import ConversionTask, RunPlan
-from tidemark.planning.maintenance.vacuum import digest_in, digest_of
+from tidemark.formats.table.plan import TableFileTask
 from tidemark.store import Store, open_store
-from tidemark.table.delta_table import TopicTable, committed_ledger
-from tidemark.table.evidence import EvidenceRow, to_bytes
-from tidemark.table.evidence_reader import renamed
+from tidemark.table.evidence import EvidenceRow
 from tidemark.table.topic_columns import HOUR_COLUMN
-from tidemark_spark.compaction.merge import Input, merged, rows_of
 from tidemark_spark.convert.date_partitioner import Numbers, numbers
 from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import topic_parser
+from tidemark_spark.convert.rewriting.merge import Input, merged, rows_of
 from tidemark_spark.convert.row_checksums import Account, account_of_file
 from tidemark_spark.convert.row_order import ascending, path_of
 from tidemark_spark.convert.row_sink import namer
 from tidemark_spark.model import DataFile, Job, Outcome, Stop
 
 
-def compacted(job: Job, task: ConversionTask) -> Outcome:
+def compacted(job: Job, task: TableFileTask) -> Outcome:
     """Merge the files of ``task``; the outcome's only row of evidence counts the rows read back.
 
     Its hash is None where a file lacks a hashed column. A failed merge is returned as the outcome's ``stop``, because
@@ -77,7 +73,7 @@ def merged_schema(job: Job) -> pa.Schema:
 class RewrittenFile:
     """The file that a task makes of rows of the table, and the account of these rows."""
 
-    def __init__(self, job: Job, task: ConversionTask, store: Store, schema: pa.Schema) -> None:
+    def __init__(self, job: Job, task: TableFileTask, store: Store, schema: pa.Schema) -> None:
         self._task, self._store, self._schema = task, store, schema
         self._root, self._name, self._layout = job.keys.root, namer(job, task), job.layout
         self._field_ids = job.field_ids
@@ -173,29 +169,3 @@ def _times(rows: pa.RecordBatch) -> Numbers:
     if "kafka_timestamp" not in rows.schema.names:
         return np.empty(0, np.int64)
     return numbers(rows.column("kafka_timestamp").drop_null())
-
-
-def evidence_of_merged(table: TopicTable, plan: RunPlan, merged_into: Iterable[EvidenceRow]) -> bytes:
-    """The evidence object of a compaction: the evidence of the merged files, under the names of the new files.
-
-    Raises:
-        ContinuityError: a new file has other rows than the evidence counts in its sources.
-    """
-    merged_rows = {digest_in(row.file or ""): row for row in merged_into}
-    names: dict[str, str] = {}
-    for task in plan.tasks:
-        file = merged_rows[digest_of(plan, task)].file or ""
-        names |= {part.key.removeprefix(f"{table.keys.root}/"): file for part in task.ranges}
-    evidence = renamed(table, committed_ledger(table).landed, names, plan.attempt)
-    sums: dict[str, tuple[int, int]] = {}
-    for row in evidence.select(["file", "rows", "hash128"]).to_pylist():
-        rows, total = sums.get(row["file"], (0, 0))
-        sums[row["file"]] = rows + row["rows"], combine(total, int.from_bytes(row["hash128"], "big"))
-    for new in merged_rows.values():
-        rows, total = sums.get(new.file or "", (0, 0))
-        if new.rows != rows or new.hash128 not in {None, total}:
-            raise ContinuityError(
-                f"{table.url}/{new.file}: has {new.rows} rows, but evidence counts {rows} in the files that it was "
-                f"merged from, or their hashes differ; the table was not changed: audit {new.dt}, and rebuild it"
-            )
-    return to_bytes(evidence)

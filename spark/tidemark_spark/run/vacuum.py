@@ -3,14 +3,14 @@
 :mod:`tidemark.planning.maintenance.vacuum` chooses them. Reports and other objects about runs that are no longer needed
 (:mod:`tidemark.planning.maintenance.vacuum`) are deleted in any order. The rest is deleted in this order: data and
 quarantined files; ledgers that nothing names (:mod:`tidemark.planning.maintenance.vacuum`) and ledgers of dead
-attempts; evidence and results; and plans last, because a plan names the owner of the other objects. Then evidence is
-folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
+attempts; evidence, results and steps; and plans last, because a plan names the owner of the other objects. Then
+evidence is folded: without the sums of erased rows, once the files with them are gone. In a pass of erasure,
 :mod:`tidemark_spark.erasing.lake` comes last. So a vacuum may be killed at any point, and the next vacuum completes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -32,6 +32,7 @@ from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.planning.maintenance.forgetting import plan_forgetting
 from tidemark.planning.maintenance.vacuum import (
     GOES,
+    REPORTS_KEPT,
     RUN_OVER,
     Knowledge,
     NamedLedgers,
@@ -42,6 +43,7 @@ from tidemark.planning.maintenance.vacuum import (
     old_audits,
     old_backfill_reports,
     old_ledgers,
+    old_steps,
 )
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import (
@@ -138,11 +140,15 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
     folds = plan_fold(table, ledger)
     ledgers, of_dead = _ledgers(table, ledger, dead, now)
     reports = _reports(table, ledger, now)
+    steps = {info.key: info for info in table.store.list(table.keys.steps)}
+    finished_steps = old_steps(known, steps.values())
+    remaining += _with_sums(known, steps.keys() - {info.key for info in finished_steps})
     if not dry_run:
         in_parallel(lambda info: _delete(table, info), doomed)
         in_parallel(table.store.delete, [*ledgers, *of_dead])
         in_parallel(table.store.delete, [evidence_key(table, attempt) for attempt in past])
         in_parallel(table.store.delete, [*_results(table, past, plans, now)])
+        in_parallel(lambda info: _delete(table, info), finished_steps)
         for step in reports:
             in_parallel(lambda info: _delete(table, info), step)
         in_parallel(table.store.delete, [table.keys.attempt(attempt) for attempt in finished])
@@ -161,9 +167,17 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
         attempts=tuple(dead),
         ledgers=len(ledgers),
         folded=len(folds.folds),
-        reports=sum(map(len, reports)),
+        reports=sum(map(len, reports)) + len(finished_steps),
         remaining=tuple(remaining),
     )
+
+
+def _with_sums(known: Knowledge, steps: Iterable[str]) -> Iterator[Remaining]:
+    """The evidence of ``steps``, by key, whose run began before records were erased that it may tell of."""
+    for key in sorted(steps):
+        plan = known.plans.get(int(key.split("/")[-2]))
+        if plan is not None and known.erased is not None and known.erased.unknown_to(plan) and key.endswith(".parquet"):
+            yield Remaining(key=key, why="its run may commit, or has died", until=plan.created_at + RUN_OVER)
 
 
 def _without_sums(table: TopicTable, known: Knowledge, grace: timedelta) -> Iterator[Remaining]:
@@ -215,6 +229,7 @@ def _reports(table: TopicTable, ledger: Ledger, now: datetime) -> list[list[Obje
     named = {audit.report.removeprefix(f"{table.deployment.lake_store}/") for audit in failed}
     dates = {dt for dt, state in ledger.dates.items() if state.rows}
     left = left_by_runs([*store.list(keys.deployment.hand_overs), *store.list(keys.all_progress)], now)
+    left += [info for info in store.list(keys.datewise_rebuilds) if now - info.modified > REPORTS_KEPT]
     requests, parts = old_backfill_reports(store.list(keys.reports), now)
     return [[*left, *old_audits(store.list(keys.audits), dates, named, now), *requests], parts]
 

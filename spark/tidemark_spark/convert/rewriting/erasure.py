@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from tidemark.decode import SCHEMA, decode_batches, row_hash_sum
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import ConversionTask, SegmentRange
+from tidemark.formats.table.plan import QuarantineTask, SegmentRange, SegmentTask, TableFileTask
 from tidemark.parsers.base import Parsed, no_rows
 from tidemark.store import open_store
 from tidemark.table.evidence import EvidenceClass, EvidenceRow
-from tidemark_spark.compaction.merge import Input, merged
-from tidemark_spark.compaction.worker import RewrittenFile, merged_schema
 from tidemark_spark.convert.classify import PartitionRules
 from tidemark_spark.convert.conversion import by_shipping
 from tidemark_spark.convert.date_partitioner import RowSplitter, numbers, take
@@ -34,6 +32,8 @@ from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE
 from tidemark_spark.convert.quarantine import records_of
+from tidemark_spark.convert.rewriting.compaction import RewrittenFile, merged_schema
+from tidemark_spark.convert.rewriting.merge import Input, merged
 from tidemark_spark.convert.row_checksums import Account, Cells, by_cell, hash_of_file
 from tidemark_spark.convert.row_sink import namer, refused_parts, splitter_of
 from tidemark_spark.convert.segment_reader import judged
@@ -42,7 +42,7 @@ from tidemark_spark.model import Job, Outcome, Stop
 _ROWS = 8192
 
 
-def erased(job: Job, task: ConversionTask) -> Outcome:
+def erased(job: Job, task: TableFileTask | QuarantineTask | SegmentTask) -> Outcome:
     """Carry out ``task``.
 
     For each range, the outcome's evidence has a row of what is kept, even if that is nothing, and rows of class
@@ -55,12 +55,13 @@ def erased(job: Job, task: ConversionTask) -> Outcome:
     rules = PartitionRules.of(job.partitions[task.incarnation, task.partition], job.options)
     division = FileDivision(job, task, rules)
     try:
-        if task.ranges[0].quarantined:
-            division.quarantined()
-        elif task.ranges[0].key.startswith(f"{job.keys.root}/"):
-            division.landed()
-        else:
-            division.raw()
+        match task:
+            case TableFileTask():
+                division.landed(task)
+            case QuarantineTask():
+                division.quarantined(task)
+            case SegmentTask():
+                division.raw(task)
     except (ContinuityError, FormatError, pa.ArrowException, OSError, ValueError) as error:
         return division.outcome(Stop(task.from_offset, task.to_offset, "corrupt", " ".join(str(error).split())))
     return division.outcome(None)
@@ -71,7 +72,7 @@ class FileDivision:
     """The division of a task's rows into kept and erased ones, by range."""
 
     job: Job
-    task: ConversionTask
+    task: TableFileTask | QuarantineTask | SegmentTask
     rules: PartitionRules
     kept: list[Account] = field(init=False)
     gone: list[EvidenceRow] = field(default_factory=list)
@@ -87,15 +88,16 @@ class FileDivision:
         )
         self._source = self.task.ranges[0]
 
-    def landed(self) -> None:
+    def landed(self, task: TableFileTask) -> None:
         """Make a file of the table again."""
         store, schema = open_store(self.job.lake_store, self.job.options), merged_schema(self.job)
-        file = Input(store, self._source, schema)
-        self.output = RewrittenFile(self.job, self.task, store, schema)
+        [source, *_] = task.ranges  # spans of one file
+        file = Input(store, source, schema)
+        self.output = RewrittenFile(self.job, task, store, schema)
         self.output.write(self._without_erased(merged([file])))
         self.output.check()
         self.hashed = file.hashed
-        self.bytes_read = self._source.end + self.output.size
+        self.bytes_read = source.end + self.output.size
 
     def _without_erased(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         names = [name for name in merged_schema(self.job).names if name in SCHEMA.names]
@@ -111,14 +113,14 @@ class FileDivision:
             if len(chosen):
                 yield chosen
 
-    def quarantined(self) -> None:
+    def quarantined(self, task: QuarantineTask) -> None:
         """Make a file of quarantine again."""
         store = open_store(self.job.lake_store, self.job.options)
         body = store.get(self._source.key).body
         self.bytes_read = len(body)
         masked = self._masked()
         folder = DateFolder.of(self._source.quarantined)
-        name_of = namer(self.job, self.task)
+        name_of = namer(self.job, task)
 
         def key_of(own: DateFolder, first: int, last: int) -> str:
             return f"{self.job.keys.quarantine}/{own.path}/{name_of(first, last)}"
@@ -146,9 +148,9 @@ class FileDivision:
                     files.add(folder, chosen, int(kept.min()), int(numbers(chosen.column("next_offset")).max()) - 1)
             files.close()
 
-    def raw(self) -> None:
+    def raw(self, task: SegmentTask) -> None:
         """Sum the erased records of ranges of raw."""
-        for cell, part in enumerate(self.task.ranges):
+        for cell, part in enumerate(task.ranges):
             for window, verdict, expected in judged(open_store(part.store, self.job.options), part, self.rules):
                 self.bytes_read += len(window.data)
                 wanted = self.rules.erased(expected, verdict.next_offset, compacted=True)
@@ -215,7 +217,7 @@ class FileDivision:
 
     def outcome(self, stop: Stop | None) -> Outcome:
         """The result of the task."""
-        quarantined = bool(self._source.quarantined)
+        quarantined = isinstance(self.task, QuarantineTask)
         file = self.refused if quarantined else self.output.path if self.output and not self.output.empty else None
         name: EvidenceClass = "quarantined" if quarantined else "landed"
         kept = [

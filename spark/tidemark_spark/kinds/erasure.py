@@ -1,4 +1,4 @@
-"""The evidence of an erasure: of each file and each filtered row around erased offsets, what is kept and what is gone.
+"""A run that takes erased rows out of files. Its evidence says of each what is kept and what is gone.
 
 Kept and erased rows together have number and hash of the evidence before. The hash of an erased row is never written:
 with a guess of the record one could test it.
@@ -9,11 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+
+from typing_extensions import override
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine, without
-from tidemark.formats.table.plan import ConversionTask, PartitionPlan, RunPlan
+from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
 from tidemark.planning.maintenance.erasure import spans_of
@@ -22,7 +25,9 @@ from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import EvidenceRow
-from tidemark_spark.model import Execute, Job, Outcome
+from tidemark_spark.convert.rewriting.erasure import erased
+from tidemark_spark.kinds.kind import RewritingKind, TableChange
+from tidemark_spark.model import Executor, Job, Outcome
 
 
 class _Division(NamedTuple):
@@ -33,10 +38,28 @@ class _Division(NamedTuple):
     gone: Sequence[EvidenceRow]
 
 
-def evidence_of_erasure(
-    table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], execute: Execute
-) -> list[EvidenceRow]:
-    """The evidence that the run writes; ``execute`` reads raw where the files cannot tell.
+class Erasure(RewritingKind):
+    """Makes files of the table and of quarantine again, without their erased rows."""
+
+    same_records: ClassVar = True
+    work = staticmethod(erased)
+
+    @override
+    def change(self, outcomes: Sequence[Outcome], executor: Executor) -> TableChange:
+        evidence = _evidence(self.table, self.plan, outcomes, executor)
+        return self.rewritten(outcomes)._replace(evidence=tuple(evidence))
+
+    @override
+    def stored_evidence(self, change: TableChange) -> bytes:
+        return self.parquet(change.evidence, kept=True)
+
+    @override
+    def masks(self, current: Ledger) -> dict[str, int]:
+        return {**current.masks, **self.plan.masks}
+
+
+def _evidence(table: TopicTable, plan: RunPlan, outcomes: Iterable[Outcome], executor: Executor) -> list[EvidenceRow]:
+    """The evidence that the run writes; ``executor`` reads raw where the files cannot tell.
 
     Raises:
         ContinuityError: kept and erased rows are not those of the evidence; nothing was committed.
@@ -50,7 +73,7 @@ def evidence_of_erasure(
     # What is left are filtered rows, whose names are of no file; and of other files the hash cannot be divided.
     filtered = [rows for rows in files.values() if rows[0].offset_class == "filtered"]
     unhashed = [division for division in divided if division.kept.hash128 is None and division.gone]
-    found = _raw_sums(table, plan, standing, [*filtered, *(division.before for division in unhashed)], execute)
+    found = _raw_sums(table, plan, standing, [*filtered, *(division.before for division in unhashed)], executor)
     gone = (row for division in divided for row in division.gone)
     landed = {(row.incarnation, row.partition, offset) for row in gone for offset in _each(row)}
     divided += [_of_filtered(rows, found, landed) for rows in filtered]
@@ -71,7 +94,7 @@ def _raw_sums(
     plan: RunPlan,
     standing: EffectiveEvidence,
     groups: Iterable[Sequence[EvidenceRow]],
-    execute: Execute,
+    executor: Executor,
 ) -> _Found:
     """The erased records in the byte ranges of ``groups``, as far as raw has them."""
     masks = {part.key: part.masks for part in plan.partitions if part.masks is not None}
@@ -80,7 +103,7 @@ def _raw_sums(
         rows.setdefault(row.key, []).append(row)
     raw = RawTopic(table)
     incarnations = raw.incarnations().incarnations if rows else ()
-    tasks: list[ConversionTask] = []
+    tasks: list[SegmentTask] = []
     plans: list[PartitionPlan] = []
     for key, around in sorted(rows.items()):
         masked = masked_offsets(table, masks[key])
@@ -94,7 +117,8 @@ def _raw_sums(
     if not tasks:
         return {}
     found: _Found = {}
-    for outcome in execute(Job.of(table, plan.model_copy(update={"partitions": tuple(plans)})), tasks):
+    job = Job.of(table, plan.model_copy(update={"partitions": tuple(plans)}))
+    for outcome in executor.on_each(erased, job, tasks):
         if outcome.stop:
             raise ContinuityError(f"{table.url}: raw cannot be read for the erasure: {outcome.stop.detail}")
         for row in outcome.evidence:

@@ -1,1 +1,0 @@
-"""Merges small files of a table into larger files; no row changes."""
