@@ -12,10 +12,10 @@ import gc
 from pyspark.daemon import manager
 
 from tidemark.decode import kernel_cache
-from tidemark_spark import worker
 from tidemark_spark.cluster import connect_client
+from tidemark_spark.convert import conversion
 
-NEEDED = (connect_client, worker)
+NEEDED = (connect_client, conversion)
 """What tasks import."""
 
 
