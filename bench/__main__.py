@@ -26,6 +26,7 @@ from bench import (
     parsing,
     rebuild,
     remote_reader,
+    shares,
     stack,
     state,
 )
@@ -35,7 +36,7 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "state", "topics")
+LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "shares", "state", "topics")
 """Parts that run only when they are named."""
 
 
@@ -89,6 +90,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "live-many": live_many.measure,
             "commits": commits.measure,
             "evidence": evidence.measure,
+            "shares": shares.measure,
             "rebuild": rebuild.measure,
             "state": lambda: state.measure(options.keys),
             "topics": parsing.of_the_file,

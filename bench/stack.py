@@ -21,7 +21,7 @@ import psutil
 from bench.data import HOME
 from bench.measure import MB, Row
 from tests.spark.world import World
-from tests.support.airflow import AirflowStack
+from tests.support.airflow import AirflowStack, import_early
 from tests.support.paths import ROOT, env_python
 from tests.support.pipeline import pipeline_env
 from tests.support.process import ManagedProcess
@@ -67,6 +67,7 @@ def measure() -> list[Row]:
     env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=SCAN_SECONDS)
     del env["AIRFLOW_CONN_SPARK_DEFAULT"]  # stored in the metadata database instead, to be changed between the two
     env["AWS_SECRET_ACCESS_KEY"] = SECRET
+    import_early(folder / "airflow")
     rows: list[Row] = []
     with (
         ConnectServer(folder) as server,

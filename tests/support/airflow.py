@@ -44,42 +44,12 @@ _COMPONENTS = {
     "triggerer": ("--skip-serve-logs",),
 }
 """By name their options, in the order in which they start."""
-_IMPORTED = (
-    "airflow.dag_processing.dagbag",
-    "airflow.providers.http.hooks.http",
-    "airflow.providers.smtp.notifications.smtp",
-    "airflow.providers.standard.operators.hitl",
-    "airflow.sdk.execution_time.task_runner",
-    "botocore.client",
-    "deltalake",
-    "pyarrow.parquet",
-    "tidemark.backfill.report_tables",
-    "tidemark.monitoring.observation",
-    "tidemark.planning",
-    "tidemark_airflow.dag_factories.backfill",
-    "tidemark_airflow.dag_factories.ingest",
-    "tidemark_airflow.dag_factories.maintenance",
-    "tidemark_airflow.dag_factories.monitor",
-    "tidemark_airflow.dag_factories.onboarding",
-    "tidemark_airflow.notifications.webhook",
-)
-_LOCAL_SETTINGS = f"""\
-import importlib
-import sys
-
-if {{"scheduler", "dag-processor"}} & set(sys.argv):
-    for name in {_IMPORTED}:
-        importlib.import_module(name)
-"""
 
 
 def import_early(home: Path) -> None:
-    """Let the scheduler and the DAG processor of ``home`` import at their start what Tidemark's tasks and DAGs need.
-
-    Tasks and parsers are forks of them, and import none of it anew.
-    """
+    """Have ``home`` use the local settings that a deployment should have: see :mod:`tidemark_airflow.early`."""
     (home / "config").mkdir(parents=True, exist_ok=True)
-    (home / "config" / "airflow_local_settings.py").write_text(_LOCAL_SETTINGS)
+    shutil.copy(ROOT / "deploy" / "airflow_local_settings.py", home / "config")
 
 
 def with_times(dag_file: str, *, late: int, gone: int) -> str:

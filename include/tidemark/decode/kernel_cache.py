@@ -44,6 +44,7 @@ import numpy as np
 from numba import config
 from numba.core.compiler import CompileResult
 from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 from numba.core.types import Type
 from numba.extending import is_jitted
@@ -128,7 +129,8 @@ class Kernel:
         except OSError:
             return False
         target = self._dispatcher.targetctx
-        target.refresh()
+        # Instead of numba's refresh, which imports for 0.7 CPU-s what only the compiler needs.
+        rtsys.initialize(target)
         self._dispatcher.add_overload(_rebuild(target, *pickle.loads(code)))  # noqa: S301  # see its owner
         self._seal()
         return True

@@ -1,4 +1,7 @@
-"""Spark Connect: runs the job in the Python of Spark's environment, as a child of the task and a client of a server."""
+"""Spark Connect: runs the job in the Python of Spark's environment, as a client of a server.
+
+The job is a fork of a process that has imported its libraries, see :mod:`tidemark_airflow.submitters.forked`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.submitters import subprocesses
 from tidemark_airflow.submitters.base import KeptId, SparkJob, Submitter
 from tidemark_airflow.submitters.environment import job_environment
+from tidemark_airflow.submitters.forked import ForkedJob
 
 
 class SparkConnect(Submitter):
@@ -19,14 +23,18 @@ class SparkConnect(Submitter):
     def __init__(self, conn_id: str, environment: Mapping[str, str]) -> None:
         self._conn_id = conn_id
         self._environment = dict(environment)
+        self._job: ForkedJob | None = None
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> str | None:
-        server = {"SPARK_REMOTE": SparkConnectHook(self._conn_id).get_connection_url()}
-        environment = job_environment({**self._environment, **server})
-        subprocesses.run_job("Spark Connect", settings.spark_python(), job.program, job.arguments, environment)
+        own = {**self._environment, "SPARK_REMOTE": SparkConnectHook(self._conn_id).get_connection_url()}
+        environment = job_environment(own)
+        common = {name: value for name, value in environment.items() if name not in own}
+        self._job = ForkedJob(settings.spark_python(), common)
+        subprocesses.run_forked(self._job, job.program, job.arguments, environment)
         return None
 
     @override
     def end(self) -> None:
-        subprocesses.end(subprocesses.descendants())
+        if self._job is not None:
+            self._job.end()

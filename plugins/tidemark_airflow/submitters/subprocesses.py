@@ -1,4 +1,4 @@
-"""The child processes of a task: their output is written to the task's log, and they end when the task is killed."""
+"""The processes of a task's job: their output is written to the task's log, and they end when the task is killed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import shlex
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import psutil
 from airflow.sdk.exceptions import AirflowException
 
 from tidemark_airflow import settings
+from tidemark_airflow.submitters.forked import ForkedJob
 
 GRACE_SECONDS = 3.0
 """Seconds for a process to end by itself: Airflow gives a killed task 5 seconds."""
@@ -28,7 +29,6 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> No
     Raises:
         AirflowException: it did not end with 0; the message has its last lines.
     """
-    last: deque[str] = deque(maxlen=_LAST_LINES)
     with subprocess.Popen(
         command,
         env=dict(environment),
@@ -40,14 +40,43 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str]) -> No
     ) as child:
         assert child.stdout is not None
         try:
-            for line in child.stdout:
-                last.append(line.rstrip()[:_LONGEST_LINE])
-                log.info("%s", last[-1])
+            last = _logged(child.stdout)
         except BaseException:
             end([psutil.Process(child.pid), *descendants(child.pid)])
             raise
-    if child.returncode:
-        raise AirflowException(f"{name} ended with code {child.returncode}; its last lines:\n" + "\n".join(last))
+    _check(name, child.returncode, last)
+
+
+def run_forked(job: ForkedJob, program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a ``program`` of ``spark/jobs`` as a fork of its host, with only ``environment``; otherwise like :func:`run`.
+
+    Raises:
+        AirflowException: no host takes the job, or it was killed, or the job did not end with 0.
+    """
+    path = str(settings.spark_job(program))
+    log.info("Spark Connect: %s", shlex.join([path, *arguments]))
+    try:
+        with job.start(path, arguments, environment) as output:
+            last = _logged(output)
+        code = job.code()
+    except BaseException:
+        job.end()
+        raise
+    _check(program, code, last)
+
+
+def _logged(lines: Iterable[str]) -> deque[str]:
+    """Log the lines of a job's output; returns the last ones."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    for line in lines:
+        last.append(line.rstrip()[:_LONGEST_LINE])
+        log.info("%s", last[-1])
+    return last
+
+
+def _check(name: str, code: int, last: deque[str]) -> None:
+    if code:
+        raise AirflowException(f"{name} ended with code {code}; its last lines:\n" + "\n".join(last))
 
 
 def run_job(how: str, python: str, program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:

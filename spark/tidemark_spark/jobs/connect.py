@@ -21,6 +21,7 @@ _SERVER: Final = {
     "spark.app.name": "tidemark connect",
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.sql.artifact.isolation.enabled": "false",
+    "spark.python.daemon.module": "tidemark_spark.cluster.python_daemon",
 }
 
 

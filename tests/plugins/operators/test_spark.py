@@ -4,6 +4,7 @@ import gc
 import json
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from tests.plugins.world import CLUSTER, World
-from tests.support.paths import ROOT
+from tests.support.hosts import own_hosts
 from tests.support.process import ProcessRecord
 from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
@@ -262,14 +263,30 @@ def test_a_job_gets_what_it_needs_and_nothing_of_airflows(
 
 
 @pytest.fixture
-def connect(called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A connection to a Connect server, and a stand-in for Spark's Python that writes down what it was told."""
+def hosts() -> Iterator[None]:
+    """Jobs of this test get hosts of their own."""
+    with own_hosts():
+        yield
+
+
+@pytest.fixture
+def connect(hosts: None, called: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A connection to a Connect server, and a job of which the program writes down what it was told."""
+    as_connect(called, CLIENT.format(python=sys.executable, path=called), monkeypatch)
+    return called.with_name("python")
+
+
+def as_connect(called: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let jobs run on Connect, all of which are ``job``, as forks of this Python."""
     python = called.with_name("python")
-    python.write_text(CLIENT.format(python=sys.executable, path=called))
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
+    jobs = called.with_name("jobs")
+    jobs.mkdir(exist_ok=True)
+    (jobs / "run_plan.py").write_text("if __name__ == '__main__':\n" + textwrap.indent(job, "    "))
     connection = {"conn_type": "spark_connect", "host": "server", "port": 15002, "password": TOKEN}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    return python
+    monkeypatch.setenv("AIRFLOW__TIDEMARK__SPARK_JOBS", str(jobs))
 
 
 def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
@@ -280,7 +297,6 @@ def test_a_connection_of_type_spark_connect_runs_the_job_as_a_client(
 
     told = json.loads(called.read_text())
     assert told["arguments"] == [
-        str(ROOT / "spark" / "jobs" / "run_plan.py"),
         *("--topics", str(world.topics_file)),
         *("--cluster", CLUSTER, "--lineage", "off", "--topic", "orders"),
         *("--plan", PLANNED["plan"]),
@@ -307,18 +323,22 @@ def test_an_environment_without_sparks_python_is_named(called: Path) -> None:
         operator().execute(CONTEXT)
 
 
+@pytest.mark.usefixtures("hosts")
 @pytest.mark.parametrize("way", ["spark", "spark_connect"])
 @pytest.mark.parametrize("end", ["killed", "timed out"])
 def test_a_task_that_is_ended_ends_all_of_its_job(
     way: str, end: str, called: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Airflow calls on_kill from a signal's handler in the main thread; a timeout raises there, then calls it."""
-    for name in ("python", "spark-submit"):
-        program = called.with_name(name)
-        program.write_text(f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n")
+    started = f"#!/bin/sh\n{sys.executable} -c '{STUBBORN.format(path=called)}'\n"
+    if way == "spark":
+        program = called.with_name("spark-submit")
+        program.write_text(started)
         program.chmod(0o755)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
-    monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
+        monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
+    else:
+        as_connect(called, f"import subprocess\nsubprocess.run({started!r}, shell=True)\n", monkeypatch)
     job = operator()
 
     def on_alarm(_number: int, _frame: object) -> None:

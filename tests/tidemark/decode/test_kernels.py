@@ -101,6 +101,12 @@ def test_a_kernel_is_compiled_once_for_all_processes_and_checkouts_and_that_is_s
         assert machine.run("second", PYTHONHASHSEED=hash_seed) == (["42", name], "")
 
 
+def test_to_load_a_kernel_imports_nothing_of_the_compiler(machine: Machine, compiled: str) -> None:
+    """Numba's own cache imports all of it: most of a second for a process that decodes a few records."""
+    told = MODULE + "\nimport atexit, sys; atexit.register(lambda: print('numba.np.linalg' in sys.modules))"
+    assert machine.run("first", module=told) == (["42", compiled, "False"], "")
+
+
 def test_a_comment_changes_no_kernel(machine: Machine, compiled: str) -> None:
     module = "# A line more.\n" + MODULE.replace("return number", "# Why.\n    return number")
     assert machine.run("first", module=module) == (["42", compiled], "")
