@@ -79,5 +79,5 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     words = ["--topics", str(world.topics_file), "--topic", "orders", "--plan", key, "--lineage", "off"]
     assert run_job("run_plan", words) == 0
     assert len(stacks) == len(plan.tasks)
-    in_driver, in_worker = ["run_job", "work", "carry_out", "run", "on_each"], ["in_worker", "converted", "run"]
-    assert stacks[0] == [*in_driver, *in_worker]
+    assert stacks[0][:4] == ["run_job", "work", "carry_out", "run"]
+    assert len(stacks[0]) <= 10, stacks[0]
