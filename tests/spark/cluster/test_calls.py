@@ -80,5 +80,5 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     words = ["--topics", str(world.topics_file), "--topic", "orders", "--plan", key, "--lineage", "off"]
     assert run_job("run_plan", words) == 0
     assert len(stacks) == len(plan.tasks)
-    calls = ["running.run_job", "run_plan.work", "plans.carry_out", "driver.run", "session.on_each", "executor.in_worker"]
-    assert stacks[0] == [*calls, "conversion.converted", "conversion.run"]
+    in_driver = ["running.run_job", "run_plan.work", "plans.carry_out", "driver.run", "session.on_each"]
+    assert stacks[0] == [*in_driver, "executor.in_worker", "conversion.converted", "conversion.run"]

@@ -33,7 +33,7 @@ from tidemark.planning.maintenance.retention import plan_retain
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import live_files, open_delta
 from tidemark.table.evidence import read_evidence
-from tidemark_spark.cli import run_plan as run_plan_job
+from tidemark_spark.jobs.running import run_job
 from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import Common, Executor, Given, Job, Made, Outcome
 from tidemark_spark.run import steps
@@ -141,7 +141,7 @@ def test_the_log_says_how_to_go_on(world: World, capsys: pytest.CaptureFixture[s
     key = world.table.keys.attempt(plan.attempt)
     assert f"20 tasks in steps; if the job is killed, run_plan.py --plan {key} goes on" in capsys.readouterr().err
     options = ["--topics", str(world.topics_file), "--topic", "orders", "--plan", key]
-    assert run_plan_job.main(options, in_process) == 0
+    assert run_job("run_plan", options, in_process) == 0
     assert world.ledger.attempt == plan.attempt
     world.check()
 
