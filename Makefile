@@ -246,7 +246,7 @@ test-full: env-dev ## All tests, the long ones too; goes on where an interrupted
 	test -z "$$no_containers" || echo "== NOT RUN: make test-containers, because $$no_containers"; \
 	test -z "$$no_kubernetes" || echo "== NOT RUN: make test-kubernetes, because $$no_kubernetes"; exit $$failed
 
-mutants: env-dev ## Break rules of the code one by one, in a copy, and show which test sees it (ONLY=word)
+mutants: env-dev env-airflow ## Break rules of the code one by one, in a copy, and show which test sees it (ONLY=word)
 	$(DEV) -m tests.mutants $(ONLY)
 
 screenshots: env-airflow browser ## Take the README's pictures of the continuity page anew

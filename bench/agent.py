@@ -21,7 +21,7 @@ from tests.support.s3 import S3Server
 from tidemark.errors import NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
 from tidemark.formats.raw import watermark
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.raw.heads import read_head
 from tidemark.storage import ClusterStore
 from tidemark.store import Store, open_store

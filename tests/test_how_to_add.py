@@ -37,7 +37,7 @@ from tidemark.store import open_store
 from tidemark.store.factory import OPENED_BY
 from tidemark.store.local import LocalStore
 from tidemark.store.obstore.clients import CONNECT
-from tidemark.store.obstore.settings import CLOUDS
+from tidemark.store.obstore.factory import CLOUDS
 from tidemark.store.schemes import SCHEMES, Scheme
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 from tidemark_spark.cli.common import add_topic, job_parser, run_job, show

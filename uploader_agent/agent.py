@@ -120,7 +120,7 @@ class Agent:
         parts.poller.worker.start()
         parts.index.worker.start()
         parts.open_buckets()
-        parts.packs.start()
+        parts.packs.start(parts.health.watch)
         parts.filler.start()
         if parts.tier_filler is not None:
             parts.tier_filler.worker.start()

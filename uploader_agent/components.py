@@ -28,15 +28,15 @@ from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
-from uploader_agent.packing.thread import BucketPacker, PackBuckets, PackThread, Ticks
+from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.recovery import Abandoned, PackedTails
-from uploader_agent.partitions.context import Context
+from uploader_agent.packs.recovery import Abandoned, FoundTails
 from uploader_agent.partitions.disk_faults import DiskFaults
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
+from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.remote_tier import Connect, TierFiller
@@ -51,7 +51,7 @@ from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.tuning import STANDARD, AgentTuning
-from uploader_agent.watermark_index.publisher import IndexPublisher, IndexThread
+from uploader_agent.watermark_index import IndexPublisher, IndexThread
 from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
@@ -105,7 +105,6 @@ class Components:
         self.runtime = runtime
         self.traffic = traffic or StoreTraffic(Metrics(), settings.upload.bandwidth)
         self.metrics = self.traffic.metrics
-        self.health = Health(_turn_limit(tuning), _stuck_after(settings, tuning), runtime.monotonic)
         self.repeats = ErrorDeduplicator(logger, tuning.log_repeat, runtime.monotonic)
         self.stopping = runtime.event()
         self.timers: Timers[TopicPartition] = Timers()
@@ -114,8 +113,7 @@ class Components:
         cluster = storage.cluster_store()
         # Seals of partitions wait for heads, and packers of heads for partitions. So the buckets come first, and empty:
         # their packers are made once partitions are known, see :meth:`open_buckets`.
-        self.packs = PackBuckets(self.health.watch, runtime)
-        self.health.packs_stalled = self.packs.stalled
+        self.packs = Buckets(runtime)
         holding = settings.hold.model_copy(update={"enabled": False}) if read_only else settings.hold
         self.hold = Hold(holding, self.log_dirs, settings.state_dir, self.metrics, runtime=runtime, tuning=tuning)
         self._context = context = Context(
@@ -123,7 +121,7 @@ class Components:
             incarnations=incarnations,
             cluster=cluster,
             hold=self.hold,
-            heads=self.packs,
+            settled_head=self.packs.settled_head,
             foreign_epochs=ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic),
             other_origin=OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
@@ -136,22 +134,9 @@ class Components:
             self.log_dirs, self.accepts_topic, self.freshness_of, context, self.metrics, self.repeats
         )
         self.disk_faults = DiskFaults(self.leadership, self.metrics, self.repeats, runtime)
-        self.health.disk_trouble = self.disk_faults.trouble
-        self.health.other_histories = self.leadership.other_histories
         self.poller = Poller(metadata, watcher.wake, runtime)
-        self.health.question_open_for = self.poller.open_for
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
             settings.upload.concurrency, runtime, target=lambda task: task.target
-        )
-        self.workers = UploadWorkers(
-            self.queue,
-            settings.upload,
-            tuning.retry_backoff,
-            self.metrics,
-            self.health,
-            self.revisit,
-            self.repeats,
-            runtime,
         )
         self._pack_failures = Failures(tuning.retry_backoff, self.metrics, self.repeats)
         indexes = IndexPublisher(
@@ -165,7 +150,26 @@ class Components:
             runtime,
         )
         self.index = IndexThread(indexes, self.metrics, self.repeats, watcher.wake, runtime)
-        self.health.failing += [self.leadership.failing, self.index.failing]
+        self.health = Health(
+            _turn_limit(tuning),
+            _stuck_after(settings, tuning),
+            runtime.monotonic,
+            question_open_for=self.poller.open_for,
+            packs_stalled=self.packs.stalled,
+            failing=(self.leadership.failing, self.index.failing),
+            disk_trouble=self.disk_faults.trouble,
+            other_histories=self.leadership.other_histories,
+        )
+        self.workers = UploadWorkers(
+            self.queue,
+            settings.upload,
+            tuning.retry_backoff,
+            self.metrics,
+            self.health,
+            self.revisit,
+            self.repeats,
+            runtime,
+        )
         self.filler = GapFiller(
             incarnations=incarnations,
             broker=broker.node_id,
@@ -285,16 +289,16 @@ class Components:
         buckets = {self._storage.default().root, *map(self._context.bucket_of, self.leadership.replicas)}
         self.packs.open(buckets, self._bucket_packer)
 
-    def _bucket_packer(self, bucket: Endpoint) -> BucketPacker:
+    def _bucket_packer(self, bucket: Endpoint) -> Bucket:
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._context.incarnations.resolve
-        tails = PackedTails(broker, resolve, runtime)
+        tails = FoundTails(broker, resolve, runtime)
         head = BrokerHead(bucket, self._storage, broker, tails.entries, runtime)
         packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
-        maintenance = HeadMaintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
+        maintenance = Maintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
         name = "packs" if bucket == self._storage.default().root else f"packs {bucket.url}"
-        thread = PackThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
-        return BucketPacker(packer, maintenance, thread)
+        thread = BucketThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
+        return Bucket(packer, maintenance, thread)
 
     def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}

@@ -29,8 +29,7 @@ from tidemark.storage import PartitionStore
 from uploader_agent.broker.admin import UNKNOWN_POLICY, Cleanup
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.intake.fetching import Cluster
-from uploader_agent.intake.follower import PartitionFollower
-from uploader_agent.intake.last_stored import StoredEnd
+from uploader_agent.intake.follower import PartitionFollower, StoredEnd
 from uploader_agent.intake.replica import Fetcher
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.observability.metrics import Metrics

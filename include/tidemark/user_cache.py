@@ -56,11 +56,16 @@ def keep(kind: str, value: Any, *depends_on: str) -> None:
         _log.warning("each process does again what %s would spare it, which cannot be written: %s", path.parent, error)
 
 
-def _path(kind: str, depends_on: tuple[str, ...]) -> Path:
+def folder(kind: str) -> Path:
+    """The directory of the files of a kind."""
     # Path's own raises for a user without a home; here it is a directory that cannot be written.
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
+    return Path(base, "tidemark", kind)
+
+
+def _path(kind: str, depends_on: tuple[str, ...]) -> Path:
     digest = hashlib.sha256(json.dumps([VERSION, _code(), *depends_on]).encode()).hexdigest()
-    return Path(base, "tidemark", kind, f"{digest}.json")
+    return folder(kind) / f"{digest}.json"
 
 
 @cache

@@ -13,7 +13,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.offset_bounds import END, Bound, OffsetBounds
 from tidemark.restore.progress import RestoreProgress
 from tidemark.restore.records import Record, hash_sum, records_of, rows_of
-from tidemark.restore.request import RestoreRequest
+from tidemark.restore.run import RestoreRequest
 
 PROGRESS = RestoreProgress("a" * 16, 1, 10, 1000, 500, 3, 400, 390, (1 << 128) - 5, 7)
 

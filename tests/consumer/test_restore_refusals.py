@@ -20,8 +20,7 @@ from tests.tidemark.kafka_log.build import T0, Record
 from tidemark.errors import ForeignRecords
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.restore import run
-from tidemark.restore.request import RestoreRequest
-from tidemark.restore.run import Restore
+from tidemark.restore.run import Restore, RestoreRequest
 from tidemark.restore.target import Target
 from tidemark.storage import Storage
 

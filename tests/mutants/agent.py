@@ -207,8 +207,8 @@ AGENT: Final = (
     Mutant(
         "what cannot be read of the disks makes the agent unhealthy",
         "uploader_agent/observability/health.py",
-        "if unread := self.disk_trouble():",
-        "if (unread := self.disk_trouble()) and False:",
+        "if unread := self._disk_trouble():",
+        "if (unread := self._disk_trouble()) and False:",
         (f"{_DISKS}::test_a_partition_counts_only_after_some_time",),
     ),
     Mutant(

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.mutants.agent import AGENT
 from tests.mutants.contract import CONTRACT
+from tests.mutants.jobs import JOBS
 from tests.mutants.kafka_tier import KAFKA_TIER
 
-CATALOG: Final = (*AGENT, *CONTRACT, *KAFKA_TIER)
+CATALOG: Final = (*AGENT, *CONTRACT, *JOBS, *KAFKA_TIER)

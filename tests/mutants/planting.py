@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,7 +19,7 @@ from tests.support.orphans import MARK
 from tests.support.paths import ROOT, STATE
 from tests.support.waiting import HUNG
 
-_PARTS: Final = ("include", "spark", "uploader_agent", "tests")
+_PARTS: Final = ("include", "spark", "uploader_agent", "plugins", "tests")
 _MEMORY: Final = 4 << 30
 _CPU_SECONDS: Final = 120
 """Limits of one run of pytest: a mutant may loop, or fill the memory."""
@@ -29,6 +29,9 @@ _PATIENCE: Final = HUNG / 4
 
 _OUTER: Final = {MARK, "PYTEST_XDIST_WORKER", "TIDEMARK_FULL", "TIDEMARK_JOURNAL"}
 """Variables of a session of pytest around this one, which the sessions in the copy must not meet."""
+
+_AIRFLOW: Final = str(STATE / "env/airflow/bin/python")
+"""Who runs the tests of Airflow's side."""
 
 _LIGHT: Final = "-p no:anyio -p no:cacheprovider -p no:hypothesispytest -p no:xdist"
 """Without the plugins that take most of the start of pytest."""
@@ -70,11 +73,19 @@ class Tree:
 
     def run(self, tests: Iterable[str]) -> Caught:
         """The tests that fail in the copy. Raises AssertionError if pytest does not even come to run them."""
+        names, started = [*map(nodeid, tests)], time.monotonic()
+        of_airflow = [name for name in names if name.startswith("tests/plugins/")]
+        others = [name for name in names if name not in of_airflow]
+        failed = (*self._failing(sys.executable, others), *self._failing(_AIRFLOW, of_airflow))
+        return Caught(failed, time.monotonic() - started)
+
+    def _failing(self, python: str, names: Sequence[str]) -> tuple[str, ...]:
+        if not names:
+            return ()
         variables = {name: value for name, value in os.environ.items() if name not in _OUTER}
-        packages = os.pathsep.join(str(self._folder / name) for name in ("include", "spark", "."))
-        started = time.monotonic()
+        packages = os.pathsep.join(str(self._folder / name) for name in ("include", "spark", "plugins", "."))
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", *map(nodeid, tests)],
+            [python, "-m", "pytest", "-q", "-x", "--no-header", "--tb=no", *names],
             cwd=self._folder,
             env=variables | {"PYTHONPATH": packages, "PYTEST_ADDOPTS": _LIGHT},
             stdout=subprocess.PIPE,
@@ -89,7 +100,7 @@ class Tree:
             process.kill()
         failed = tuple(_FAILED.findall(told))
         assert process.returncode == (1 if failed else 0), f"pytest ended with {process.returncode}:\n{told}"
-        return Caught(failed, time.monotonic() - started)
+        return failed
 
     @contextmanager
     def _with(self, mutant: Mutant) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tests.readers.truth import COLUMNS, FOLDERS, NARROW, Column, value_of
-from tidemark.parsers.column_types import column_type
+from tidemark.parsers.settings import column_type
 from tidemark.parsers.type_conversion import arrow_type
 
 SETS: Final[Mapping[str, Mapping[str, Column]]] = {

@@ -110,7 +110,7 @@ def test_old_ledgers_go_and_all_else_goes_on(old: World) -> None:
     assert vacuum(old.table).ledgers == 0
     land(old)
     old.check()
-    assert samples_of(old.table, old.ledger, seen=1).samples, "the watch looked last before they were removed"
+    assert samples_of(old.table, old.ledger, seen=1)[0], "the watch looked last before they were removed"
 
 
 def test_what_is_not_published_stays(old: World) -> None:

@@ -19,7 +19,7 @@ import zstandard
 from tests.support.paths import ROOT
 from tidemark.kafka_log import scan_batches
 from tidemark.kafka_log.indexes import DerivedIndexes
-from tidemark.kafka_log.producer_snapshot import producer_snapshot
+from tidemark.kafka_log.transactions import producer_snapshot
 from tidemark.kafka_tier.copies import ListedCopy, TierStore, list_copies
 from tidemark.kafka_tier.encryption import KeyPairs
 from tidemark.kafka_tier.keys import CopyName, Kind
@@ -72,7 +72,7 @@ class Fixture:
         return TierStore(store or LocalStore(self.objects), self.prefix, KeyPairs(self.key_files if keys else {}))
 
     def copies(self, topic: str) -> list[ListedCopy]:
-        return list_copies(self.tier(), topic).copies
+        return list_copies(self.tier(), topic)[0]
 
     def path(self, copy: ListedCopy, kind: Any) -> Path:
         return self.objects / copy.name.key(self.prefix, kind)

@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.tuned_agent import of_argument
 from tests.uploader_agent.fakes import WatchedStore
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.traffic import Traffic
+from tidemark.store.base import Traffic
 from uploader_agent import cli
 from uploader_agent.cli import common
 

@@ -23,7 +23,7 @@ from tests.uploader_agent.fakes import FakeMetadata, WatchedStore
 from tidemark.errors import AccessDenied
 from tidemark.formats.keys import TopicPartition
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.traffic import Traffic
+from tidemark.store.base import Traffic
 from uploader_agent import cli
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Leader, Led, Offsets
 from uploader_agent.cli import common

@@ -27,7 +27,7 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.traffic import Traffic
+from tidemark.store.base import Traffic
 from uploader_agent.cli import common
 from uploader_agent.disk.log_dirs import find_partitions, find_segments
 

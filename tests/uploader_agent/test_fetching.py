@@ -20,7 +20,7 @@ from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.real import SMALL, Deployment, Load
 from tests.uploader_agent.test_real import cluster_of, deploy, env, raw
 from tidemark.errors import NotFound
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import Store
 from tidemark_spark.run.driver import run

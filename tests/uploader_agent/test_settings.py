@@ -9,7 +9,7 @@ from annotated_types import Le
 from typer.testing import CliRunner
 
 from tidemark.errors import ConfigError
-from tidemark.store.limits import LIMITS
+from tidemark.store.options import LIMITS
 from uploader_agent import __version__, cli
 from uploader_agent.settings import AgentSettings, UploadSettings, is_fixed, load_settings
 

@@ -30,7 +30,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
 from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.watermark_index.publisher import IndexPublisher
+from uploader_agent.watermark_index import IndexPublisher
 from uploader_agent.worker import Worker
 
 
@@ -234,10 +234,10 @@ def test_no_thread_ends_before_health_knows_of_the_stop(world: World, monkeypatc
 
 
 def test_a_question_that_stays_open_is_not_healthy() -> None:
-    health = Health(3600, timedelta(hours=1))
-    health.question_open_for = lambda: QUESTION_LIMIT
+    open_for = [QUESTION_LIMIT]
+    health = Health(3600, timedelta(hours=1), question_open_for=lambda: open_for[0])
     assert health.trouble() is None
-    health.question_open_for = lambda: QUESTION_LIMIT + 1
+    open_for[0] += 1
     assert "has not answered a question for 61 s" in str(health.trouble())
 
 
@@ -252,9 +252,9 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
     world.metadata.leaders = leaders  # type: ignore[method-assign]
     with running(world, NoWatcher()) as agent:
         assert opened.wait(HUNG)
-        wait_until(lambda: agent.health.question_open_for() > 0, what="an open question")
+        wait_until(lambda: agent.health._question_open_for() > 0, what="an open question")
         ends.set()
-        wait_until(lambda: agent.health.question_open_for() == 0, what="the answer")
+        wait_until(lambda: agent.health._question_open_for() == 0, what="the answer")
 
 
 def test_a_bell_that_was_closed_may_be_rung(tmp_path: Path) -> None:

@@ -55,10 +55,6 @@ class NoLogDir(ConfigError):
         self.log_dirs = log_dirs
 
 
-class BrokerReplaced(TidemarkError):
-    """The broker has become another one; an agent that is started now works for that one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The broker's ids and address. ``log_dirs`` are all that it names, readable or not, with links resolved."""

@@ -18,7 +18,6 @@ from tidemark.errors import ConfigError, TidemarkError
 from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
-from uploader_agent.broker.properties import BrokerReplaced
 from uploader_agent.cli import inspect_commands
 from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
@@ -80,7 +79,7 @@ def run(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
         agent.run()
         logger.info("agent_stopped")
         if components.log_dirs.replaced is not None:
-            raise BrokerReplaced(f"{components.log_dirs.replaced}; start the agent again, to work for that one")
+            raise TidemarkError(f"{components.log_dirs.replaced}; start the agent again, to work for that one")
 
 
 @app.command("upload-once", epilog="Example: tidemark-agent upload-once -c agent.yaml --tails")

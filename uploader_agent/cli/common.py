@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.errors import ConfigError
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.storage import OpenStore, Storage
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns

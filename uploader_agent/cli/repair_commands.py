@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.errors import FormatError
+from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_tier.copies import TierStore
@@ -40,7 +40,7 @@ from uploader_agent.cli.common import (
 )
 from uploader_agent.observability.log_config import configure
 from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
-from uploader_agent.repair.branching import Branching, BranchRefused, Statement, confirmed
+from uploader_agent.repair.branching import Branching, Statement, confirmed
 from uploader_agent.repair.from_packs import FromPacks
 from uploader_agent.repair.reupload import Reupload
 from uploader_agent.repair.tier_adoption import TierAdoption
@@ -202,7 +202,7 @@ def branch(
         raise typer.BadParameter("say who goes on with the disk's log, and why: --by NAME --reason TEXT")
     settings, tp, answer = load_settings(config), TopicPartition(topic, partition), CommandAnswer(output)
     if settings.fetch is not None:
-        raise BranchRefused("a slot has only the newest part of a log: it cannot tell where two histories part")
+        raise TidemarkError("a slot has only the newest part of a log: it cannot tell where two histories part")
     broker = broker_of(settings)
     with (
         surveyed(settings, [topic]) as components,

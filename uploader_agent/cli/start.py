@@ -42,7 +42,12 @@ def await_log_dir(settings: AgentSettings, notifier: Notifier, tuning: AgentTuni
         return
     configure(settings)
     repeats = ErrorDeduplicator(logger, tuning.log_repeat)
-    health, metrics, stopping = Health(float("inf"), tuning.stuck_after), Metrics(), threading.Event()
+    metrics, stopping = Metrics(), threading.Event()
+
+    def reason() -> str:
+        return f"no log directory can be read: {missing}"
+
+    health = Health(float("inf"), tuning.stuck_after, disk_trouble=reason)
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.getsignal(number))
@@ -51,9 +56,8 @@ def await_log_dir(settings: AgentSettings, notifier: Notifier, tuning: AgentTuni
             unread = [{"path": str(path), "reason": str(missing)} for path in missing.log_dirs]
             address = settings.http.host, settings.http.port
             stack.enter_context(http_server(*address, health, metrics.registry, lambda: _waiting(health, unread)))
-        health.disk_trouble = lambda: health.waits_for
         while missing is not None:
-            health.waits_for = f"no log directory can be read: {missing}"
+            health.waits_for = reason()
             metrics.log_dirs_unreadable.set(len(missing.log_dirs))
             repeats.failed("start", "log_dirs_unreadable", "error", error=str(missing))
             notifier.turned(ready=False, status=health.waits_for)

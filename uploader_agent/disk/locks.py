@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tidemark.errors import TidemarkError
 from uploader_agent.disk.log_dirs import resolved
@@ -21,17 +21,12 @@ class AlreadyRunning(TidemarkError):
     """Another agent works on one of the directories."""
 
 
-class _Held(NamedTuple):
-    descriptor: int
-    directory: tuple[int, int]
-    """Its device and inode."""
-
-
 class DirectoryLocks:
     """The locks of one process, by path; usable with ``with``, which gives them back. For one thread."""
 
     def __init__(self) -> None:
-        self._held: dict[Path, _Held] = {}
+        self._held: dict[Path, tuple[int, tuple[int, int]]] = {}
+        """The descriptor of each directory, and its device and inode."""
 
     def take(self, folder: Path) -> None:
         """Lock ``folder``, unless it is locked. If another directory is there now, as after a mount, that is locked.
@@ -42,10 +37,10 @@ class DirectoryLocks:
         """
         stat, held = os.stat(folder), self._held.get(folder)  # noqa: PTH116 - as the descriptor's below
         directory = stat.st_dev, stat.st_ino
-        if held is not None and held.directory == directory:
+        if held is not None and held[1] == directory:
             return
         self.release(folder)
-        if any(other.directory == directory for other in self._held.values()):
+        if any(other == directory for _, other in self._held.values()):
             return  # under another path: a second descriptor of it would conflict with the first
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -56,13 +51,13 @@ class DirectoryLocks:
             if isinstance(error, BlockingIOError):
                 raise AlreadyRunning(f"{folder}: another agent uses this directory; stop it first") from error
             raise
-        self._held[folder] = _Held(descriptor, (opened.st_dev, opened.st_ino))
+        self._held[folder] = descriptor, (opened.st_dev, opened.st_ino)
 
     def release(self, folder: Path) -> None:
         """Give the lock of ``folder`` back, if there is one: an open directory keeps its disk from being unmounted."""
         held = self._held.pop(folder, None)
         if held is not None:
-            os.close(held.descriptor)
+            os.close(held[0])
 
     def close(self) -> None:
         """Give all locks back."""

@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -116,7 +115,8 @@ class Disks:
 
     def __init__(self, log_dirs: LogDirs) -> None:
         self._log_dirs = log_dirs
-        self._parsed: dict[Path, _Parsed] = {}
+        self._parsed: dict[Path, tuple[list[str], tuple[dict[TopicPartition, Path], list[Path]]]] = {}
+        """The names in each directory, and what they are."""
 
     def find(self) -> Inventory:
         """The current partitions. A log directory that cannot be read fails alone.
@@ -135,33 +135,29 @@ class Disks:
             except (OSError, TidemarkError) as error:
                 unreadable[log_dir] = str(error)
                 continue
-            parsed = self._parsed.get(log_dir)
-            if parsed is None or parsed.names != names:
-                parsed = self._parsed[log_dir] = _parse(log_dir, names)
-            partitions |= parsed.partitions
-            strangers += parsed.strangers
+            former = self._parsed.get(log_dir)
+            parsed = former[1] if former is not None and former[0] == names else _parse(log_dir, names)
+            self._parsed[log_dir] = names, parsed
+            partitions |= parsed[0]
+            strangers += parsed[1]
             links += linked
         self._log_dirs.readable = tuple(log_dir for log_dir in self._log_dirs.named if log_dir not in unreadable)
         return Inventory(partitions, tuple(strangers), tuple(links), unreadable)
 
 
-class _Parsed(NamedTuple):
-    names: list[str]
-    partitions: dict[TopicPartition, Path]
-    strangers: list[Path]
-
-
-def _parse(log_dir: Path, names: list[str]) -> _Parsed:
-    parsed = _Parsed(names, {}, [])
+def _parse(log_dir: Path, names: list[str]) -> tuple[dict[TopicPartition, Path], list[Path]]:
+    """The partitions, and the folders that are not Kafka's."""
+    partitions: dict[TopicPartition, Path] = {}
+    strangers: list[Path] = []
     for name in names:
         match = _PARTITION.fullmatch(name)
         if match is not None and match["topic"] == _QUORUM_LOG:
             continue
         if match is not None:
-            parsed.partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
+            partitions[TopicPartition(match["topic"], int(match["partition"]))] = log_dir / name
         elif not _KAFKA_S_OWN.fullmatch(name):
-            parsed.strangers.append(log_dir / name)
-    return parsed
+            strangers.append(log_dir / name)
+    return partitions, strangers
 
 
 @dataclass(frozen=True, slots=True)

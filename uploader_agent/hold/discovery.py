@@ -87,8 +87,9 @@ def deleted(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterat
         if log is None or known is None:
             close_all(taken)
             continue
-        segment = LocalSegment(base, known.next_offset, log.size, log.stat.st_mtime)
-        note = _note(owned, Lineage(known.epochs), segment, taken).model_copy(update={"deleted": True})
+        end, epochs = known
+        segment = LocalSegment(base, end, log.size, log.stat.st_mtime)
+        note = _note(owned, Lineage(epochs), segment, taken).model_copy(update={"deleted": True})
         yield FoundSegment(note, taken, log.stat.st_dev)
 
 
@@ -169,25 +170,19 @@ def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
     return min((base for base in bases if base > base_offset), default=None) == next_offset
 
 
-class Extent(NamedTuple):
-    """The end of a sound-looking segment, and the leader epochs of its batches with their first offsets."""
+def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The end of a sound-looking segment, and the leader epochs of its batches with their first offsets.
 
-    next_offset: int
-    epochs: tuple[tuple[int, int], ...]
-
-
-def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> Extent | None:
-    """The extent, from the headers of the first and last batches; from all headers if the two epochs differ.
-
-    None if there are no batches, or the file does not end with a complete batch. No checksum is verified.
+    From the headers of the first and last batches; from all headers if the two epochs differ. None if there are no
+    batches, or the file does not end with a complete batch. No checksum is verified.
     """
     first = next(batch_headers(log, 0), None)
     last = _last_batch(log, _last_indexed(log, index, base_offset)) or _last_batch(log, 0)
     if first is None or last is None:
         return None
     if first.leader_epoch == last.leader_epoch:
-        return Extent(last.next_offset, _epochs([first]))
-    return Extent(last.next_offset, _epochs(batch_headers(log, 0)))
+        return last.next_offset, _epochs([first])
+    return last.next_offset, _epochs(batch_headers(log, 0))
 
 
 def _last_indexed(log: OpenFile, index: OpenFile | None, base_offset: int) -> int:

@@ -18,7 +18,7 @@ import structlog
 
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed, StoreError, TidemarkError
 from tidemark.formats.base import Version
-from tidemark.formats.raw.slots import LeaseOfSlot, SlotCount
+from tidemark.formats.raw.cluster import LeaseOfSlot, SlotCount
 from tidemark.storage import ClusterStore
 from uploader_agent.settings import FetchSettings
 

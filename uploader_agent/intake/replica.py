@@ -41,8 +41,7 @@ from uploader_agent.intake.fetching import (
     TopicLeaders,
     Wanted,
 )
-from uploader_agent.intake.follower import FollowerState, PartitionFollower
-from uploader_agent.intake.last_stored import StoredEnd, stored_end
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, StoredEnd, stored_end
 from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import FoundParting, LogSource

@@ -32,7 +32,7 @@ from tidemark.kafka_log import (
     scan_batches,
 )
 from tidemark.kafka_log.batch import MAX_RELATIVE_OFFSET
-from tidemark.kafka_log.producer_snapshot import open_transactions, parse_producer_snapshot, producer_snapshot
+from tidemark.kafka_log.transactions import open_transactions, parse_producer_snapshot, producer_snapshot
 from uploader_agent.disk.log_dirs import PARTITION_METADATA, read_text, topic_id_of
 from uploader_agent.disk.segment_files import CHUNK, EPOCHS, file_name, log_bases
 

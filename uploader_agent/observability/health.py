@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -23,29 +23,12 @@ QUESTION_LIMIT = 60.0
 """Seconds after which a question to the broker should long have failed under the client's own time limits."""
 
 
-class Stalled(NamedTuple):
-    """For ``seconds`` nothing was packed beside ``head``, though ``partitions`` wait; ``failure`` is the last error."""
-
-    head: str
-    seconds: float
-    partitions: int
-    failure: str | None
-
-    def __str__(self) -> str:
-        failure = f"; the last failure: {self.failure}" if self.failure else ""
-        waits = f"{self.partitions} partitions wait to be packed"
-        return f"nothing was packed for {self.seconds:.0f} s beside {self.head}, though {waits}{failure}"
-
-
 class Failing(NamedTuple):
-    """For ``seconds`` ``what`` did not work; ``error`` is the last one."""
+    """Something has not worked for ``seconds``; ``words`` tell what, for how long, and the last ``error``, if any."""
 
-    what: str
     seconds: float
-    error: str
-
-    def __str__(self) -> str:
-        return f"{self.what} for {self.seconds:.0f} s: {self.error}"
+    words: str
+    error: str | None
 
 
 class Health:
@@ -58,20 +41,33 @@ class Health:
     the agent is ready, a minute of failures is enough.
     """
 
-    def __init__(self, turn_limit: float, stuck_after: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        turn_limit: float,
+        stuck_after: timedelta,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        question_open_for: Callable[[], float] = lambda: 0.0,
+        packs_stalled: Callable[[], Failing | None] = lambda: None,
+        failing: Iterable[Callable[[], Failing | None]] = (),
+        disk_trouble: Callable[[], str | None] = lambda: None,
+        other_histories: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Begin unready.
+
+        ``question_open_for`` returns the seconds for which the broker has not answered, ``packs_stalled`` the bucket in
+        which partitions have waited longest to be packed, each of ``failing`` the failure of what is due each minute,
+        ``disk_trouble`` what cannot be read of the broker's disks, and ``other_histories`` the partitions with a log
+        that is another history than the stored one.
+        """
         self.stuck_after = stuck_after
         self.turn_limit = turn_limit
         self.waits_for: str | None = "the disk and the broker have not been looked at yet"
-        self.question_open_for: Callable[[], float] = lambda: 0.0
-        """Seconds for which the broker has not answered."""
-        self.packs_stalled: Callable[[], Stalled | None] = lambda: None
-        """The bucket in which partitions have waited longest to be packed."""
-        self.failing: list[Callable[[], Failing | None]] = []
-        """The failures of what is due each minute, while it fails."""
-        self.disk_trouble: Callable[[], str | None] = lambda: None
-        """What cannot be read of the broker's disks."""
-        self.other_histories: Callable[[], str | None] = lambda: None
-        """The partitions with a log that is another history than the stored one."""
+        self._question_open_for = question_open_for
+        self._packs_stalled = packs_stalled
+        self._failing = tuple(failing)
+        self._disk_trouble = disk_trouble
+        self._other_histories = other_histories
         self._clock = clock
         self._turned = self._progressed = clock()
         self._unfinished = 0
@@ -135,23 +131,23 @@ class Health:
         """The reason that the agent is unhealthy; None if it is healthy."""
         if stopped := self.stopped():
             return stopped
-        open_for = self.question_open_for()
+        open_for = self._question_open_for()
         if open_for > QUESTION_LIMIT:
             return f"the broker has not answered a question for {open_for:.0f} s, not even with an error"
         stuck = self._clock() - self._progressed
         if self._unfinished and stuck > self.stuck_after.total_seconds():
             failure = f"; the last failure: {self._last_failure}" if self._last_failure else ""
             return f"nothing was finished for {stuck:.0f} s, though {self._unfinished} jobs are waiting{failure}"
-        if unread := self.disk_trouble():
+        if unread := self._disk_trouble():
             return unread
-        packs = self.packs_stalled()
-        if packs is not None and packs.seconds > self.stuck_after.total_seconds():
-            return str(packs)
         limit = self.stuck_after.total_seconds()
+        packs = self._packs_stalled()
+        if packs is not None and packs.seconds > limit:
+            return packs.words
         patience = limit if self.ready else min(limit, QUESTION_LIMIT)
-        failures = (failing() for failing in self.failing)
-        failed = next((str(failure) for failure in failures if failure and failure.seconds > patience), None)
-        return failed or self.other_histories()
+        failures = (failing() for failing in self._failing)
+        failed = next((failure.words for failure in failures if failure and failure.seconds > patience), None)
+        return failed or self._other_histories()
 
 
 class HttpServer:

@@ -28,7 +28,7 @@ LOOK_BACKOFF: Final = Backoff(15.0, 1800.0)
 """The pauses between two looks at the ``offset.wm`` of an entry: another leader may take hours to seal the tail."""
 
 
-class HeadMaintenance:
+class Maintenance:
     """For the packer's thread. ``led`` returns the partitions of the packer's bucket that this broker leads now."""
 
     def __init__(

@@ -7,15 +7,18 @@ If-Match. Ranges that a failed tick packed are ignored, and the next tick packs 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 import structlog
 
-from tidemark.errors import FormatError, NotFound
+from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.head import MOST_ENTRY_BYTES, HeadEntry
+from tidemark.formats.raw.head import MOST_ENTRY_BYTES, Head, HeadEntry
+from tidemark.formats.raw.manifest import compacts
 from tidemark.formats.raw.pack import (
     MOST_UNSEALED_AGE,
     MOST_UNSEALED_BYTES,
@@ -24,17 +27,211 @@ from tidemark.formats.raw.pack import (
     WrittenRange,
 )
 from tidemark.formats.raw.watermark import MOST_TAILS
-from tidemark.kafka_log import BatchHeader
-from tidemark.raw.packs import MOST_CHAIN, PackLines, chain
-from uploader_agent.observability.health import Stalled
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
+from tidemark.raw.heads import read_head
+from tidemark.raw.packs import MOST_CHAIN, RangeLines, chain
+from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.observability.health import Failing
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.packing.partition_tick import PartitionTick, RangeAdded, TheirHeads, join_heads, read_heads
-from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, run_all
-from uploader_agent.packs.packed_run import last_batch, last_batch_below
-from uploader_agent.packs.reading import LARGEST_RANGE, NotPackable, PackedBatches, Packs
+from uploader_agent.packs.broker_head import BrokerHead, EntryLines, Unsealed, run_all
+from uploader_agent.packs.packed_run import last_batch, last_batch_below, open_at_end
+from uploader_agent.packs.reading import (
+    LARGEST_RANGE,
+    LogPosition,
+    NotPackable,
+    PackedBatches,
+    Packs,
+    WantedRange,
+    read,
+)
+from uploader_agent.packs.tail import NextRange, Packed
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 from uploader_agent.scheduling.retry import Failures
+from uploader_agent.stored.histories import HistoryDiffers
+from uploader_agent.upload.validation import cleanup_of
+
+TheirHeads = Mapping[int, Head | Exception | None]
+"""Other brokers' heads by node id: None without a head, or the error of reading it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeAdded:
+    """A range that was added to a pack, without its bytes."""
+
+    tick: PartitionTick
+    place: LogPosition
+    last: BatchHeader
+    opened: tuple[OpenTransaction, ...]
+    lineage: Lineage
+
+
+@dataclass
+class PartitionTick:
+    """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes.
+
+    ``doubt`` is the last one before it: what it reads may be of a log that has been replaced since.
+    """
+
+    partition: LedPartition
+    sealed_end: int
+    doubt: object
+    packed: list[Packed] = field(default_factory=list)
+    lineage: Lineage = field(default_factory=Lineage)
+    size: int = 0
+
+    @property
+    def start(self) -> int:
+        """The offset at which the partition's next range begins."""
+        return self._next_range.start
+
+    @property
+    def has_unpacked(self) -> bool:
+        """True if there are committed offsets above the end of seals and packs."""
+        return self.start < (self.partition.high_watermark or 0)
+
+    @property
+    def waiting(self) -> float:
+        """The committed bytes that neither seals nor packs have, estimated from the bytes per offset so far."""
+        partition = self.partition
+        end = max(self.sealed_end, partition.packed.tail.end)
+        return max(0, (partition.high_watermark or 0) - end) * (partition.bytes_per_offset or 0.0)
+
+    @property
+    def has_more(self) -> bool:
+        """True if the packed ranges end below the high watermark."""
+        return self.packed[-1].next < (self.partition.high_watermark or 0)
+
+    def read(self, head: BrokerHead, shipped_at: datetime) -> tuple[RangeContent, PackedBatches] | None:
+        """Read the partition's next range. Raises as :func:`~uploader_agent.packs.reading.read`, and StoreError."""
+        partition, next_range = self.partition, self._next_range
+        high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
+        if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
+            return None
+        local = partition.local.log
+        cleanup = cleanup_of(partition.folder.parent, partition.tp, next_range.start, local.cleanup)
+        wanted = WantedRange(
+            tp=partition.tp,
+            topic_id=topic_id,
+            leader_epoch=partition.led.leader_epoch,
+            start=next_range.start,
+            end=high_watermark,
+            compacted=compacts(cleanup.policy),
+            marks_gaps=partition.marks_gaps,
+            shipped_at=shipped_at,
+            previous=next_range.previous,
+            opened=self._opened(head, next_range),
+            place=next_range.place,
+            before=None if self.packed else self._before(next_range),
+        )
+        partition.packed.begin_packing(next_range.start)
+        try:
+            with partition.uploader.route.files() as files:
+                return read(files, wanted)
+        except HistoryDiffers as error:
+            partition.uploader.doubt()
+            raise SegmentChanged(str(error)) from error
+
+    def take(self, added: RangeAdded, written: WrittenRange) -> None:
+        """Note a range that is stored."""
+        self.packed.append(Packed(written, added.place, added.last, added.opened))
+        self.lineage, self.size = added.lineage, self.size + written.size
+
+    def entry(self, now: float) -> HeadEntry:
+        """The partition's entry with the packed ranges; ``now`` is a time of the monotonic clock."""
+        partition, last = self.partition, self.packed[-1]
+        confirmed = partition.confirmed
+        assert confirmed is not None
+        assert partition.led.topic_id is not None
+        unsealed = partition.packed.tail.own_unsealed(self.sealed_end)
+        unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].written.part.shipped_at))
+        return HeadEntry(
+            topic=partition.tp.topic,
+            topic_id=partition.led.topic_id,
+            partition=partition.tp.partition,
+            epoch=partition.led.leader_epoch,
+            lineage=self.lineage.since(self.sealed_end).entries,
+            restores=self.lineage.restores,
+            tail_end=last.next,
+            last=last.written.pointer,
+            high_watermark=max(confirmed.high_watermark, last.next),
+            observed_at=confirmed.asked_at,
+            oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
+            ranges=unsealed.ranges,
+            size=unsealed.size,
+            since=unsealed.since,
+        )
+
+    @property
+    def _next_range(self) -> NextRange:
+        if not self.packed:
+            return self.partition.packed.tail.next_range(self.sealed_end)
+        last = self.packed[-1]
+        return NextRange(last.next, last.written.pointer, last.place, last.opened)
+
+    def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[OpenTransaction, ...] | None:
+        """The transactions open at the next range's start, from the store; None if only the local log has them."""
+        opened = next_range.opened
+        if opened is None:
+            opened = self.partition.remote.log.open_before(next_range.start)
+        if opened is None and next_range.last is not None:
+            opened = open_at_end(head.cluster, next_range.last)
+        return opened
+
+    def _before(self, next_range: NextRange) -> BatchHeader | None:
+        """The last stored batch below the next range, if it is known."""
+        packed = self.partition.packed.tail.last_batch
+        if packed is not None and packed.next_offset == next_range.start:
+            return packed
+        return self.partition.remote.log.last_batch(next_range.start)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return seconds if seconds is None else round(seconds, 3)
+
+
+def read_heads(head: BrokerHead, partitions: Collection[LedPartition], runtime: Runtime) -> TheirHeads:
+    """The heads of all brokers that may have packed unsealed offsets of claimed ``partitions``, each read once.
+
+    They are the brokers of the leaderships that ``offset.wm`` lists. Their heads are read after the claim, since by
+    then they have everything that a reader accepted from them before the claim.
+    """
+    heads: dict[int, Head | Exception | None] = {}
+    brokers = {broker for partition in partitions for _, broker in partition.uploader.other_tails()}
+    run_all([partial(_read_head, head, broker, heads) for broker in brokers], runtime)
+    return heads
+
+
+def join_heads(partition: LedPartition, head: BrokerHead, broker: int, theirs: TheirHeads) -> None:
+    """Join the partition to its tails: the entry of this broker, ``broker``, in the stored head, and former leaders'.
+
+    Raises the error of a head that could not be read.
+    """
+    inherited: list[HeadEntry] = []
+    for epoch, other in partition.uploader.other_tails():
+        stored = head.entries if other == broker else theirs[other]
+        if isinstance(stored, Exception):
+            raise stored
+        entries = stored.by_key if isinstance(stored, Head) else stored or {}
+        key = partition.entry_key._replace(epoch=epoch)
+        inherited += [entries[key]] if key in entries else []
+    own = head.entries.get(partition.entry_key)
+    partition.packed.join(head.version, own, inherited, partition.uploader.lineage())
+
+
+def _read_head(head: BrokerHead, broker: int, heads: dict[int, Head | Exception | None]) -> None:
+    """Add another broker's head to ``heads``; a damaged head counts as none, which only costs bytes."""
+    try:
+        version = read_head(head.cluster, broker)
+        heads[broker] = version.value if version else None
+    except LaterFormat as error:
+        heads[broker] = error
+    except FormatError as error:
+        logger.warning("head_not_read", broker=broker, error=str(error))
+        heads[broker] = None
+    except Exception as error:  # noqa: BLE001 - only the partitions that need this head fail
+        heads[broker] = error
+
 
 logger = structlog.get_logger(__name__)
 
@@ -94,7 +291,7 @@ class Packer:
         A former process may have put it after its last index. So its last batch is compared with the log here: if that
         ends where the entry does, there is nothing to pack, and nothing else would compare them.
         """
-        lines = PackLines()
+        lines = RangeLines()
         for partition, own in tails:
             partition.packed.resume(own)
             self._try(partition, partial(self._compare_joined, partition, lines))
@@ -153,12 +350,12 @@ class Packer:
             partition.packed.failed(message)
         return pause
 
-    def _join(self, partition: LedPartition, theirs: TheirHeads, lines: PackLines) -> None:
+    def _join(self, partition: LedPartition, theirs: TheirHeads, lines: RangeLines) -> None:
         """Join a partition to its tails, once its log is known to have the last batch of them."""
         join_heads(partition, self.head, self._broker, theirs)
         self._compare_joined(partition, lines)
 
-    def _compare_joined(self, partition: LedPartition, lines: PackLines) -> None:
+    def _compare_joined(self, partition: LedPartition, lines: RangeLines) -> None:
         """Compare the last batch that a former process or leader has packed with the partition's log."""
         try:
             last = self._last_packed(partition, lines)
@@ -172,7 +369,7 @@ class Packer:
             partition.packed.begin_again()  # to join, and compare, once more
             raise
 
-    def _last_packed(self, partition: LedPartition, lines: PackLines) -> BatchHeader | None:
+    def _last_packed(self, partition: LedPartition, lines: RangeLines) -> BatchHeader | None:
         """The last batch that a former process or leader has packed below the end of the tail; None without one."""
         head, tail = self.head, partition.packed.tail
         pointer, cut = tail.last_pointer, tail.cut
@@ -249,7 +446,7 @@ class Packer:
         head = self.head
         new = [partition for partition in members if partition.packed.tail.joined != head.version]
         theirs = read_heads(head, new, self._runtime)
-        lines = PackLines()
+        lines = RangeLines()
         failed = {led.tp for led in new if not self._try(led, partial(self._join, led, theirs, lines))}
         return [partition for partition in members if partition.tp not in failed]
 
@@ -311,7 +508,7 @@ class Packer:
 
     # -- the head ------------------------------------------------------------------------------------------------------
 
-    def _add_entry(self, entries: HeadEntries, tick: PartitionTick) -> None:
+    def _add_entry(self, entries: EntryLines, tick: PartitionTick) -> None:
         """Replace the partition's entry; if the head has no room for a larger one, have the partition sealed."""
         if not entries.put(tick.entry(self._runtime.monotonic()), MOST_ENTRY_BYTES):
             tick.packed.clear()
@@ -343,7 +540,7 @@ class Packer:
             self._to_be_sealed(partition, tail.end, f"much of it is packed and not sealed: {unsealed}")
 
     @staticmethod
-    def drop_sealed(entries: HeadEntries, led: Iterable[LedPartition]) -> list[LedPartition]:
+    def drop_sealed(entries: EntryLines, led: Iterable[LedPartition]) -> list[LedPartition]:
         """Remove the entries of ``led`` partitions that are sealed to their ends; return the partitions."""
         dropped: list[LedPartition] = []
         for partition in led:
@@ -411,11 +608,14 @@ class Backlog:
         with self._lock:
             self._failure = f"{type(error).__name__}: {error}"
 
-    def stalled(self) -> Stalled | None:
+    def stalled(self) -> Failing | None:
         """The time since batches were last packed; None if no partition waits."""
         with self._lock:
-            left = self._left()
-            return Stalled(self._head, self._clock() - self._since, left, self._failure) if left else None
+            left, seconds, error = self._left(), self._clock() - self._since, self._failure
+        words = (
+            f"nothing was packed for {seconds:.0f} s beside {self._head}, though {left} partitions wait to be packed"
+        )
+        return Failing(seconds, f"{words}; the last failure: {error}" if error else words, error) if left else None
 
     def _note_progress(self) -> None:
         self._since, self._failure = self._clock(), None

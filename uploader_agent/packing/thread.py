@@ -1,7 +1,7 @@
 """When and where partitions are packed: the loop's ticks, and for each bucket a packer with a thread of its own.
 
 A packer that hangs or fails delays no other. :class:`Ticks` is the loop's part, which looks at the disk and asks the
-broker. It hands the due partitions to :class:`PackBuckets`, which has a :class:`PackThread` for each bucket.
+broker. It hands the due partitions to :class:`Buckets`, which has a :class:`BucketThread` for each bucket.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import structlog
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
 from tidemark.retry import Backoff
-from uploader_agent.observability.health import Stalled
-from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.observability.health import Failing
+from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
@@ -38,52 +38,52 @@ GATHERING_SECONDS = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
-class BucketPacker(NamedTuple):
+class Bucket(NamedTuple):
     """The packer of a bucket, its head maintenance, and the thread of both."""
 
     packer: Packer
-    head_maintenance: HeadMaintenance
-    thread: PackThread
+    head_maintenance: Maintenance
+    thread: BucketThread
 
 
-class PackBuckets:
+class Buckets:
     """The packers of all buckets. Thread-safe.
 
     The buckets of all replicas are opened before any of them is led, so that each led partition has its packer.
     """
 
-    def __init__(self, watch: Callable[[str, Thread], None], runtime: Runtime) -> None:
-        """Begin without buckets. ``watch`` is called with each thread before it is started."""
-        self._watch = watch
+    def __init__(self, runtime: Runtime) -> None:
+        """Begin without buckets."""
         self._runtime = runtime
+        self._watch: Callable[[str, Thread], None] | None = None
         self._lock = threading.Lock()
-        self._buckets: dict[Endpoint, BucketPacker] = {}
-        self._started = self._stopped = False
+        self._buckets: dict[Endpoint, Bucket] = {}
+        self._stopped = False
 
-    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], BucketPacker]) -> None:
+    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], Bucket]) -> None:
         """Maintain this broker's heads in ``buckets``: ``make`` is called for those that are not open yet."""
         with self._lock:
             for bucket in buckets:
                 if bucket not in self._buckets:
                     self._buckets[bucket] = make(bucket)
-                    if self._started and not self._stopped:
+                    if not self._stopped:
                         self._start(self._buckets[bucket].thread)
 
-    def of(self, bucket: Endpoint) -> BucketPacker:
+    def of(self, bucket: Endpoint) -> Bucket:
         """The packer of an open ``bucket``."""
         with self._lock:
             return self._buckets[bucket]
 
     @property
-    def all(self) -> list[BucketPacker]:
+    def all(self) -> list[Bucket]:
         """The packers of all known buckets."""
         with self._lock:
             return [*self._buckets.values()]
 
-    def start(self) -> None:
-        """Pack from now on."""
+    def start(self, watch: Callable[[str, Thread], None]) -> None:
+        """Pack from now on. ``watch`` is called with each thread before it is started."""
         with self._lock:
-            self._started = True
+            self._watch = watch
             for bucket in self._buckets.values():
                 self._start(bucket.thread)
 
@@ -138,7 +138,7 @@ class PackBuckets:
         """The partitions of entries of other leaderships, in all heads."""
         return frozenset[TopicPartition]().union(*(bucket.head_maintenance.of_other_leaderships for bucket in self.all))
 
-    def stalled(self) -> Stalled | None:
+    def stalled(self) -> Failing | None:
         """The longest stall of a bucket; None if no partition waits."""
         stalls = [bucket.packer.backlog.stalled() for bucket in self.all]
         return max(filter(None, stalls), key=lambda stall: stall.seconds, default=None)
@@ -147,9 +147,10 @@ class PackBuckets:
         """The last damage of each head that was ever damaged, even if the head was made again."""
         return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
-    def _start(self, thread: PackThread) -> None:
-        self._watch(thread.worker.name, thread.worker)
-        thread.worker.start()
+    def _start(self, thread: BucketThread) -> None:
+        if self._watch is not None:
+            self._watch(thread.worker.name, thread.worker)
+            thread.worker.start()
 
 
 def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint, list[LedPartition]]]:
@@ -159,7 +160,7 @@ def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint,
     return members.items()
 
 
-class PackThread:
+class BucketThread:
     """Packs in one bucket, and maintains its head. Thread-safe.
 
     It wakes when there are batches to pack, and to maintain the head.
@@ -169,7 +170,7 @@ class PackThread:
         self,
         name: str,
         packer: Packer,
-        head_maintenance: HeadMaintenance,
+        head_maintenance: Maintenance,
         interval: Callable[[], float],
         traffic: StoreTraffic,
         runtime: Runtime,

@@ -8,7 +8,7 @@ A PUT without a known outcome, of this process or of a killed one, may still tak
 fails once this process has replaced the head itself. Seals of compacted logs wait for that, see
 :attr:`BrokerHead.settled`.
 
-A broker may have thousands of entries, and a million packed ranges. So :class:`HeadEntries` and :class:`KnownRanges`
+A broker may have thousands of entries, and a million packed ranges. So :class:`EntryLines` and :class:`KnownRanges`
 keep them in few bytes each.
 """
 
@@ -45,19 +45,19 @@ REQUESTS_AT_A_TIME = 8
 _LONGEST_RULE = 1000
 
 
-class HeadEntries(Mapping[EntryKey, HeadEntry]):
+class EntryLines(Mapping[EntryKey, HeadEntry]):
     """A head's entries by key, in the order in which they were first put, in the JSON form in which they are stored.
 
     An entry takes some 420 bytes as JSON, and 3 KiB as a model, which is made on demand.
     """
 
     def __init__(self, entries: Iterable[HeadEntry] = ()) -> None:
-        self._lines = {entry.key: _EntryLine(entry.tail_end, entry_json(entry)) for entry in entries}
-        self._size = sum(len(line.json) + 1 for line in self._lines.values())
+        self._lines = {entry.key: (entry.tail_end, entry_json(entry)) for entry in entries}
+        self._size = sum(len(line) + 1 for _, line in self._lines.values())
 
     @override
     def __getitem__(self, key: EntryKey) -> HeadEntry:
-        return HeadEntry.model_validate_json(self._lines[key].json)
+        return HeadEntry.model_validate_json(self._lines[key][1])
 
     @override
     def __iter__(self) -> Iterator[EntryKey]:
@@ -74,12 +74,11 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
     @property
     def lines(self) -> Collection[bytes]:
         """All entries, as a head has them."""
-        return [line.json for line in self._lines.values()]
+        return [line for _, line in self._lines.values()]
 
     def tail_end(self, key: EntryKey) -> int | None:
         """The end of the tail of an entry; None if there is no such entry."""
-        line = self._lines.get(key)
-        return line.tail_end if line is not None else None
+        return self._lines.get(key, (None, b""))[0]
 
     def copy(self) -> Self:
         """A copy, which may be changed."""
@@ -89,24 +88,19 @@ class HeadEntries(Mapping[EntryKey, HeadEntry]):
 
     def put(self, entry: HeadEntry, most: int) -> bool:
         """Add or replace the entry. Return False, and change nothing, if all would take more than ``most`` bytes."""
-        line, former = _EntryLine(entry.tail_end, entry_json(entry)), self._lines.get(entry.key)
-        size = self._size + len(line.json) + 1 - (len(former.json) + 1 if former is not None else 0)
+        line, former = entry_json(entry), self._lines.get(entry.key)
+        size = self._size + len(line) + 1 - (len(former[1]) + 1 if former is not None else 0)
         if size > most:
             return False
-        self._lines[entry.key], self._size = line, size
+        self._lines[entry.key], self._size = (entry.tail_end, line), size
         return True
 
     def remove(self, key: EntryKey) -> None:
         """Remove an entry."""
-        self._size -= len(self._lines.pop(key).json) + 1
+        self._size -= len(self._lines.pop(key)[1]) + 1
 
 
-class _EntryLine(NamedTuple):
-    tail_end: int
-    json: bytes
-
-
-Recover = Callable[[ClusterStore, bool], HeadEntries]
+Recover = Callable[[ClusterStore, bool], EntryLines]
 """Make the entries of an unknown head from packs; the flag says that there was a head."""
 
 
@@ -140,7 +134,7 @@ class BrokerHead:
         self._confirmed = False
         """True if a request since the last :meth:`check` has shown that the store has the known head."""
         self._etag: str | None = None
-        self._entries = HeadEntries()
+        self._entries = EntryLines()
 
     @cached_property
     def cluster(self) -> ClusterStore:
@@ -148,7 +142,7 @@ class BrokerHead:
         return self._storage.cluster_store(self._bucket)
 
     @property
-    def entries(self) -> HeadEntries:
+    def entries(self) -> EntryLines:
         """The entries as they were read or put last. Copy them to change them."""
         return self._entries
 
@@ -156,7 +150,7 @@ class BrokerHead:
         """Read the head, unless it is known, and write nothing. Raises as :func:`tidemark.raw.heads.read_head`."""
         if not self._known:
             stored = read_head(self.cluster, self._broker)
-            self._know(HeadEntries(stored.value.entries if stored else ()), stored.etag if stored else None)
+            self._know(EntryLines(stored.value.entries if stored else ()), stored.etag if stored else None)
 
     def make_whole(self) -> None:
         """Read the head, unless it is known. Keep an object that is no head aside, and make the head again.
@@ -173,7 +167,7 @@ class BrokerHead:
         if isinstance(stored, DamagedVersion):
             self._make_again(stored, stored.error)
         elif stored is not None:
-            self._know(HeadEntries(stored.value.entries), stored.etag)
+            self._know(EntryLines(stored.value.entries), stored.etag)
         elif self._etag is not None:
             self._make_again(None, FormatError(self.key, "was removed"))
         else:
@@ -208,7 +202,7 @@ class BrokerHead:
             self._known = self._etag is None
         self.settled = self.settled and self._known
 
-    def put(self, entries: HeadEntries) -> None:
+    def put(self, entries: EntryLines) -> None:
         """Store ``entries`` in place of the known head.
 
         Raises:
@@ -241,7 +235,7 @@ class BrokerHead:
         self._etag, self._entries = etag, entries.copy()
         self._known = self._confirmed = self.settled = True
 
-    def _know(self, entries: HeadEntries, etag: str | None) -> None:
+    def _know(self, entries: EntryLines, etag: str | None) -> None:
         """Continue from ``entries``, which were read."""
         self._entries, self._etag = entries, etag
         self._known = self._confirmed = True

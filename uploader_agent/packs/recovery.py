@@ -1,6 +1,6 @@
 """What is made of packs alone: the entries of a lost head, and seals of partitions that this broker no longer leads.
 
-:class:`PackedTails` recovers the entries, and :class:`Abandoned` seals what no leader will seal.
+:class:`FoundTails` recovers the entries, and :class:`Abandoned` seals what no leader will seal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import NEVER
-from uploader_agent.packs.broker_head import BrokerHead, HeadEntries, Unsealed, run_all
+from uploader_agent.packs.broker_head import BrokerHead, EntryLines, Unsealed, run_all
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.seal_packed import seal_packed
 from uploader_agent.runtime import Runtime
@@ -39,7 +39,7 @@ from uploader_agent.upload.route import UploadRoute
 logger = structlog.get_logger(__name__)
 
 
-class PackedTails:
+class FoundTails:
     """Recovers the tails of ``broker`` from its own packs, for a lost head that no process knows, in any bucket.
 
     The footers of all its packs are read: each line states the leadership of a range, and the range before it. So the
@@ -55,7 +55,7 @@ class PackedTails:
         self._resolve = resolve
         self._runtime = runtime
 
-    def entries(self, cluster: ClusterStore, named: bool) -> HeadEntries:
+    def entries(self, cluster: ClusterStore, named: bool) -> EntryLines:
         """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
 
         Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
@@ -70,7 +70,7 @@ class PackedTails:
         run_all([partial(packed.read, info) for info in packs], self._runtime)
         if packed.failure is not None:
             raise packed.failure
-        entries = HeadEntries()
+        entries = EntryLines()
         for key, chain in packed.chains.items():
             if chain.compacted and not named:
                 continue

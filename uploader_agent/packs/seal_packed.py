@@ -113,13 +113,13 @@ def seal_fuller(
 def _seal(sealer: SegmentSealer, start: int, end: int, data: bytes, lineage: Lineage) -> StoredManifest:
     """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none at the end."""
     logger.info("sealed_from_packs", partition=str(sealer.route.tp), base_offset=start, next_offset=end)
-    with PackedFiles(start, data, lineage) as files:
+    with RunFiles(start, data, lineage) as files:
         last = max((header.next_offset for header in batch_headers(files.log, 0)), default=start)
         work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
         return sealer.seal_run(files, work, LocalRun(start, files.log, files.log))
 
 
-class PackedFiles(SegmentFiles):
+class RunFiles(SegmentFiles):
     """A run of batches from packs as the local files from which a seal is made: one ``.log`` with the bytes ``data``.
 
     It is a file in memory.

@@ -224,7 +224,7 @@ class Tail:
         return replace(self, last=last, ranges=ranges, former=former, error=None)
 
 
-class PackedState:
+class TailState:
     """The current :class:`Tail`, and the wish for another plan. Thread-safe.
 
     Each change replaces the tail as a whole, under a lock. Any thread reads it without the lock.
@@ -342,7 +342,7 @@ def shared_tails(entries: Iterable[HeadEntry], lineage: Lineage) -> list[Shared]
     return [Shared(entry.history, packed_end(entry, lineage)) for entry in entries]
 
 
-class PackedSources:
+class TailSources:
     """The ranges of packs that a seal of one partition may hold, or be made of.
 
     A chain of a former leader or process is read once, as far as asked for.

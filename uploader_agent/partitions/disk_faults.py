@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import DiskFault
@@ -24,11 +24,6 @@ _NAMED = 5
 """Most partitions that a line names."""
 
 
-class _Since(NamedTuple):
-    monotonic: float
-    found_at: datetime
-
-
 class DiskFaults:
     """Collects the faults. The loop looks, any thread reads."""
 
@@ -41,7 +36,8 @@ class DiskFaults:
         self._metrics = metrics
         self._repeats = repeats
         self._runtime = runtime
-        self._since: dict[Path | TopicPartition, _Since] = {}
+        self._since: dict[Path | TopicPartition, tuple[float, datetime]] = {}
+        """When each was found first, by both clocks."""
 
     def look(self) -> None:
         """Find what cannot be read now."""
@@ -53,9 +49,9 @@ class DiskFaults:
             file, rule = leadership.log_dirs.problem
             found[file] = rule
             patient.add(file)  # it may just be written
-        new = _Since(now, self._runtime.utc_now())
+        new = now, self._runtime.utc_now()
         self._since = {what: before.get(what, new) for what in found}
-        lasting = {what for what in patient if now - self._since[what].monotonic >= PATIENCE} - leadership.unconfirmed
+        lasting = {what for what in patient if now - self._since[what][0] >= PATIENCE} - leadership.unconfirmed
         told = {what: rule for what, rule in found.items() if what not in patient or what in lasting}
         self.current = tuple(self._fault(what, told[what]) for what in sorted(told, key=_order))
         self._report({what: rule for what, rule in told.items() if isinstance(what, TopicPartition)})
@@ -69,7 +65,7 @@ class DiskFaults:
         return f"{described(faults[0])}{more}"
 
     def _fault(self, what: Path | TopicPartition, rule: str) -> DiskFault:
-        found_at = self._since[what].found_at
+        found_at = self._since[what][1]
         if isinstance(what, Path):
             return DiskFault(path=str(what), rule=rule, found_at=found_at)
         return DiskFault(topic=what.topic, partition=what.partition, rule=rule, found_at=found_at)

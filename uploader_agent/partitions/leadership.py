@@ -24,9 +24,9 @@ from uploader_agent.disk.log_dirs import Disks, Inventory, LogDirs, topic_id_of
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.local_log import Observation
+from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Question
 
 logger = structlog.get_logger(__name__)
@@ -252,7 +252,7 @@ class Leadership:
         if error is None:
             return None
         seconds = self._context.runtime.monotonic() - self._unreachable_since
-        return Failing("the broker has answered nothing but errors", seconds, error)
+        return Failing(seconds, f"the broker has answered nothing but errors for {seconds:.0f} s: {error}", error)
 
     def parted(self) -> list[LedPartition]:
         """The partitions with a log that is certain to be another history than the stored one. For any thread."""

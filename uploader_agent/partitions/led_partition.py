@@ -2,7 +2,7 @@
 
 The loop's thread owns it: it looks at the disk, takes the broker's answers (both in :class:`LocalState`) and plans
 jobs. Workers carry them out (:class:`PartitionUploader`), and write the state of the store (:class:`RemoteState`). The
-thread of the bucket packs, and writes the state of the packs (:class:`PackedState`). docs/agent-design.md has a table
+thread of the bucket packs, and writes the state of the packs (:class:`TailState`). docs/agent-design.md has a table
 of all threads.
 """
 
@@ -26,15 +26,13 @@ from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
-from uploader_agent.packs.tail import PackedState
+from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.jobs import CHECK, Job
-from uploader_agent.partitions.local_log import LocalState
-from uploader_agent.partitions.observation import QUESTION_BACKOFF, Confirmed, Observation
-from uploader_agent.partitions.partition_uploader import PartitionUploader
+from uploader_agent.partitions.local_log import QUESTION_BACKOFF, Confirmed, LocalState, Observation
+from uploader_agent.partitions.partition_uploader import Context, PartitionUploader
 from uploader_agent.stored.histories import Parting
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import RemoteState
 from uploader_agent.upload import eligibility
 from uploader_agent.upload.eligibility import SealRun
 
@@ -83,7 +81,7 @@ class LedPartition:
         self.disk = PartitionFolder(folder, context.runtime)
         self.local = LocalState()
         self.remote = RemoteState(context.broker)
-        self.packed = PackedState()
+        self.packed = TailState()
         self.uploader = PartitionUploader(tp, led, folder, context, self.local, self.remote, self.packed)
         self.freshness: float | None = None
         """The promised seconds from append to query; None if the tail is packed only when it is quiet."""
@@ -184,10 +182,11 @@ class LedPartition:
             if (parting := self.uploader.parting) is not None:
                 final = final.clip(0, parting.at)  # above, the store has another history
             owner = self.tp, self.led.topic_id, self.led.leader_epoch
-            look = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
-            self._gone = look.gone
-            live = ((segment.base_offset, segment.next_offset) for segment in look.live)
-            self._holding = bool(look.gone) or any(end is not None and final.missing(start, end) for start, end in live)
+            self._gone, segments = self._hold.look(*owner, self.folder, final, stored.watermark, self.disk.listing)
+            live = ((segment.base_offset, segment.next_offset) for segment in segments)
+            self._holding = bool(self._gone) or any(
+                end is not None and final.missing(start, end) for start, end in live
+            )
         changed = self.disk.tail != before or self._gone != gone
         if listed or changed:
             here, tail = self.disk.listing.segments, self.disk.tail

@@ -5,14 +5,14 @@ Several segments of a partition may be uploaded at a time; their ends are writte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
 from tidemark.errors import PreconditionFailed
-from tidemark.formats.keys import TopicPartition
+from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.gaps import split_acknowledged
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
@@ -20,19 +20,22 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest
-from tidemark.storage import PartitionStore, StoredWatermark
+from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
-from uploader_agent.log_source import FoundParting
+from uploader_agent.hold import Hold
+from uploader_agent.log_source import FoundParting, LogSource
+from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
-from uploader_agent.packs.tail import PackedSources, PackedState, Tail, shared_tails
+from uploader_agent.packs.tail import Tail, TailSources, TailState, shared_tails
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.context import Context
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Standing
 from uploader_agent.partitions.local_log import LocalState
 from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
+from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark
+from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.histories import (
     HistoriesPart,
     Parting,
@@ -41,28 +44,49 @@ from uploader_agent.stored.histories import (
     local_difference,
     log_bounds,
 )
-from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.incarnations import Incarnations
+from uploader_agent.stored.other_origin import OtherOrigin
+from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.eligibility import SealRun
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What all partitions of an agent share. Any thread may use it.
+
+    ``cluster`` has the objects in the deployment's default store. ``settled_head`` returns the version of this broker's
+    head in a bucket if no earlier PUT of it can take effect any more; otherwise None, and the head is settled soon. It
+    raises the error of the last try to settle it. While a partition has holes, the store is searched
+    every ``search_interval`` seconds. ``begins_in_tier`` is true if a partition begins in the store where its log does,
+    although only Kafka's own remote tier has that part: it is fetched then.
+    """
+
+    broker: int
+    incarnations: Incarnations
+    cluster: ClusterStore
+    hold: Hold
+    settled_head: Callable[[Endpoint], int | None]
+    foreign_epochs: ForeignEpochs
+    other_origin: OtherOrigin
+    source: LogSource
+    metrics: Metrics
+    search_interval: float
+    begins_in_tier: Callable[[], bool]
+    runtime: Runtime
+
+    def bucket_of(self, tp: TopicPartition) -> Endpoint:
+        """The bucket that has the packs of ``tp``, and the head that names them."""
+        return self.incarnations.storage.endpoint(*tp).root
+
+
 logger = structlog.get_logger(__name__)
 
 _ATTEMPTS = 3
 """Tries of one publication of ``offset.wm`` while the store reports that it has changed in between."""
-
-
-class Doubt:
-    """That the directory may have another log than the stored one. Each doubt is an object of its own.
-
-    What was read before one, and is stored after it, may be of another log. So whoever reads and stores compares the
-    last doubt before with that after.
-    """
-
-    __slots__ = ()
 
 
 class PartitionUploader:
@@ -76,7 +100,7 @@ class PartitionUploader:
         context: Context,
         local: LocalState,
         remote: RemoteState,
-        packed: PackedState,
+        packed: TailState,
     ) -> None:
         """``local`` has the state of the log on the disk, ``remote`` of the store, ``packed`` of the packs."""
         self._tp = tp
@@ -86,7 +110,7 @@ class PartitionUploader:
         self._local = local
         self._remote = remote
         self._packed = packed
-        self._sources = PackedSources()
+        self._sources = TailSources()
         self._surveying = context.runtime.lock()  # held by the thread that surveys
         self._route: UploadRoute | None = None  # set before the remote state counts as surveyed
         self._search = GapSearch(context.cluster, context.search_interval, context.runtime)
@@ -96,8 +120,12 @@ class PartitionUploader:
         """True if the directory lacks what is not known to be stored: a late write may have stored it."""
         self.unchecked = False
         """True while it is not known whether the directory still has the log that is stored."""
-        self.last_doubt = Doubt()
-        """The last doubt; before the first one, a doubt that nobody had."""
+        self.last_doubt = object()
+        """The last doubt that the directory may have another log than the stored one: each is an object of its own.
+
+        What was read before one, and is stored after it, may be of another log. So whoever reads and stores compares
+        the last doubt before with that after. Before the first one, it is a doubt that nobody had.
+        """
         self.suspected = False
         """True while the log has another batch than a stored one, or a segment of another agent was adopted, and it is
         not compared as a whole yet."""
@@ -176,7 +204,7 @@ class PartitionUploader:
 
     def doubt(self) -> None:
         """Have the log compared with the stored history, before more of it is sealed. For any thread."""
-        self.last_doubt = Doubt()
+        self.last_doubt = object()
         self.unchecked = True
 
     def lacks(self, stored: BatchHeader) -> bool:
@@ -499,7 +527,7 @@ class PartitionUploader:
         """
         if not cleanup.may_compact or self._context.broker not in self._tail_brokers:
             return None
-        version = self._context.heads.settled_head(self._context.bucket_of(self._tp))
+        version = self._context.settled_head(self._context.bucket_of(self._tp))
         if version is None:
             raise SegmentChanged(f"{self._folder}: this broker's head is to be put again before the log is sealed")
         return version

@@ -17,9 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.log_restore import LogRestore
 from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.formats.raw.watermark import Watermark
+from tidemark.formats.raw.watermark import LogRestore, Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.storage import PartitionStore, StoredWatermark
@@ -28,7 +27,7 @@ from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import Bytes, checksum
-from uploader_agent.packs.tail import PackedSources
+from uploader_agent.packs.tail import TailSources
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
@@ -40,10 +39,6 @@ _PAUSE: Final = 5.0
 """Seconds between two questions about the cluster's metadata. A broker applies it within milliseconds."""
 
 _QUESTIONS: Final = 12
-
-
-class BranchRefused(TidemarkError):
-    """The partition stays as it is; the message states the reason, and a remedy."""
 
 
 class BranchRow(NamedTuple):
@@ -100,7 +95,7 @@ class Branching:
         self._replicas = replicas
 
     def look(self) -> BranchRow:
-        """Find out where the histories part; writes nothing. Raises BranchRefused, StoreError, and FormatError."""
+        """Find out where the histories part; writes nothing. Raises TidemarkError: it cannot be told."""
         return self._row(self._find(), "would branch")
 
     def go_on(self, said: Statement, confirm: Callable[[], bool], *, unproved: bool = False) -> BranchRow:
@@ -109,7 +104,7 @@ class Branching:
         With ``unproved`` also where the disk's log begins above the start of the stored one: the two may part below.
 
         Raises:
-            BranchRefused: nothing was changed.
+            TidemarkError: nothing was changed.
             PreconditionFailed: ``offset.wm`` has changed since it was read, and nothing else has; start again.
             StoreError, FormatError: the store failed, or an object does not parse; it is safe to start again.
         """
@@ -120,12 +115,12 @@ class Branching:
         if found.at == found.log_start > start and not unproved:
             rule = f"the disk's log begins at {found.at}, where it differs already: they may part below"
             remedy = f"what the store has from {start} to {found.at} stays if you add --unproved"
-            raise BranchRefused(f"{self._folder}: {rule}; {remedy}")
+            raise TidemarkError(f"{self._folder}: {rule}; {remedy}")
         if not confirm():
             rule = (
                 f"the cluster does not confirm that this broker leads {self._tp} under epoch {self._led.leader_epoch}"
             )
-            raise BranchRefused(f"{rule}: run this on the leader's broker, once it has the cluster's metadata")
+            raise TidemarkError(f"{rule}: run this on the leader's broker, once it has the cluster's metadata")
         new = self._watermark(found, found.at)
         self._state(found, found.at, said)
         first = found.stored.base_offset
@@ -137,7 +132,7 @@ class Branching:
     def _find(self) -> _Histories:
         stored = watermark.read(self._partition)
         if stored is None or stored.watermark.topic_id != self._led.topic_id:
-            raise BranchRefused(
+            raise TidemarkError(
                 f"{self._partition.keys.watermark}: the store has nothing of this topic id yet: the agent begins"
             )
         before, epoch = stored.watermark, self._led.leader_epoch
@@ -146,7 +141,7 @@ class Branching:
             if bounds is None or (lineage.entries and lineage.entries[-1][0] != epoch):
                 newest = lineage.entries[-1][0] if lineage.entries else None
                 rule = f"the newest leader epoch of its log is {newest}, and this broker leads under {epoch}"
-                raise BranchRefused(f"{self._folder}: {rule}: try again")
+                raise TidemarkError(f"{self._folder}: {rule}: try again")
             later = max(epoch, before.leader_epoch) + 1  # nothing is cut off, and nothing fences: both are compared
             log = stored_log.load(
                 self._partition,
@@ -159,10 +154,10 @@ class Branching:
             known = log.history(lineage)
             route = UploadRoute(self._tp, self._led.topic_id, self._folder, self._partition, self._broker)
             brokers = {self._broker, *self._replicas, *before.tail_brokers}
-            ranges, end, shared = PackedSources().history(route, brokers, known, log.end, log.shared)
+            ranges, end, shared = TailSources().history(route, brokers, known, log.end, log.shared)
             parting = find_parting(self._partition, files, known, ranges, end=end, shared=shared)
             if files.lineage() != lineage:
-                raise BranchRefused(f"{self._folder}: its leader epochs changed while it was read: try again")
+                raise TidemarkError(f"{self._folder}: its leader epochs changed while it was read: try again")
         stored_end = max(end, before.next_offset)
         at, difference = self._judge(before, lineage, parting, end)
         return _Histories(stored, lineage, at, stored_end, *bounds, difference)

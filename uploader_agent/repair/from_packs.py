@@ -155,7 +155,7 @@ class FromPacks:
                     self._put(stored, whole, ours, indexes, log if changes else None, log.etag)
                 size = file.size - manifest.objects[manifest.log_name].size
             return self._row(manifest, size, "would bring" if dry_run else "brought")
-        except (FormatError, NotMadeWhole, OtherBatches, Undecided) as error:
+        except (FormatError, NotMadeWhole) as error:
             return self._row(manifest, 0, "left", str(error))
 
     def _put(
@@ -248,7 +248,7 @@ def _described(
     )
 
 
-class PackBatch(NamedTuple):
+class WantedBatch(NamedTuple):
     """A batch in the pack ``key``: its header, and the byte of the pack at which it begins."""
 
     header: BatchHeader
@@ -256,20 +256,16 @@ class PackBatch(NamedTuple):
     position: int
 
 
-class OtherBatches(TidemarkError):
-    """A pack has other batches at the offsets of the stored ones."""
-
-
 def batches_of(
     store: Store, ranges: Iterable[PackedRange], manifest: SegmentManifest, lineage: Lineage
-) -> list[PackBatch]:
+) -> list[WantedBatch]:
     """The batches of ``ranges`` that the segment claims on ``lineage``, by offset; of several copies the fullest.
 
     Raises:
         FormatError: a range is damaged.
         StoreError: the store failed.
     """
-    batches: dict[BatchId, PackBatch] = {}
+    batches: dict[BatchId, WantedBatch] = {}
     for packed in ranges:
         for header in scan_batches([read_range_bytes(store, packed)], packed.key, packed.range.first):
             batch = id_of(header, packed.range.restores)
@@ -277,7 +273,7 @@ def batches_of(
                 continue
             known = batches.get(batch)
             if known is None or header.record_count > known.header.record_count:
-                batches[batch] = PackBatch(header, packed.key, packed.range.position + header.position)
+                batches[batch] = WantedBatch(header, packed.key, packed.range.position + header.position)
     return [batches[batch_id] for batch_id in sorted(batches)]
 
 
@@ -286,16 +282,18 @@ class Edit(NamedTuple):
 
     position: int
     end: int
-    batch: PackBatch
+    batch: WantedBatch
 
 
-def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch], gone: Mapping[int, int]) -> list[Edit]:
+def edits(
+    store: Store, log: ObjectInfo, base: int, wanted: Iterable[WantedBatch], gone: Mapping[int, int]
+) -> list[Edit]:
     """The edits with which the stored ``log`` holds all ``wanted`` batches, which are in the order of offsets.
 
     A batch that lacks no more than the records which are ``gone``, since they were erased, stays as it is.
 
     Raises:
-        OtherBatches: a wanted batch is another one than the log has at its offsets.
+        NotMadeWhole: a wanted batch is another one than the log has at its offsets.
         SegmentError: the log is damaged.
         StoreError: the store failed.
     """
@@ -304,7 +302,7 @@ def edits(store: Store, log: ObjectInfo, base: int, wanted: Iterable[PackBatch],
     for stored in scan_batches(pieces(store, log), log.key, base):
         if left and _differs(left[0].header, stored):
             rule = f"has {described(stored)}, and {left[0].key} {described(left[0].header)}"
-            raise OtherBatches(f"{log.key}: {rule}: of another history, which must not replace it")
+            raise NotMadeWhole(f"{log.key}: {rule}: of another history, which must not replace it")
         while left and left[0].header.base_offset < stored.base_offset:
             changes.append(Edit(stored.position, stored.position, left.popleft()))
         if left and _is_copy(left[0].header, stored):
@@ -342,17 +340,13 @@ def spliced(store: Store, log: ObjectInfo, name: str, changes: Iterable[Edit]) -
         yield opened(name, file.fileno())
 
 
-class Undecided(TidemarkError):
-    """The fate of a transaction is unknown; the message states a remedy."""
-
-
 def transactions_open_at_start(
     partition: PartitionStore, manifest: SegmentManifest, lineage: Lineage, ranges: Iterable[PackedRange]
 ) -> tuple[OpenTransaction, ...]:
     """The transactions open at the start of the segment, from the segments below it, or the range that ends there.
 
     Raises:
-        Undecided: they are unknown. It is never assumed that there are none.
+        NotMadeWhole: they are unknown. It is never assumed that there are none.
         StoreError: the store failed.
     """
     base, own = manifest.base_offset, manifest.history.with_history(lineage)
@@ -363,7 +357,7 @@ def transactions_open_at_start(
         if range_.next == base and Lineage(range_.epochs, range_.restores).divergence(own, base) is None:
             return range_.open
     rule = f"the transactions open at offset {base} are unknown"
-    raise Undecided(
+    raise NotMadeWhole(
         f"{partition.keys.manifest(manifest.name)}: {rule}: the segment before it is gone, and so are its packs"
     )
 
@@ -381,7 +375,7 @@ def tell_following(
     that lists an aborted transaction without data is not wrong, so this comes before the data.
 
     Raises:
-        Undecided: no segment decides them yet. Nothing is written.
+        NotMadeWhole: no segment decides them yet. Nothing is written.
         FormatError: a segment is damaged.
         StoreError: the store failed.
     """
@@ -398,7 +392,9 @@ def tell_following(
         if left:
             producer = min(transaction.producer_id for transaction in left)
             rule = f"no later segment decides the transaction of producer {producer}"
-            raise Undecided(f"{partition.keys.manifest(after.name)}: {rule}: try again once more of the log is sealed")
+            raise NotMadeWhole(
+                f"{partition.keys.manifest(after.name)}: {rule}: try again once more of the log is sealed"
+            )
 
 
 def _behind(partition: PartitionStore, after: SegmentManifest, lineage: Lineage) -> Iterator[StoredManifest]:
@@ -424,7 +420,7 @@ def _rebuilt(
     """The manifest of the stored bytes if the transactions ``opened`` are open at their start."""
     log = find(partition.store, partition.keys.file(manifest.log_name))
     if log is None or log.etag != manifest.objects[manifest.log_name].etag:
-        raise Undecided(
+        raise NotMadeWhole(
             f"{partition.keys.file(manifest.log_name)}: is not what its manifest describes: `reupload` it first"
         )
     if not log.size:

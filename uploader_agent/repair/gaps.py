@@ -41,7 +41,7 @@ from uploader_agent.settings import FillSettings
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.remote_state import RemoteState
+from uploader_agent.stored.stored_log import RemoteState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.worker import Worker

@@ -14,7 +14,7 @@ has the design.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,10 +31,9 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, OpenTransaction, open_transactions, parse_producer_snapshot
-from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy, TierListing, TierStore, list_copies
+from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy, TierStore, list_copies
 from tidemark.kafka_tier.encryption import KeyNotGiven
-from tidemark.kafka_tier.history import belongs, continued, newness
-from tidemark.kafka_tier.proof import ProvedCopy, prove
+from tidemark.kafka_tier.proof import ProvedCopy, belongs, continued, newness, prove
 from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
 from uploader_agent import __version__
@@ -79,18 +78,18 @@ class TierAdoption:
         """
         self._incarnations, self._tier, self._broker, self._copy = incarnations, tier, broker, copy
         self._topic = topic
-        self._listing = list_copies(tier, topic)
-        if not self._listing.copies:
+        self._copies, self._strangers = list_copies(tier, topic)
+        if not self._copies:
             rule = (
                 "has no copy of a segment: check the topic's name, and --key-prefix, which is the plugin's key.prefix"
             )
             raise FormatError(f"{tier.store.url}/{tier.prefix}{topic}-…", rule)
-        self._topic_id = self._life(self._listing)
+        self._topic_id = self._life(self._copies)
         self._done: list[Adopted] = []
 
-    def _life(self, listing: TierListing) -> str:
+    def _life(self, copies: Sequence[ListedCopy]) -> str:
         """The id of the topic's newest life: by Tidemark's list if there is one, else by the times of the copies."""
-        lives = {copy.name.topic_id for copy in listing.copies}
+        lives = {copy.name.topic_id for copy in copies}
         cluster = self._incarnations.storage.cluster_store()
         known = cluster.incarnations(self._topic).incarnations
         if known and known[-1].topic_id not in lives:
@@ -104,7 +103,7 @@ class TierAdoption:
 
     def _last_copied(self, topic_id: str) -> int:
         """The time at which the newest readable copies of a life were made; -1 if there are none."""
-        own = [copy for copy in self._listing.copies if copy.name.topic_id == topic_id and not copy.missing]
+        own = [copy for copy in self._copies if copy.name.topic_id == topic_id and not copy.missing]
         times = [-1]
         for _, copies in groupby(own, key=lambda copy: copy.name.partition):
             for copy in reversed([*copies]):
@@ -125,15 +124,15 @@ class TierAdoption:
             FormatError: the tier has no copy of one of the ``partitions``.
             StoreError: a store failed; what is done stays, and the next run continues.
         """
-        for topic_id, copies in groupby(self._listing.copies, key=lambda copy: copy.name.topic_id):
+        for topic_id, copies in groupby(self._copies, key=lambda copy: copy.name.topic_id):
             if topic_id != self._topic_id:
                 detail = (
                     f"another life of the topic, with the id {topic_id}, of which the tier has {len([*copies])} copies"
                 )
                 yield AdoptionRow(self._topic, None, None, 0, "passed over", detail)
-        for key in self._listing.strangers:
+        for key in self._strangers:
             yield AdoptionRow(self._topic, None, None, 0, "passed over", f"{key}: is no object of a copy")
-        own = [copy for copy in self._listing.copies if copy.name.topic_id == self._topic_id]
+        own = [copy for copy in self._copies if copy.name.topic_id == self._topic_id]
         groups = {number: [*listed] for number, listed in groupby(own, key=lambda copy: copy.name.partition)}
         if lacking := sorted({*partitions} - groups.keys()):
             rule = f"has no copy of partition {lacking[0]}, but of {sorted(groups)}"

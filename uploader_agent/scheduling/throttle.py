@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from tidemark.store.traffic import Traffic
+from tidemark.store.base import Traffic
 from uploader_agent.observability.metrics import Metrics
 
 _SMALL = 64 << 10

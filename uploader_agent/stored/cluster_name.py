@@ -20,8 +20,7 @@ from typing_extensions import override
 
 from tidemark.errors import ConfigError, FormatError, NotFound, PreconditionFailed, Refused, StoreError, TidemarkError
 from tidemark.formats.base import Version
-from tidemark.formats.raw.cluster import ClusterOwner
-from tidemark.formats.raw.slots import of_broker
+from tidemark.formats.raw.cluster import ClusterOwner, of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.retry import Retry
@@ -44,10 +43,6 @@ class ClusterReplaced(TidemarkError):
     def __init__(self, now: str, before: str) -> None:
         then = "nothing more is written; start the agent again, to work for the new one"
         super().__init__(f"the agent worked for {before}, and now finds {now}: {then}")
-
-
-class NameInUse(TidemarkError):
-    """The name cannot be handed over while agents of another cluster write under it."""
 
 
 class ClusterName:
@@ -99,7 +94,7 @@ class ClusterName:
 
         Raises:
             ConfigError: another cluster than ``former`` owns the name.
-            NameInUse: agents of the name have written an index within the last minutes.
+            TidemarkError: agents of the name have written an index within the last minutes.
             PreconditionFailed: somebody else has handed it over meanwhile.
             StoreError, FormatError: the store failed, or an object is damaged.
         """
@@ -117,7 +112,7 @@ class ClusterName:
         if running:
             rule = f"the agents of {', '.join(running)} have written under the name {self._cluster.keys.cluster}"
             minutes = f"within the last {SILENCE.seconds // 60} minutes"
-            raise NameInUse(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
+            raise TidemarkError(f"{rule} {minutes}: stop those of the cluster {former} for good, and wait")
         new = ClusterOwner(cluster_id=own, former=(*known.value.former, former))
         self._cluster.store.put(self._key, new.to_bytes(), if_match=known.etag)
         return new

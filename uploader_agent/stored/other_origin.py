@@ -12,8 +12,8 @@ from typing import Final
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.cluster import of_broker, origin_of
 from tidemark.formats.raw.manifest import Origin
-from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
 from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.storage import ClusterStore

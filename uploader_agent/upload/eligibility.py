@@ -6,7 +6,7 @@ the store lacks are sealed at once. The tail of a partition without appends is s
 Kafka rolls a segment only on an append.
 
 Bytes of an active segment may also be packed: :mod:`uploader_agent.packing.thread` decides when, and
-:mod:`uploader_agent.packing.partition_tick` up to which offset, the high watermark as well.
+:mod:`uploader_agent.packing.packer` up to which offset, the high watermark as well.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from tidemark.terminal import Output
 
 if TYPE_CHECKING:
     from tidemark.restore.report import RestoreReport
-    from tidemark.restore.request import RestoreRequest
+    from tidemark.restore.run import RestoreRequest
     from tidemark.storage import Storage
 
 
@@ -88,7 +88,7 @@ def restore(
     the target has or gets records of other writers, if reading or writing fails, and if --verify finds a difference.
     """
     need_consumer_extra()
-    from tidemark.restore.request import RestoreRequest
+    from tidemark.restore.run import RestoreRequest
 
     logging.getLogger("kafka").setLevel(logging.ERROR)  # important messages are raised as errors
     storage = storage_of(topics, topic, cluster)

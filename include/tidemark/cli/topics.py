@@ -30,8 +30,8 @@ from tidemark.parsers.settings import Misfits
 from tidemark.terminal import Progress
 
 if TYPE_CHECKING:
+    from tidemark.onboarding.gather import Right
     from tidemark.onboarding.onboard import Onboarding, OnboardingRequest
-    from tidemark.onboarding.rights import Right
     from tidemark.topics import Deployment
 
 topics_app = typer.Typer(no_args_is_help=True, help="Topics of the topics file.")

@@ -15,19 +15,16 @@ from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.future import Future
-from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
 from kafka.structs import OffsetAndMetadata
 from kafka.util import Timer
 from typing_extensions import override
 
-from tidemark.consumer.fetcher import TieredFetcher, Wakeup, Want
+from tidemark.consumer.fetcher import Queries, TieredFetcher, Wakeup, Want
 from tidemark.consumer.modes import Mode, OnGap, Tier
-from tidemark.consumer.offset_reset import Found, Queries, Times
-from tidemark.consumer.tier_metadata import Brokers, LogRange, Scouts
+from tidemark.consumer.tier_metadata import Brokers, Scouts
 from tidemark.consumer.tier_selection import TierRules, TierSelector
 from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.incarnations import topic_id_text
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.consumer_records import Deserializer, consumer_records
 from tidemark.remote.reader.tier import RemoteTier
@@ -39,8 +36,6 @@ log = logging.getLogger(__name__)
 METRICS_GROUP: Final = "tidemark-consumer"
 _REMOTE_COUNTERS: Final = ("requests", "bytes", "records", "retries")
 
-_LOCAL_STARTS: Final = 8
-"""The first version of ListOffsets that asks for the start of the disk."""
 
 _JOIN_SLICE_MS: Final = 50
 _PREPARE_SLICE_MS: Final = 1000
@@ -178,7 +173,7 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         self._remote: RemoteTier | None = None
         self._scouts: Scouts | None = None
         self._unseen: UnseenTopics | None = None
-        brokers = AskBrokers(self._manager, self._net, plain, self.config["request_timeout_ms"])
+        brokers = Brokers(self._manager, self._net, plain, self.config["request_timeout_ms"])
         if self._opened is not None:
             self._remote = RemoteTier(
                 self._opened,
@@ -477,54 +472,3 @@ class PolledArrow(Want):
     @override
     def result(self) -> dict[TopicPartition, pa.RecordBatch]:
         return self._made
-
-
-class AskBrokers(Brokers):
-    """Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
-
-    They go through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing.
-    """
-
-    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
-        self._manager = manager
-        self._net = net
-        self._plain = plain
-        self._timeout_ms = timeout_ms
-
-    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
-        """Offsets from ListOffsets: at a time, or at the log's start or end."""
-        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
-        return {tp: offset for tp, offset in offsets.items() if offset is not None}
-
-    @override
-    def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
-        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
-        on_disk = starts
-        if self._know_remote_tiers():
-            on_disk = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST_LOCAL), self._timeout_ms)
-        known = starts.keys() & ends.keys() & on_disk.keys()
-        return {tp: LogRange(starts[tp].offset, ends[tp].offset, on_disk[tp].offset) for tp in known}
-
-    def _know_remote_tiers(self) -> bool:
-        """True if the brokers tell where their disks begin: ListOffsets 8, of Kafka 3.6."""
-        versions = self._manager.broker_version_data
-        try:
-            return versions is not None and versions.api_version(ListOffsetsRequest) >= _LOCAL_STARTS
-        except kafka_errors.IncompatibleBrokerVersion:
-            return False
-
-    def topic_id(self, topic: str) -> str | None:
-        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
-        cluster = self._manager.cluster
-        if cluster.partitions_for_topic(topic) is None:
-            cluster.add_topic(topic)
-            try:
-                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
-            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
-                return None  # the topic may be deleted, and its history is read all the same
-        return self.topic_id_now(topic)
-
-    def topic_id_now(self, topic: str) -> str | None:
-        """The topic's id in the newest metadata, without a request."""
-        return topic_id_text(self._manager.cluster.topic_id(topic))

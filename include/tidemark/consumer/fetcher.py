@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import TIMEOUT_MAX, Condition
@@ -20,17 +21,63 @@ from typing import Any, NamedTuple, Protocol
 from kafka import errors as kafka_errors
 from kafka.consumer.fetcher import Fetcher
 from kafka.future import Future
-from kafka.structs import OffsetAndMetadata
+from kafka.protocol.consumer import OffsetSpec
+from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
+from tidemark.concurrency import in_parallel
 from tidemark.consumer.delivery import BlockDelivery, KafkaRows
-from tidemark.consumer.modes import TIERS, Tier
-from tidemark.consumer.offset_reset import Queries
-from tidemark.consumer.tier_metadata import Scouts
+from tidemark.consumer.modes import TIERS, Mode, Tier
+from tidemark.consumer.tier_metadata import Found, Scouts, Times
 from tidemark.consumer.tier_selection import TierSelector
 from tidemark.errors import FormatError, GapError, OutOfRange, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.tier import RemoteTier
+from tidemark.remote.topics import RemotePartition
+
+
+class Queries(NamedTuple):
+    """Offset queries. ``kafka`` takes times or :class:`OffsetSpec`, ``remote`` reads a catalogue. Both wait."""
+
+    mode: Mode
+    committed: bool
+    kafka: Callable[[Times, float | None], Found]
+    remote: Callable[[TopicPartition], RemotePartition | None]
+
+    def by_time(self, times: Times, timeout_ms: float | None) -> Found:
+        """The offset of the first record at or after a time, or a log's start or end, over the tiers."""
+        offsets: Found = {}
+        for_brokers = {tp: when for tp, when in times.items() if self.mode.reads_kafka}
+        if for_brokers:
+            offsets = dict(self.kafka(for_brokers, timeout_ms))
+        stored = [(tp, when) for tp, when in times.items() if not (when == OffsetSpec.LATEST and self.mode.reads_kafka)]
+        answers = in_parallel(lambda query: self._remote(*query), stored)
+        for (tp, _), answer in zip(stored, answers, strict=True):
+            if answer is not None and (tp not in offsets or answer.offset < offsets[tp].offset):
+                offsets[tp] = answer
+        return offsets
+
+    def of_all(
+        self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None
+    ) -> dict[TopicPartition, int]:
+        """The start or the end of each partition's log, selected by ``spec`` (:class:`OffsetSpec`)."""
+        wanted = dict.fromkeys(partitions, spec)
+        offsets = self.by_time(wanted, timeout_ms)
+        return {tp: offsets[tp].offset for tp in wanted}
+
+    def _remote(self, tp: TopicPartition, when: int) -> Any:
+        """The answer for the stored records. Without any: 0, or None if Kafka answers."""
+        partition = self.remote(tp)
+        if when in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
+            if partition is None or partition.start >= partition.end(committed=False):
+                if self.mode.reads_kafka:
+                    return None
+                return OffsetAndTimestamp(partition.end(committed=False) if partition else 0, -1, -1)
+            offset = partition.start if when == OffsetSpec.EARLIEST else partition.end(committed=self.committed)
+            return OffsetAndTimestamp(offset, -1, -1)
+        answer = partition.offset_for_time(when, committed=self.committed) if partition else None
+        return OffsetAndTimestamp(*answer) if answer else None
+
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +96,6 @@ class Want(Protocol):
     def result(self) -> dict[TopicPartition, Any]:
         """The result by partition; no entry without a row."""
         ...
-
-
-class Deferred(NamedTuple):
-    """An error that a later call raises, if its partition is still at this position then."""
-
-    tp: TopicPartition
-    offset: int
-    error: Exception
 
 
 @dataclass
@@ -221,7 +260,8 @@ class TieredFetcher(TieredOffsets):
         self._turn: Tier = "kafka"
         self._remote_turns: list[TopicPartition] = []
         self._passed: dict[TopicPartition, tuple[int, Any]] = {}
-        self._deferred: Deferred | None = None
+        self._deferred: tuple[TopicPartition, int, Exception] | None = None
+        """An error that a later call raises, if its partition is still at this position then."""
         self._moved: dict[TopicPartition, tuple[Any, Any]] = {}
 
     def fetch(self, want: Want, *, heard: int, move: bool, timeout_ms: float) -> dict[TopicPartition, Any]:
@@ -493,15 +533,18 @@ class TieredFetcher(TieredOffsets):
     def _defer(self, tp: TopicPartition, error: Exception) -> None:
         if self._deferred is None and self._subscriptions.is_assigned(tp):
             position = self._subscriptions.assignment[tp].position
-            self._deferred = Deferred(tp, position.offset if position is not None else -1, error)
+            self._deferred = tp, position.offset if position is not None else -1, error
 
     def _raise_deferred(self) -> None:
         deferred, self._deferred = self._deferred, None
-        if deferred is None or not self._subscriptions.is_assigned(deferred.tp):
+        if deferred is None:
             return
-        position = self._subscriptions.assignment[deferred.tp].position
-        if deferred.offset == (position.offset if position is not None else -1):
-            raise deferred.error
+        tp, offset, error = deferred
+        if not self._subscriptions.is_assigned(tp):
+            return
+        position = self._subscriptions.assignment[tp].position
+        if offset == (position.offset if position is not None else -1):
+            raise error
 
 
 class Wakeup:

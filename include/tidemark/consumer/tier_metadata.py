@@ -9,16 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from kafka import errors as kafka_errors
 from kafka.errors import KafkaError
+from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
 
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.incarnations import topic_id_text
+from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import START_MAX_AGE, RemotePartition
 
 log = logging.getLogger(__name__)
@@ -26,18 +30,12 @@ log = logging.getLogger(__name__)
 THREADS: Final = 4
 _ASKING_THREADS: Final = 2
 _NEVER: Final = float("-inf")
+_LOCAL_STARTS: Final = 8
+"""The first version of ListOffsets that asks for the start of the disk."""
 
-
-class Catalogue(Protocol):
-    """The queries to the remote tier."""
-
-    def partition(self, topic: str, partition: int, topic_id: str | None = None) -> RemotePartition | None:
-        """The partition of an incarnation, or of the newest; None if the remote tier has none."""
-        ...
-
-    def forget(self, tp: TopicPartition) -> None:
-        """Drop a partition from memory, until it is asked for again."""
-        ...
+Times = Mapping[TopicPartition, int]
+Found = dict[TopicPartition, Any]
+"""kafka-python's ``OffsetAndTimestamp`` by partition; a partition without an answer is left out."""
 
 
 class LogRange(NamedTuple):
@@ -55,16 +53,55 @@ class LogRange(NamedTuple):
 _UNASKED: Final = LogRange(0, 0, 0)
 
 
-class Brokers(Protocol):
-    """The queries to the brokers. Each call waits for them."""
+class Brokers:
+    """Queries to the brokers about offsets and topics, as kafka-python's own requests, from any thread.
+
+    They go through a consumer's manager and loop, and through a plain ``Fetcher`` that fetches nothing.
+    """
+
+    def __init__(self, manager: Any, net: Any, plain: Any, timeout_ms: float) -> None:
+        self._manager = manager
+        self._net = net
+        self._plain = plain
+        self._timeout_ms = timeout_ms
+
+    def offsets(self, times: Times, timeout_ms: float | None) -> Found:
+        """Offsets from ListOffsets: at a time, or at the log's start or end."""
+        offsets: Found = self._plain.offsets_by_times(dict(times), timeout_ms)
+        return {tp: offset for tp, offset in offsets.items() if offset is not None}
 
     def log_range(self, partitions: list[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """The log of each partition."""
-        ...
+        """The log of each partition; those without an answer are left out. Waits."""
+        starts = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST), self._timeout_ms)
+        ends = self.offsets(dict.fromkeys(partitions, OffsetSpec.LATEST), self._timeout_ms)
+        on_disk = starts
+        if self._know_remote_tiers():
+            on_disk = self.offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST_LOCAL), self._timeout_ms)
+        known = starts.keys() & ends.keys() & on_disk.keys()
+        return {tp: LogRange(starts[tp].offset, ends[tp].offset, on_disk[tp].offset) for tp in known}
+
+    def _know_remote_tiers(self) -> bool:
+        """True if the brokers tell where their disks begin: ListOffsets 8, of Kafka 3.6."""
+        versions = self._manager.broker_version_data
+        try:
+            return versions is not None and versions.api_version(ListOffsetsRequest) >= _LOCAL_STARTS
+        except kafka_errors.IncompatibleBrokerVersion:
+            return False
 
     def topic_id(self, topic: str) -> str | None:
-        """The topic's id in Kafka's notation; None if the brokers know no topic or no ids."""
-        ...
+        """The topic's id, after a request for metadata if the consumer has none of this topic yet. Waits."""
+        cluster = self._manager.cluster
+        if cluster.partitions_for_topic(topic) is None:
+            cluster.add_topic(topic)
+            try:
+                self._net.run(self._manager.wait_for, cluster.request_update(), self._timeout_ms)
+            except (kafka_errors.KafkaTimeoutError, kafka_errors.UnknownTopicOrPartitionError):
+                return None  # the topic may be deleted, and its history is read all the same
+        return self.topic_id_now(topic)
+
+    def topic_id_now(self, topic: str) -> str | None:
+        """The topic's id in the newest metadata, without a request."""
+        return topic_id_text(self._manager.cluster.topic_id(topic))
 
 
 @dataclass
@@ -92,7 +129,7 @@ class Sight:
 class Scouts:
     """Threads that answer queries. ``wake`` is called after each answer."""
 
-    def __init__(self, catalogue: Catalogue, brokers: Brokers, wake: Callable[[], None]) -> None:
+    def __init__(self, catalogue: RemoteTier, brokers: Brokers, wake: Callable[[], None]) -> None:
         self._catalogue = catalogue
         self._brokers = brokers
         self._wake = wake

@@ -9,12 +9,11 @@ The first call in a process loads the kernels, or compiles them if the installat
 :mod:`tidemark.decode.kernel_cache`.
 """
 
-from tidemark.decode.batch_headers import HEADER_DTYPE, Headers, scan_headers
+from tidemark.decode.batch_headers import HEADER_DTYPE, Headers, aborted_mask, scan_headers
 from tidemark.decode.decoder import decode_batches
+from tidemark.decode.decompress import DEFAULT_LIMITS, DecodeLimits
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
-from tidemark.decode.transactions import aborted_mask
-from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, DecodeLimits
 from tidemark.formats.raw.hashsum import combine
 
 __all__ = [

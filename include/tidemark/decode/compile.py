@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    folder = kernel_cache.installation() if options.installation else kernel_cache.user_cache()
+    folder = kernel_cache.installation() if options.installation else kernel_cache.written_folder()
     try:
         made = kernel_cache.ensure(folder, options.parser or tuple(kernel_cache.PARSERS))
     except OSError as error:

@@ -18,10 +18,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidemark.decode.batch_headers import Headers, as_array, scan_headers
-from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
+from tidemark.decode.decompress import (
+    DEFAULT_LIMITS,
+    Arena,
+    Chunk,
+    CorruptRecords,
+    DecodeLimits,
+    Decompressor,
+    Refuse,
+    chunks,
+)
 from tidemark.decode.kernel import FINDINGS, NO_TOTALS, RECORD_RULES, RULE, Columns, RecordTotals, parse_batches
 from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, representable, variable
-from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS, Chunk, DecodeLimits, Refuse, chunks
 from tidemark.errors import SegmentError
 from tidemark.kafka_log.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, MAX_RELATIVE_OFFSET, BatchHeader, Buffer
 from tidemark.kafka_log.names import MAX_OFFSET

@@ -48,6 +48,8 @@ from numba.core.serialize import dumps
 from numba.core.types import Type
 from numba.extending import is_jitted
 
+from tidemark import user_cache
+
 MODULES: Final = (
     "tidemark.decode.batch_headers",
     "tidemark.decode.kernel",
@@ -139,16 +141,16 @@ class Kernel:
         return hashlib.sha256(code).digest() + code
 
     def _load_or_compile(self) -> None:
-        if any(self.load(folder / self.file_name) for folder in (installation(), user_cache())):
+        if any(self.load(folder / self.file_name) for folder in (installation(), written_folder())):
             return
         try:
-            made = ensure(user_cache())
+            made = ensure(written_folder())
         except OSError as error:
             _log.warning("compiling %s only for this process, in about %d s: %s", self.name, _SECONDS_EACH, error)
             self.compile()
             return
         if self not in made:  # another process has
-            self.load(user_cache() / self.file_name)
+            self.load(written_folder() / self.file_name)
 
     def _seal(self) -> None:
         """Arguments of other types are an error from here on."""
@@ -230,13 +232,9 @@ def _compile_into(folder: Path, missing: list[Kernel]) -> None:
     _log.warning("compiled in %.1f s", time.monotonic() - began)
 
 
-def user_cache() -> Path:
+def written_folder() -> Path:
     """The directory that processes write."""
-    if _settings.CACHE_DIR:
-        return Path(_settings.CACHE_DIR)
-    # Path's own raises for a user without a home; here it is a directory that cannot be written.
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111
-    return Path(base, "tidemark", "kernels")
+    return Path(_settings.CACHE_DIR) if _settings.CACHE_DIR else user_cache.folder("kernels")
 
 
 @cache

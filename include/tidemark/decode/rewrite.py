@@ -18,8 +18,7 @@ import lz4.frame  # type: ignore[import-untyped]
 import zstandard
 from crc32c import crc32c
 
-from tidemark.decode.decompress import Arena, CorruptRecords, Decompressor
-from tidemark.decode.uncompressed_runs import DEFAULT_LIMITS
+from tidemark.decode.decompress import DEFAULT_LIMITS, Arena, CorruptRecords, Decompressor
 from tidemark.kafka_log.batch import (
     CODEC_MASK,
     DELETE_HORIZON,

@@ -15,8 +15,8 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, SegmentName
+from tidemark.formats.raw.cluster import origin_of
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
-from tidemark.formats.raw.slots import origin_of
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import ClusterStore, PartitionStore, Storage
 from tidemark.store import Store
@@ -107,7 +107,7 @@ def derivation_of(
 
 def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -> Derived:
     name = row.file
-    in_table = name in standing.live
+    in_table = name in standing.files.paths
     quarantine = f"{table.deployment.lake_store}/{table.keys.quarantine}"
     folder = {"landed": table.url, "quarantined": quarantine}.get(row.offset_class)
     return Derived(

@@ -26,13 +26,15 @@ from tidemark.kafka_log.lineage import (
     parse_partition_metadata,
 )
 from tidemark.kafka_log.names import SegmentFileKind, parse_segment_file, segment_name
-from tidemark.kafka_log.producer_snapshot import ProducerEntry, open_transactions, parse_producer_snapshot
 from tidemark.kafka_log.scan import SegmentScanner, SegmentSummary, end_below, scan_batches
 from tidemark.kafka_log.transactions import (
     AbortedTransaction,
     OpenTransaction,
+    ProducerEntry,
     TransactionTracker,
     carry_forward,
+    open_transactions,
+    parse_producer_snapshot,
     parse_txn_index,
 )
 

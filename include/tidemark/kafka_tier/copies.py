@@ -13,8 +13,7 @@ from tidemark.formats import object_sizes
 from tidemark.kafka_log import Lineage, parse_leader_epoch_checkpoint
 from tidemark.kafka_tier.encryption import Cipher, KeyPairs
 from tidemark.kafka_tier.keys import KINDS, CopyName, Kind, parse_key
-from tidemark.kafka_tier.manifest import MOST_BYTES, Chunk, IndexSpan, TierManifest
-from tidemark.kafka_tier.zstd import decompressed
+from tidemark.kafka_tier.manifest import MOST_BYTES, Chunk, IndexSpan, TierManifest, decompressed
 from tidemark.store import ObjectInfo, Store
 
 PIECE_BYTES: Final = 8 << 20
@@ -42,15 +41,11 @@ class ListedCopy(NamedTuple):
         return [kind for kind in KINDS if kind not in self.objects]
 
 
-class TierListing(NamedTuple):
-    """What a topic's folders hold. ``strangers`` are the keys of objects that are no copy's."""
+def list_copies(tier: TierStore, topic: str) -> tuple[list[ListedCopy], list[str]]:
+    """The copies of all lives of ``topic``, by topic id, partition and base, and the keys of objects of no copy.
 
-    copies: list[ListedCopy]
-    strangers: list[str]
-
-
-def list_copies(tier: TierStore, topic: str) -> TierListing:
-    """The copies of all lives of ``topic``, by topic id, partition and base. Raises StoreError."""
+    Raises StoreError.
+    """
     found: defaultdict[CopyName, dict[Kind, ObjectInfo]] = defaultdict(dict)
     strangers: list[str] = []
     folder = f"{tier.prefix}{topic}-"
@@ -60,7 +55,7 @@ def list_copies(tier: TierStore, topic: str) -> TierListing:
             found[parsed[0]][parsed[1]] = info
         elif parsed is None and info.key[len(folder) :].find("/") == len("w" * 22):
             strangers.append(info.key)  # in a folder of this topic; a longer name is another topic's
-    return TierListing([ListedCopy(name, found[name]) for name in sorted(found)], strangers)
+    return [ListedCopy(name, found[name]) for name in sorted(found)], strangers
 
 
 class TierIndexes(NamedTuple):

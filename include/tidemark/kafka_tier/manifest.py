@@ -15,11 +15,10 @@ from typing import Annotated, Final, Literal, NamedTuple, Self
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from tidemark.errors import FormatError
+from tidemark.errors import ConfigError, FormatError
 from tidemark.formats.base import Model, describe
 from tidemark.kafka_log import Lineage
 from tidemark.kafka_tier.keys import CopyName
-from tidemark.kafka_tier.zstd import decompressed
 
 MOST_BYTES: Final = 16 << 20
 """The largest ``.rsm-manifest`` that is read: a log of 4 GiB in chunks of 4 KiB has less."""
@@ -274,3 +273,23 @@ class TierManifest(_Part):
             raise FormatError(key, "chunkIndex: has other sizes than chunks of this log that are not compressed")
         places = [0, *accumulate(stored)]
         return [Chunk(number * step, size, places[number], stored[number]) for number, size in enumerate(sizes)]
+
+
+def decompressed(frame: bytes, most: int) -> bytes:
+    """The content of ``frame``, which has nothing behind it and at most ``most`` bytes in it.
+
+    Raises:
+        ValueError: it is no such frame.
+        ConfigError: the package that reads it is not installed.
+    """
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ConfigError("zstandard", [("", "is not installed: pip install 'tidemark-kafka[kafka-tier]'")]) from error
+    try:
+        stated = zstandard.frame_content_size(frame)
+        if stated > most:
+            raise ValueError(f"states {stated} bytes, and at most {most} are expected")
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=most, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"is no zstd frame: {error}") from error

@@ -3,11 +3,17 @@
 The offset and the time index are made again from the batches, like those of any segment that Tidemark stores, but the
 copy's own must agree with the batches, too: a damaged object is told rather than passed over. The transaction index is
 the copy's own, since only a broker knows the transactions that had begun before the first segment.
+
+And it tells which copies are of a partition's history: after an unclean election the store has segments of two. Such
+copies may agree in base and end, and all be complete: only their leader epochs tell them apart. The store alone has the
+history, since a copy's ``leaderEpoch`` index is the whole one that its broker knew. That of the copy with the highest
+epoch, and among those with the highest end, is the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -24,7 +30,56 @@ from tidemark.kafka_log import (
 )
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE, DerivedIndexes, is_abort
 from tidemark.kafka_tier.copies import SegmentCopy, TierIndexes
-from tidemark.kafka_tier.history import belongs
+from tidemark.kafka_tier.manifest import SegmentMetadata
+
+
+def newness(about: SegmentMetadata) -> tuple[int, int]:
+    """A copy that knows a newer history has a larger value."""
+    return about.epochs[-1][0], about.end_offset
+
+
+def continued(history: Lineage, later: Iterable[SegmentMetadata]) -> Lineage:
+    """``history`` with the epochs of newer copies whose own index cannot be read.
+
+    An epoch that begins cuts off all that is stored from there on, as in Kafka's ``LeaderEpochFileCache.assign``.
+    """
+    for about in sorted(later, key=newness):
+        for epoch, start in about.epochs:
+            if epoch not in history.epochs:
+                kept = (entry for entry in history.entries if entry[0] < epoch and entry[1] < start)
+                history = Lineage((*kept, (epoch, start)))
+    return history
+
+
+def belongs(about: SegmentMetadata, history: Lineage) -> bool:
+    """True if the whole segment is of ``history``.
+
+    Each of its epochs must be there, and begin where the segment has it begin: the segment's first epoch there or
+    earlier. None may end there earlier than in the segment. Kafka cuts its history at the log's start: epochs before
+    the first entry say nothing, and of that entry's epoch the start may lie within the segment.
+    """
+    if not history.entries:
+        return False
+    first_epoch = history.entries[0][0]
+    starts = dict(history.entries)
+    known = [(epoch, start) for epoch, start in about.epochs if epoch >= first_epoch]
+    if not known or any(epoch not in starts for epoch, _ in known):
+        return False
+    ends = {epoch: start for (epoch, _), (_, start) in pairwise(history.entries)}
+    for (epoch, start), end in zip(known, [*(start for _, start in known[1:]), about.next_offset], strict=True):
+        begins_right = epoch == first_epoch or starts[epoch] == start
+        begins_before = start == about.start_offset and starts[epoch] <= start
+        if not (begins_right or begins_before) or end > ends.get(epoch, end):
+            return False
+    return all(later == ends_as[0] for later, ends_as in _following(known, history))
+
+
+def _following(known: list[tuple[int, int]], history: Lineage) -> Iterable[tuple[int, tuple[int, int]]]:
+    """Each epoch of the segment but the first, with the entry of ``history`` after the epoch before it."""
+    after = dict(pairwise(epoch for epoch, _ in history.entries))
+    starts = dict(history.entries)
+    return ((later, (after[epoch], starts[after[epoch]])) for (epoch, _), (later, _) in pairwise(known))
+
 
 _OFFSET: Final = Struct(">ii")
 _TIME: Final = Struct(">qi")

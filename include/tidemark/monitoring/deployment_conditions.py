@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, time, timedelta
 from typing import Final
 
+from tidemark.formats.raw.cluster import of_broker, origin_of
 from tidemark.formats.raw.manifest import batch_of
-from tidemark.formats.raw.slots import of_broker, origin_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.statuses import MirrorStatus
 from tidemark.kafka_log.same_batch import described

@@ -369,11 +369,11 @@ class _TopicObservation:
                     run = run._replace(scanned_at=scan.at, capacity=scan.capacity)
                 conditions += topic_conditions.late(self.topic, health, uploaded, now, run)
                 quiet = not health.marks and not any(partition.gaps for partition in health.partitions)
-                new = samples_of(self.table, ledger, before.n)
+                new, reset = samples_of(self.table, ledger, before.n)
                 self._note(
                     marks=health.marks,
                     uploaded=uploaded,
-                    samples=(*(() if new.reset else before.samples), *new.samples),
+                    samples=(*(() if reset else before.samples), *new),
                     n=ledger.n,
                     quiet=digest if quiet else "",
                     read_at=now if exact else before.read_at,
@@ -433,18 +433,12 @@ def _spread(topic: str) -> timedelta:
     return timedelta(minutes=zlib.crc32(topic.encode()) % 60)
 
 
-class NewSamples(NamedTuple):
-    """The samples of new runs, the newest first. ``reset``: they begin with a replay or a rebuild.
+def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> tuple[tuple[ParseSample, ...], bool]:
+    """The samples of the runs after ledger ``seen``, the newest first; only the last run's if ``seen`` is None.
 
-    Such a run tries refused records again, so records refused before no longer count.
+    The flag is true if they begin with a replay or a rebuild: such a run tries refused records again, so records
+    refused before no longer count.
     """
-
-    samples: tuple[ParseSample, ...]
-    reset: bool
-
-
-def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSamples:
-    """The samples of the runs after ledger ``seen``; only the last run's if ``seen`` is None."""
     samples: list[ParseSample] = []
     known: Ledger | None = ledger
     oldest = ledger.n - 1 if seen is None else max(seen, ledger.n - _MOST_RUNS)
@@ -452,9 +446,9 @@ def samples_of(table: TopicTable, ledger: Ledger, seen: int | None) -> NewSample
         if known.kind in {"ingest", "replay", "rebuild", "repair"} and (sample := _sample(table, known)):
             samples.append(sample)
         if known.kind in {"replay", "rebuild", "repair"}:
-            return NewSamples(tuple(samples), reset=True)
+            return tuple(samples), True
         known = _parent(table, known)
-    return NewSamples(tuple(samples), reset=False)
+    return tuple(samples), False
 
 
 def _parent(table: TopicTable, ledger: Ledger) -> Ledger | None:

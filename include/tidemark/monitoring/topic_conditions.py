@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from tidemark.formats.raw.cluster import of_broker
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.slots import of_broker
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
@@ -229,7 +229,7 @@ def late(
         since=oldest.waits_since,
         title=f"{topic.cluster}/{topic.topic}: the table is late",
         text=f"{plural(count, 'uploaded offset')} of {plural(len(waiting), 'partition')} are not landed; partition "
-        f"{oldest.partition} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
+        f"{oldest} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
         likely=_why_late(oldest, health, now, run or LastRun()),
         mend="see the runs of the topic's ingest DAG in Airflow"
         + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
@@ -503,12 +503,6 @@ def unstored_for(entry: IndexEntry, now: datetime) -> timedelta | None:
     return timedelta(seconds=entry.oldest_unstored) + max(timedelta(0), now - entry.observed_at)
 
 
-class _Unstored(NamedTuple):
-    waits: timedelta
-    partition: int
-    leader: LeaderEntry
-
-
 def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime) -> Iterator[Condition]:
     """The condition that bytes have waited at brokers for longer than the promise; ``led`` is by partition.
 
@@ -518,25 +512,25 @@ def unstored(topic: TopicSettings, led: Mapping[int, LeaderEntry], now: datetime
         return
     free = ((partition, leader) for partition, leader in led.items() if not leader.entry.gaps)
     waits = ((unstored_for(leader.entry, now), partition, leader) for partition, leader in free)
-    late = [_Unstored(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
+    late = [(age, partition, leader) for age, partition, leader in waits if age and age > topic.freshness]
     if not late:
         return
-    oldest = max(late, key=lambda waiting: waiting.waits)
-    entry = oldest.leader.entry
-    brokers = sorted({waiting.leader.broker for waiting in late})
+    age, oldest, leader = max(late, key=lambda waiting: waiting[0])
+    entry = leader.entry
+    brokers = sorted({one.broker for _, _, one in late})
     stored = entry.least_stored_end
     yield Condition(
         **about("unstored", topic.cluster, topic.topic),
-        partition=oldest.partition,
+        partition=oldest,
         start=stored,
         end=entry.high_watermark,
-        since=now - oldest.waits,
+        since=now - age,
         title=f"{topic.cluster}/{topic.topic}: records wait at the brokers",
         text=f"bytes of {plural(len(late), 'partition')} are not in the store after {duration(topic.freshness)}; "
-        f"partition {oldest.partition} waits at {stored}",
+        f"partition {oldest} waits at {stored}",
         likely="an agent cannot reach the store or keep up, or does not pack the topic "
         f"(brokers {', '.join(map(str, brokers[:5]))})",
-        mend=f"tidemark config check --agents; on {of_broker(oldest.leader.broker)}, see {agent_log()}",
+        mend=f"tidemark config check --agents; on {of_broker(leader.broker)}, see {agent_log()}",
     )
 
 

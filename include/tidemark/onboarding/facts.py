@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidemark.brokersets.placement import Replicas
 from tidemark.decode import SCHEMA
+from tidemark.intervals import Interval
 
 _SHOWN: Final = (
     *("cleanup.policy", "retention.ms", "retention.bytes", "segment.bytes", "segment.ms", "compression.type"),
@@ -90,19 +91,12 @@ def _milliseconds(text: str) -> timedelta:
     return timedelta(milliseconds=min(int(text), 36_500 * 86_400_000))
 
 
-class SampledSpan(NamedTuple):
-    """Offsets ``[start, end)`` of a partition."""
-
-    start: int
-    end: int
-
-
 class Sample(NamedTuple):
     """Records of :data:`SAMPLE_COLUMNS` from the sampled offsets of partitions; ``partitions`` is the number of all."""
 
     source: SampledFrom
     rows: pa.RecordBatch
-    spans: Mapping[int, SampledSpan]
+    spans: Mapping[int, Interval]
     partitions: int
 
     @property
@@ -127,12 +121,12 @@ def sampled_partitions(partitions: Iterable[int], most: int = MOST_SAMPLED_PARTI
     return [known[number * len(known) // most] for number in range(most)]
 
 
-def first_and_last(span: SampledSpan, count: int) -> list[SampledSpan]:
+def first_and_last(span: Interval, count: int) -> list[Interval]:
     """The first and last offsets of ``span``, at most ``count`` in all."""
     if span.end - span.start <= count:
         return [span] if span.start < span.end else []
     first, last = (count + 1) // 2, count // 2
-    both = [SampledSpan(span.start, span.start + first), SampledSpan(span.end - last, span.end)]
+    both = [Interval(span.start, span.start + first), Interval(span.end - last, span.end)]
     return [end for end in both if end.start < end.end]
 
 

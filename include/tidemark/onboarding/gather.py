@@ -1,27 +1,31 @@
 """A look at a topic, from its name to the change: the work of ``tidemark topics add`` and of Airflow's form.
 
-It begins with the facts and the sample, for which Kafka and the store are asked.
+It begins with the facts and the sample, for which Kafka and the store are asked. The rights of these credentials are
+tried, without leaving anything behind. Other roles' rights follow from objects they have written, or are unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tidemark.brokersets.load import PartitionLoad, observed_loads
-from tidemark.errors import ConfigError
+from tidemark.errors import ConfigError, FormatError, NeverSeen, StoreError
 from tidemark.formats.keys import TopicPartition
+from tidemark.inspection.agent_sightings import check_seen
 from tidemark.inspection.led_partitions import led_partitions
-from tidemark.onboarding.facts import Sample, SampledSpan, TopicFacts, first_and_last, sample_rows, sampled_partitions
+from tidemark.intervals import Interval
+from tidemark.onboarding.facts import Sample, TopicFacts, first_and_last, sample_rows, sampled_partitions
 from tidemark.onboarding.kafka_source import KafkaSource
 from tidemark.onboarding.onboard import Onboarding, OnboardingRequest, check_request, onboard
 from tidemark.onboarding.options import SampleSource
-from tidemark.onboarding.rights import Right, rights
 from tidemark.remote.reader.read_range import iter_range
 from tidemark.remote.topics import RemoteTopics
 from tidemark.storage import Storage
+from tidemark.store import open_store
+from tidemark.store.probe import Outcome, Tried, probe_key, try_to_get, try_to_list, try_to_put
 from tidemark.timestamps import utc_now
-from tidemark.topics import Deployment
+from tidemark.topics import Deployment, TopicSettings
 
 
 def facts_and_sample(
@@ -78,11 +82,11 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     """
     topics = RemoteTopics(storage)
     numbers = topics.partitions_for_topic(topic)
-    spans: dict[int, SampledSpan] = {}
+    spans: dict[int, Interval] = {}
     for number in sampled_partitions(numbers):
         known = topics.partition(topic, number)
         if known is not None:
-            spans[number] = SampledSpan(known.start, max(known.start, known.end(committed=True)))
+            spans[number] = Interval(known.start, max(known.start, known.end(committed=True)))
     each = max(2, records // max(1, len(spans)))
     batches = [
         batch
@@ -94,13 +98,6 @@ def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     return Sample("raw", rows, spans, len(numbers)) if len(rows) else None
 
 
-class Look(NamedTuple):
-    """The result of onboarding, and the rights that the topic needs."""
-
-    found: Onboarding
-    rights: tuple[Right, ...]
-
-
 def look_at(
     request: OnboardingRequest,
     deployment: Deployment,
@@ -108,7 +105,7 @@ def look_at(
     source: SampleSource,
     records: int,
     say: Callable[[str], None],
-) -> Look:
+) -> tuple[Onboarding, tuple[Right, ...]]:
     """Ask Kafka (``client`` are kafka-python's settings, None asks nobody), sample, propose, and try rights.
 
     ``deployment`` is parsed from the file of ``request``. ``say`` gets the progress.
@@ -122,4 +119,42 @@ def look_at(
     loads = topic_loads(deployment, request.cluster, request.topic)
     found = onboard(request, facts, sample, loads, utc_now(), say)
     say("trying rights …")
-    return Look(found, tuple(rights(deployment, found.topic)))
+    return found, tuple(rights(deployment, found.topic))
+
+
+class Right(NamedTuple):
+    """A right of ``role``; ``outcome`` says if it has it, ``detail`` how that is known, or the store's answer."""
+
+    role: str
+    what: str
+    outcome: Outcome
+    detail: str
+
+
+def rights(deployment: Deployment, topic: TopicSettings) -> Iterator[Right]:
+    """The rights that ``topic`` needs."""
+    storage = Storage(topic.cluster, deployment.raw, deployment.store)
+    cluster = storage.cluster_store(storage.endpoint(topic.topic, 0))
+    yield _of("reader, pipeline", try_to_list(cluster.store, cluster.keys.indexes))
+    yield _of("reader, pipeline", try_to_get(cluster.store, cluster.keys.incarnations(topic.topic)))
+    lake, folder = open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic).root
+    yield _of("pipeline", try_to_list(lake, f"{folder}/"))
+    yield _of("pipeline", try_to_get(lake, probe_key(folder)))
+    yield _of("pipeline", try_to_put(lake, folder))
+    yield _agents(deployment, topic)
+    yield Right("maintenance, retention", "delete", "unknown", "cannot be checked without deleting something")
+
+
+def _of(role: str, tried: Tried) -> Right:
+    return Right(role, *tried)
+
+
+def _agents(deployment: Deployment, topic: TopicSettings) -> Right:
+    right = "put segments of the topic"
+    try:
+        check_seen(deployment, topic)
+    except NeverSeen as error:
+        return Right("agent", right, "unknown", str(error))
+    except (StoreError, FormatError) as error:
+        return Right("agent", right, "unknown", f"what the agents wrote cannot be read: {error}")
+    return Right("agent", right, "yes", "an agent has reported the topic")

@@ -15,12 +15,12 @@ from tidemark.brokersets.placement import Replicas
 from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.errors import BrokerError
 from tidemark.formats import keys
+from tidemark.intervals import Interval
 from tidemark.kafka_admin import AdminClient, patiently
 from tidemark.onboarding.facts import (
     MOST_SAMPLE_BYTES,
     SAMPLE_COLUMNS,
     Sample,
-    SampledSpan,
     TopicFacts,
     first_and_last,
     sample_rows,
@@ -91,7 +91,7 @@ class KafkaSource:
             )
             try:
                 first, last = consumer.beginning_offsets(asked), consumer.end_offsets(asked)
-                spans = {at.partition: SampledSpan(first[at], last[at]) for at in asked}
+                spans = {at.partition: Interval(first[at], last[at]) for at in asked}
                 each = max(2, records // max(1, len(asked)))
                 batches = list(_read(consumer, topic, spans, each))
             finally:
@@ -118,7 +118,7 @@ class KafkaSource:
         self._admin.close()
 
 
-def _read(consumer: Any, topic: str, spans: Mapping[int, SampledSpan], each: int) -> Iterator[pa.RecordBatch]:
+def _read(consumer: Any, topic: str, spans: Mapping[int, Interval], each: int) -> Iterator[pa.RecordBatch]:
     size = 0
     for number, span in spans.items():
         at = TopicPartition(topic, number)

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from tidemark.onboarding.gather import Right
 from tidemark.onboarding.onboard import Onboarding
-from tidemark.onboarding.rights import Right
 from tidemark.terminal import columns
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import TIMESTAMP_TYPE
-from tidemark.parsers.column_types import ColumnType
+from tidemark.parsers.settings import ColumnType
 
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
 _FACTORS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeVar
 
-from tidemark.formats.table.plan import SegmentRange, SegmentTask, Shipped, Task
+from tidemark.formats.table.plan import SegmentRange, SegmentTask, Shipped, StoredTask
 from tidemark.raw.segments import Segment, SegmentPiece
 
-AnyTask = TypeVar("AnyTask", bound=Task)
+AnyTask = TypeVar("AnyTask", bound=StoredTask)
 
 TARGET_BYTES: Final = 64 << 20
 """Size of a range and of a task."""

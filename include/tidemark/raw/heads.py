@@ -21,7 +21,7 @@ from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.head import Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
 from tidemark.lru import Lru
-from tidemark.raw.packs import PackLines, ReadLine
+from tidemark.raw.packs import RangeLines, ReadLine
 from tidemark.raw.partition import StoredPartition
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 
@@ -150,7 +150,7 @@ class Unread:
         return tuple(self._errors)
 
 
-class _KnownHead(NamedTuple):
+class _Known(NamedTuple):
     """A head as it was read under an ``etag``, which is empty if there was none or it could not be read."""
 
     etag: str
@@ -170,7 +170,7 @@ class Heads:
         """Begin without any head."""
         self._max_age = max_age
         self._lock, self._listing = Lock(), Lock()
-        self._read: dict[tuple[Endpoint, int], Future[_KnownHead]] = {}
+        self._read: dict[tuple[Endpoint, int], Future[_Known]] = {}
         self._checked_at: dict[Endpoint, float] = {}
         self._looked_at: set[PartitionOfId] = set()
 
@@ -228,7 +228,7 @@ class Heads:
         in_parallel(lambda broker: self._fetch(partition.cluster, root, broker, reading[broker]), unread)
         return {broker: read.result().content for broker, read in reading.items()}
 
-    def _fetch(self, cluster: ClusterStore, root: Endpoint, broker: int, read: Future[_KnownHead]) -> None:
+    def _fetch(self, cluster: ClusterStore, root: Endpoint, broker: int, read: Future[_Known]) -> None:
         try:
             known = _read_known(cluster, broker)
         except BaseException as error:
@@ -247,20 +247,20 @@ class Heads:
             del self._read[root, broker]
 
 
-def _is_read(read: Future[_KnownHead]) -> bool:
+def _is_read(read: Future[_Known]) -> bool:
     return read.done() and read.exception() is None
 
 
-def _read_known(cluster: ClusterStore, broker: int) -> _KnownHead:
+def _read_known(cluster: ClusterStore, broker: int) -> _Known:
     try:
         found = find_head(cluster, broker)
     except LaterFormat as error:
-        return _KnownHead(cluster.store.head(cluster.keys.head(broker)).etag, error)
+        return _Known(cluster.store.head(cluster.keys.head(broker)).etag, error)
     except (FormatError, StoreError) as error:
-        return _KnownHead("", error)
+        return _Known("", error)
     if found is None:
-        return _KnownHead("", {})
-    return _KnownHead(found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition)
+        return _Known("", {})
+    return _Known(found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition)
 
 
 class LiveEnd:
@@ -273,7 +273,7 @@ class LiveEnd:
     def __init__(self, max_age: float | None = None) -> None:
         """Begin without any head or line."""
         self.heads = Heads(max_age)
-        self.line: ReadLine = PackLines().read if max_age is None else _NamedLines(self.heads).read
+        self.line: ReadLine = RangeLines().read if max_age is None else _NamedLines(self.heads).read
 
 
 class _NamedLines:

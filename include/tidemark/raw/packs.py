@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.keys import PackName
+from tidemark.formats.raw.cluster import origin_of
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.pack import (
     MOST_UNSEALED_RANGES,
@@ -24,7 +25,6 @@ from tidemark.formats.raw.pack import (
     lines_of,
     range_of_line,
 )
-from tidemark.formats.raw.slots import origin_of
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.raw.segments import Segment, SegmentPiece, cover, is_whole
@@ -81,7 +81,7 @@ ReadLine = Callable[[ClusterStore, RangePointer], PackedRange]
 """The signature of :func:`read_range_line`."""
 
 
-class PackLines:
+class RangeLines:
     """A cache of the lines of packs, which many partitions share. Thread-safe.
 
     The first requested line of a pack is read alone. The next request reads all lines of the pack, since many

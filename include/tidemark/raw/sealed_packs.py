@@ -74,13 +74,6 @@ class _Wanted(NamedTuple):
         return self.header.next_offset
 
 
-class _HeldBatches(NamedTuple):
-    """The batches that a seal has with all records, and those at whose offsets it has others."""
-
-    complete: set[BatchId]
-    others: set[BatchId]
-
-
 @dataclass
 class SealsAround:
     """The seals of one partition that may hold some ranges. Each manifest is read once.
@@ -158,8 +151,9 @@ class SealsAround:
         for name in self.names:
             claimed = [batch for batch, most in wanted.items() if self._claims(name, batch, most.next_offset)]
             if claimed and (seal := self._held(name, claimed, wanted)) is not None:
-                held |= seal.complete
-                others |= seal.others
+                complete, differing = seal
+                held |= complete
+                others |= differing
                 claims = dict.fromkeys(claimed, name) | claims
         parted = {claims[batch] for batch in others & claims.keys()}
         lost = claims.keys() - held
@@ -220,8 +214,11 @@ class SealsAround:
 
     def _held(
         self, name: SegmentName, claimed: Iterable[BatchId], wanted: dict[BatchId, _Wanted]
-    ) -> _HeldBatches | None:
-        """The batches of ``wanted`` that the seal has; None if its log is damaged or was replaced."""
+    ) -> tuple[set[BatchId], set[BatchId]] | None:
+        """The batches of ``wanted`` that the seal has with all records, and those at whose offsets it has others.
+
+        None if its log is damaged or was replaced.
+        """
         log, manifest = self.listed[name].log, self._sound(name)
         gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
         complete: set[BatchId] = set()
@@ -242,9 +239,7 @@ class SealsAround:
                 pass  # those after the last packed one
         except (FormatError, NotFound, PreconditionFailed):
             return None
-        return _HeldBatches(
-            complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False}
-        )
+        return complete, {id_of(ours, restores) for header, ours in pairs if is_same(header, ours) is False}
 
 
 def claims(manifest: SegmentManifest, lineage: Lineage, batch: BatchId, next_offset: int) -> bool:

@@ -50,11 +50,8 @@ class _Headers(list[tuple[str, Any]]):
         self[:] = self._kept
 
 
-class _Null:
-    """A null key: the producer refuses records that have neither key nor value, and Kafka does not."""
-
-
-_NULL: Final = _Null()
+_NULL: Final = object()
+"""A null key: the producer refuses records that have neither key nor value, and Kafka does not."""
 
 
 class _Serializer(Serializer):  # type: ignore[misc]  # kafka-python has no types

@@ -98,7 +98,7 @@ def _verified(partition: PartitionReport, report: RestoreReport, target: Target)
     records = total = 0
     start, end = progress.target_first, progress.target_next
     for held in target.read(partition.partition, start, end, committed=report.transactional):
-        rows = rows_of([record.record for record in held])
+        rows = rows_of([record for _, record in held])
         total = combine(total, hash_sum(rows, partition.partition, records))
         records += len(held)
     if (records, total) != (progress.records, progress.total):

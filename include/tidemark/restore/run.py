@@ -1,4 +1,4 @@
-"""The restore itself: read, send, wait for the acknowledgements, commit the progress; and repeat.
+"""A restore, by its request: read, send, wait for the acknowledgements, commit the progress; and repeat.
 
 Before it, the resume point of each partition is found: its progress, or the start if the target has no other records. A
 dry run shows the amount that a restore would read, from the catalogue alone.
@@ -11,24 +11,63 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tidemark.errors import ConfigError, ForeignRecords, OutOfRange, RestoreError
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.hashsum import combine
 from tidemark.intervals import Interval
+from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
 from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.remote.topics import RemotePartition
-from tidemark.restore.producer import FOREIGN, Sender
-from tidemark.restore.progress import RestoreProgress
+from tidemark.restore.producer import FOREIGN, Codec, Sender
+from tidemark.restore.progress import RestoreProgress, asked, group_of
 from tidemark.restore.records import Record, hash_sum, records_of
 from tidemark.restore.report import PartitionReport, RestoreReport
-from tidemark.restore.request import RestoreRequest
-from tidemark.restore.target import HeldRecord, Target
+from tidemark.restore.target import Target
 
 if TYPE_CHECKING:
     from tidemark.remote.reader.blocks import Block
     from tidemark.remote.reader.tier import RemoteTier
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequest:
+    """The range of ``topic`` from ``first`` to ``last``, of ``partitions`` (all if none is named), into ``target``.
+
+    ``committed``: without aborted transactions, and only as far as transactions are decided. ``append``: the target may
+    hold records before the restore begins. ``config`` is for a topic that is created.
+    """
+
+    cluster: str
+    topic: str
+    target: str
+    partitions: tuple[int, ...] = ()
+    first: OffsetBounds = field(default=OffsetBounds(BEGINNING))
+    last: OffsetBounds = field(default=OffsetBounds(END))
+    committed: bool = True
+    on_gap: Literal["error", "skip"] = "error"
+    transactional: bool = False
+    create: bool = False
+    append: bool = False
+    codec: Codec = "zstd"
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The group with the progress, and the transactional id."""
+        return group_of(self.cluster, self.topic, self.target)
+
+    @property
+    def shared(self) -> bool:
+        """True if others may write to the target meanwhile: only if records and progress are one transaction."""
+        return self.transactional and self.append
+
+    def asked(self, partition: int) -> str:
+        """The digest that distinguishes this restore of a partition from another one into the same target."""
+        first, last = self.first.of(partition), self.last.of(partition)
+        return asked(self.cluster, self.topic, partition, first, last, self.committed, self.transactional)
+
 
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 16 << 20
@@ -151,7 +190,9 @@ class Overlap:
     the history: then they are not sent again. Records below ``next`` were found.
     """
 
-    def __init__(self, topic: str, partition: int, start: int, end: int, held: Iterator[list[HeldRecord]]) -> None:
+    def __init__(
+        self, topic: str, partition: int, start: int, end: int, held: Iterator[list[tuple[int, Record]]]
+    ) -> None:
         self._topic, self._partition = topic, partition
         self.next, self._end = start, end
         self._held = chain.from_iterable(held)
@@ -171,9 +212,9 @@ class Overlap:
             if self.done:
                 return count
             held = next(self._held, None)
-            if held is None or held.offset != self.next:
+            if held is None or held[0] != self.next:
                 raise self._refused("a record that was there is missing; does retention or compaction delete records?")
-            if held.record != record:
+            if held[1] != record:
                 raise self._refused(
                     f"the record is not the source's at {source}: another program writes to the target, or the record "
                     f"was erased meanwhile. {FOREIGN}"
@@ -360,7 +401,7 @@ def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start:
         return
     for held in target.read(number, start, end, committed=True) if start < end else ():
         seen = f"there are records that this restore did not write. {FOREIGN}; or use --append to restore behind them"
-        raise ForeignRecords(target.topic, number, held[0].offset, seen)
+        raise ForeignRecords(target.topic, number, held[0][0], seen)
 
 
 def _await_stable_edges(target: Target, numbers: Sequence[int]) -> None:

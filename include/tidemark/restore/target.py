@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
@@ -33,13 +33,6 @@ CREATED: Final[Mapping[str, str]] = {
     "retention.bytes": "-1",
 }
 """The configuration of a topic that ``--create`` makes, unless ``--config`` overrides it."""
-
-
-class HeldRecord(NamedTuple):
-    """A record that the target holds at ``offset``."""
-
-    offset: int
-    record: Record
 
 
 class Target:
@@ -135,8 +128,8 @@ class Target:
             errors = ", ".join(f"{partition}: {error.__name__}" for partition, error in sorted(refused.items()))
             raise RestoreError(f"group {self.group}: the progress could not be committed ({errors}); run it again")
 
-    def read(self, partition: int, start: int, end: int, *, committed: bool) -> Iterator[list[HeldRecord]]:
-        """The target's records at offsets ``[start, end)``, read with kafka-python's own consumer, in nonempty lists.
+    def read(self, partition: int, start: int, end: int, *, committed: bool) -> Iterator[list[tuple[int, Record]]]:
+        """The target's records at offsets ``[start, end)``, by kafka-python's consumer: nonempty lists with offsets.
 
         Raises:
             RestoreError: the broker sent nothing for a minute, or does not have ``start`` any more.
@@ -157,7 +150,7 @@ class Target:
             moved = time.monotonic()
             while (position := consumer.position(tp)) < end:
                 polled = consumer.poll(timeout_ms=_POLL_MS).get(tp, [])  # waits over markers and aborted records
-                held = [HeldRecord(message.offset, _record(message)) for message in polled if message.offset < end]
+                held = [(message.offset, _record(message)) for message in polled if message.offset < end]
                 if held:
                     yield held
                 if consumer.position(tp) > position:

@@ -1,4 +1,4 @@
-"""The operations of a store, and the one way to create an object exactly once."""
+"""The operations of a store, the hook that meters them, and the one way to create an object exactly once."""
 
 from __future__ import annotations
 
@@ -171,3 +171,27 @@ def put_over(store: Store, key: str, body: bytes) -> str:
     For objects that have one writer, or for which the last write counts.
     """
     return Retry().call(lambda: store.put(key, body))
+
+
+class Traffic(Protocol):
+    """The hook that is called for each request and its bytes, and may slow them down."""
+
+    def request(self, operation: str) -> None:
+        """Note that a request of this operation, by its name on S3, is about to be sent."""
+        ...
+
+    def admit(self, size: int, total: int) -> int:
+        """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; return how many."""
+        ...
+
+
+class FreeTraffic:
+    """Traffic without metering or limits."""
+
+    def request(self, operation: str) -> None:
+        """See :class:`Traffic`."""
+
+    def admit(self, size: int, total: int) -> int:
+        """See :class:`Traffic`."""
+        del total
+        return size

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tidemark.config import Duration, ObjectName, Settings, Size, http_url
-from tidemark.store.limits import LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What the requests of all stores keep to, whatever the store and its user. Only tests pass others."""
+
+    connections: int = 66
+    """Idle connections that a process keeps: those of an agent with the most uploads at a time (64), and two."""
+
+    connect_timeout: timedelta = timedelta(seconds=5)
+    """Time to connect to an address. A lost packet of the handshake is sent again after one second, and after three."""
+
+    no_progress: timedelta = timedelta(seconds=30)
+    """Time without a byte after which a request ends. S3 may think for some seconds before it answers."""
+
+    min_rate: int = 256 << 10
+    """Bytes a second that a request has time for beyond the deadline: slower is a line that no broker can do with."""
+
+    multipart_from: int = 1 << 30
+    """Bytes above which an object goes to S3 in parts. A segment of Kafka's default size, 1 GiB, takes one request."""
+
+
+LIMITS: Final = RequestLimits()
+"""The limits outside of tests."""
+
 
 _MIB = 1 << 20
 _GIB = 1 << 30
@@ -31,7 +56,7 @@ class StoreOptions(Settings):
 
     A request ends when no byte has moved for 30 seconds, or when the store has had it wait for ``deadline`` and the
     time that its bytes take at 256 KiB a second. Objects of more than 1 GiB go to S3 in parts of ``part_size``, and to
-    other stores those of more than one part. :mod:`tidemark.store.limits` has these values.
+    other stores those of more than one part. :class:`RequestLimits` has these values.
 
     ``backend`` names a class, ``module:Class``, that is called with a URL and these options and is a
     :class:`tidemark.store.Store`. It serves the URLs of schemes that :mod:`tidemark.store.schemes` does not have.

@@ -22,8 +22,7 @@ from tidemark.errors import AccessDenied, NotFound, PreconditionFailed, Refused,
 from tidemark.store import clock
 from tidemark.store.base import Store
 from tidemark.store.factory import open_store
-from tidemark.store.limits import LIMITS
-from tidemark.store.options import StoreOptions
+from tidemark.store.options import LIMITS, StoreOptions
 from tidemark.store.retrying import RepeatingStore
 
 Outcome = Literal["yes", "no", "unknown", "not tried"]

@@ -22,8 +22,8 @@ from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTIO
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.adopted import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import LIMITS
-from tidemark.store.obstore.settings import CLOUDS, delta_settings
+from tidemark.store.obstore.factory import CLOUDS, delta_settings
+from tidemark.store.options import LIMITS
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.schemes import scheme_of
 from tidemark.table.log_copy import LogCopy
@@ -267,6 +267,11 @@ class LiveFiles(Sequence[LiveFile]):
     @cached_property
     def _by_path(self) -> pa.Table:
         return self._files.sort_by("path")
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of the files."""
+        return frozenset(path for path in self._files["path"].to_pylist() if path is not None)
 
     @cached_property
     def digest(self) -> str:

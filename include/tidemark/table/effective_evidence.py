@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
-from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
+from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable, ledger_of, live_files, open_delta
+from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass, schema
 from tidemark.table.evidence_index import Choice, Spans, folder_day
 from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
 
+_DECIDING = ("incarnation", "partition", "first", "class", "file", "attempt")
+"""The columns that decide whether a row is effective."""
 
 _EVER: Final = (0, 1 << 62)
 
@@ -111,7 +113,6 @@ class EffectiveEvidence:
         self.ledger = ledger
         self._reader = reader or EvidenceReader()
         self.table, self.files = table, files
-        self.live = {file.path: file for file in files}
         self._superseded: set[str] = set()
         self._left: dict[tuple[int, int], list[tuple[tuple[int, int], int]]] = {}
         self.truncated: dict[tuple[int, int], int] = {}
@@ -134,6 +135,11 @@ class EffectiveEvidence:
         """The evidence that is effective for the ledger and the live files of one version of the table."""
         delta = open_delta(table)
         return cls(table, ledger_of(table, delta), live_files(delta), reader)
+
+    @cached_property
+    def live(self) -> dict[str, LiveFile]:
+        """The live files by path, as objects: made once somebody asks for them, since a table may have a million."""
+        return {file.path: file for file in self.files}
 
     def rows(self) -> Iterator[EvidenceRow]:
         """The effective rows in the order in which they landed; without segments and hashes."""
@@ -253,27 +259,20 @@ class EffectiveEvidence:
 
     def holds(self, row: Mapping[str, Any]) -> bool:
         """True if a row of the evidence, by column, is effective."""
-        if row["class"] in {"superseded", "truncated"}:
-            return False
-        if row["class"] in {"quarantined", "filtered"}:
-            return row["file"] not in self._superseded
-        if row["class"] == "landed" and row["file"] not in self.live:
-            return False
-        left = self._left.get((row["incarnation"], row["partition"]))
-        if left is None:
-            return True
-        if row["attempt"] not in self._order:  # its blocks have not been read yet
+        import pyarrow as pa
+
+        if self._left and row["attempt"] not in self._order:  # its blocks have not been read yet
             deque(self._evidence(_Only()), maxlen=0)
-        number = self._order[row["attempt"]]
-        return not any(later > number and row["first"] >= first for later, first in left)
+        alone = pa.Table.from_pylist([row], schema=pa.schema([schema().field(name) for name in _DECIDING]))
+        return bool(self._held(alone).num_rows)
 
     def _held(self, evidence: pa.Table) -> pa.Table:
-        """The effective rows of ``evidence``: those that :meth:`holds`, found without a Python object for each."""
+        """The effective rows of ``evidence``, found without a Python object for each. It has :data:`_DECIDING`."""
         pc = _compute()
         kind, file = evidence["class"], evidence["file"]
         aside = _is_in(kind, ("quarantined", "filtered"))
         ended = _is_in(kind, ("superseded", "truncated"))
-        gone = pc.and_(pc.equal(kind, "landed"), pc.invert(_is_named(file, self.live.__contains__)))
+        gone = pc.and_(pc.equal(kind, "landed"), pc.invert(_is_named(file, self.files.paths.__contains__)))
         rests = pc.invert(pc.or_(gone, self._is_left(evidence)))
         stands = pc.invert(_is_named(file, self._superseded.__contains__))
         return evidence.filter(pc.and_(pc.invert(ended), pc.if_else(aside, stands, rests)))

@@ -39,11 +39,11 @@ def check_untampered(table: TopicTable, ledger: Ledger, live: LiveFiles) -> None
 
 def unknown_files(standing: EffectiveEvidence) -> list[str]:
     """The paths of live files with a number of rows that no effective evidence confirms."""
-    confirmed = dict.fromkeys(standing.live, 0)
+    confirmed = dict.fromkeys(standing.files.paths, 0)
     for row in standing.landed_in(confirmed):
         assert row.file is not None
         confirmed[row.file] += row.rows
-    return sorted(path for path, rows in confirmed.items() if rows != standing.live[path].rows)
+    return [file.path for file in standing.files if confirmed[file.path] != file.rows]
 
 
 def _unknown(standing: EffectiveEvidence) -> Iterable[str]:

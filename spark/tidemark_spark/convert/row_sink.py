@@ -16,7 +16,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import QuarantineTask, SegmentTask, StoredRange, Task
+from tidemark.formats.table.plan import QuarantineTask, SegmentTask, StoredRange, StoredTask
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
 from tidemark.parsers.base import Parser
@@ -34,7 +34,7 @@ from tidemark_spark.convert.quarantine import Origin, records_of, refused_batch,
 from tidemark_spark.model import DataFile, Job
 
 
-def namer(job: Job, task: Task) -> Callable[[int, int], str]:
+def namer(job: Job, task: StoredTask) -> Callable[[int, int], str]:
     """A function that names the files of ``task`` by their first and last offset."""
     labels = [part.label for part in task.ranges]
     digest = file_digest(task.topic_id, labels, job.configuration, job.code, job.attempt)

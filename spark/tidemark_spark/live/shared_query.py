@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tidemark.errors import SparkUnavailable
-from tidemark.formats.table.plan import Task
+from tidemark.formats.table.plan import StoredTask
 from tidemark_spark.cluster.executor import bounded
 from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.model import Executor, Job, Outcome
@@ -20,14 +20,14 @@ class JobShare(NamedTuple):
     """A job, and its tasks to convert."""
 
     job: Job
-    tasks: tuple[Task, ...]
+    tasks: tuple[StoredTask, ...]
 
 
 class Numbered(NamedTuple):
     """A conversion task, and the number of its job."""
 
     job: int
-    task: Task
+    task: StoredTask
 
 
 class Made(NamedTuple):

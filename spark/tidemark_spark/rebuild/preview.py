@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, conversion_rate
-from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, StoredRange, Task
+from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, StoredRange, StoredTask
 from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
@@ -76,7 +76,7 @@ def _refused(table: TopicTable, standing: EffectiveEvidence, plan: RunPlan) -> d
     return {"reasons": tuple(reasons), "reasons_of": found.files_read}
 
 
-def _reads(task: Task) -> int:
+def _reads(task: StoredTask) -> int:
     """Number of requests for the bytes of a task: one for a window, or for a file of quarantine."""
     if isinstance(task, QuarantineTask):
         return len({part.quarantined for part in task.ranges})

@@ -62,8 +62,13 @@ def run(table: TopicTable, plan: RunPlan, executor: Executor, *, first: bool = F
             put_over(table.store, table.keys.deployment.committed_ledger(plan.topic), ledger.to_bytes())
         if kind.lands:
             record_unread(table, plan.created_at, result.unread)
-        put_over(table.store, table.keys.result(result.attempt), result.to_bytes())  # it replaces an earlier result
+        _report(table, result)
     return result
+
+
+def _report(table: TopicTable, result: RunResult) -> None:
+    """Write the result, which replaces an earlier result of the attempt."""
+    put_over(table.store, table.keys.result(result.attempt), result.to_bytes())
 
 
 def _published(

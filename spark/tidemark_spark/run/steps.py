@@ -22,7 +22,7 @@ import pyarrow as pa
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats import object_sizes
-from tidemark.formats.table.plan import RunPlan, Task
+from tidemark.formats.table.plan import RunPlan, StoredTask
 from tidemark.formats.table.steps import RunStep, StepFile, StepOutcome, digest_of_tasks
 from tidemark.planning.common import code_digest
 from tidemark.planning.ingest import LIMIT_BYTES, LIMIT_TASKS
@@ -127,7 +127,7 @@ class _Steps:
             self._kind = renewed(self._kind)
             self._plan = self._kind.plan
 
-    def _write(self, span: _Span, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+    def _write(self, span: _Span, tasks: Sequence[StoredTask], outcomes: Sequence[Outcome]) -> None:
         table, plan = self._table, self._plan
         evidence = self._kind.parquet(row for outcome in outcomes for row in outcome.evidence)
         step = RunStep(
@@ -161,7 +161,9 @@ class _Steps:
         return _accounted(self._kind, tasks, [_outcome(outcome, rows) for outcome in step.outcomes])
 
 
-def _carried_out(kind: Kind, job: Job, executor: Executor, tasks: Sequence[Task], *, before: int = 0) -> list[Outcome]:
+def _carried_out(
+    kind: Kind, job: Job, executor: Executor, tasks: Sequence[StoredTask], *, before: int = 0
+) -> list[Outcome]:
     """The outcomes of ``tasks``, ``before`` which others of the plan are finished."""
     total = len(kind.plan.tasks)
     with watched(job, total, lambda: before + executor.finished()) if kind.awaited else nullcontext():
@@ -194,7 +196,7 @@ def renewed(kind: Rebuild) -> Rebuild:
     return Rebuild(table, update(table.store, key, read, change, then="run the job again"))
 
 
-def _accounted(kind: Rebuild, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> list[Outcome]:
+def _accounted(kind: Rebuild, tasks: Sequence[StoredTask], outcomes: Sequence[Outcome]) -> list[Outcome]:
     """``outcomes`` in the order of their ``tasks``.
 
     Raises:
@@ -214,7 +216,7 @@ def _accounted(kind: Rebuild, tasks: Sequence[Task], outcomes: Sequence[Outcome]
     return [found[start] for start in whole]
 
 
-def _start(of: Task | Outcome) -> tuple[int, int, int]:
+def _start(of: StoredTask | Outcome) -> tuple[int, int, int]:
     return of.incarnation, of.partition, of.from_offset
 
 

@@ -23,7 +23,7 @@ from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, with_records
 from tidemark.errors import StoreError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.monitoring import topic_conditions
 from tidemark.planning import plan_replay, write_plan

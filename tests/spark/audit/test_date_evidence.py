@@ -281,6 +281,17 @@ def test_offsets_within_a_file_belong_to_whoever_claims_them(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("_small_blocks")
+def test_another_date_that_claims_offsets_of_the_date_is_seen_wherever_its_evidence_lies(tmp_path: Path) -> None:
+    """In a block of a large object with nothing else of the date."""
+    rows = [landed(1, 0, 8, 2), landed(2, 300, 309, 5), landed(3, 5, 12, 1)]
+    history = folded_history(rows)
+    history.rng = random.Random(6)  # all attempts but the last are folded
+    around, said = compared(history, World(tmp_path).table, 1)
+    assert {row.first for row in around} >= {0, 5}
+    assert "offsets_unaccounted" in {finding[0] for finding in said[3]}
+
+
+@pytest.mark.usefixtures("_small_blocks")
 def test_a_file_in_the_folder_of_the_date_is_seen_whatever_date_its_evidence_says(tmp_path: Path) -> None:
     file = f"dt={FIRST_DAY + timedelta(1)}/f"
     around, _ = compared(

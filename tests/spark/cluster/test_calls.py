@@ -13,7 +13,7 @@ from tests.spark.run.test_runs import spread
 from tests.spark.world import World
 from tidemark_spark.cli import run_plan
 from tidemark_spark.cluster import executor, session
-from tidemark_spark.convert import conversion
+from tidemark_spark.convert import conversion, read_ahead
 
 
 class Held(NamedTuple):
@@ -66,7 +66,7 @@ def test_a_job_reads_its_first_record_within_few_calls(world: World, monkeypatch
     world.raw.publish()
     plan = world.plan()
     stacks: list[list[str]] = []
-    real = conversion.read_ahead
+    real = read_ahead.read_ahead
 
     def noted(*arguments: Any) -> Any:
         stacks.append(own_calls(sys._getframe(1)))

@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 
 from tests.spark.audit.test_audit import audited
 from tests.spark.convert.test_parsers import function_parser, records
-from tests.spark.run.test_runs import LOST
 from tests.spark.world import World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.formats.table.plan import RunResult
@@ -133,20 +132,10 @@ def test_the_settings_of_the_file_are_those_of_convert(world: World) -> None:
         )
 
 
-def test_the_same_state_gives_the_same_plan_and_an_attempt_lands_once(world: World) -> None:
+def test_the_same_state_gives_the_same_plan(world: World) -> None:
     piecemeal(world)
     plan, other = (plan_compaction(world.table, files=FEW, attempt=5) for _ in range(2))
     assert plan.model_copy(update={"created_at": other.created_at}) == other
-    write_plan(world.table, plan)
-    first = run(world.table, plan, in_process)
-    assert run(world.table, plan, in_process) == first
-    world.table.store.delete(world.table.keys.result(plan.attempt))
-    again = run(world.table, plan, in_process)
-    assert again == first.model_copy(update=LOST)
-    late = other.model_copy(update={"attempt": 6})
-    write_plan(world.table, late)
-    assert run(world.table, late, in_process).status == "stale"
-    world.check()
 
 
 def test_rows_that_a_replay_landed_between_others_are_merged_in_order(tmp_path: Path) -> None:

@@ -340,26 +340,6 @@ def test_of_a_replay_and_a_rebuild_of_the_same_rows_one_lands(tmp_path: Path) ->
     assert again(mended, other).status == "landed"  # once, and that is told again
 
 
-def test_a_replay_that_is_killed_before_its_commit_is_carried_out_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, mended = replayable(tmp_path)
-    plan = plan_replay(mended.table)
-    write_plan(mended.table, plan)
-
-    def killed(*_: object) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.run.driver.publish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(mended.table, plan, in_process)
-    mended.check()
-    assert len(refused(mended)) == 7  # what it wrote does not count
-    assert run(mended.table, plan, in_process).rows == 2
-    mended.check()
-
-
 def test_an_ingest_beside_a_replay_keeps_its_own_refused_rows(tmp_path: Path) -> None:
     _, mended = replayable(tmp_path)
     plan = plan_replay(mended.table)

@@ -25,7 +25,7 @@ from tests.spark.world import Acting, InProcess, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, transactional
 from tidemark.errors import ContinuityError, FormatError, StaleRun, TableTampered
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, Task
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, StoredTask
 from tidemark.formats.table.steps import RunStep, digest_of_tasks
 from tidemark.planning import find_plan, plan_compaction, plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance.erasure import plan_erasure
@@ -557,7 +557,7 @@ class Cut:
         rng = self.rng
 
         @Acting
-        def execute(work: Any, job: Job, tasks: Sequence[Task]) -> list[Outcome]:
+        def execute(work: Any, job: Job, tasks: Sequence[StoredTask]) -> list[Outcome]:
             assert len(tasks) <= 3
             made: list[Outcome] = []
             for task in tasks:

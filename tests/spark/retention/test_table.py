@@ -11,7 +11,7 @@ import pytest
 from tests.spark.audit.test_audit import audited
 from tests.spark.convert.test_parsers import function_parser
 from tests.spark.run.test_truncation import branch
-from tests.spark.test_vacuum import OLDER, Died, age_all, exists, why
+from tests.spark.test_vacuum import OLDER, age_all, exists, why
 from tests.spark.world import World, in_process
 from tests.support.raw_builder import EPOCH
 from tests.tidemark.kafka_log.build import T0, Record, batch
@@ -27,7 +27,6 @@ from tidemark_spark.cli.retain import retain
 from tidemark_spark.kinds.kind import TableChange
 from tidemark_spark.kinds.registry import kind_of
 from tidemark_spark.model import DataFile
-from tidemark_spark.run import driver
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 
@@ -262,27 +261,6 @@ def test_the_files_stay_for_readers_of_older_versions_and_go_with_the_clean_up(w
     age_all(world, OLDER)
     assert why(world) == dict.fromkeys(before, "replaced")
     world.check()
-
-
-@pytest.mark.parametrize("step", ["_write_evidence", "publish", "update_markers", "_report"])
-def test_a_retention_that_is_killed_is_carried_out_again(
-    world: World, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, _ = plan_retain(world.table, NOW)
-    write_plan(world.table, plan)
-
-    def dying(*_: object) -> None:
-        raise Died
-
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, step, dying)
-        with pytest.raises(Died):
-            run(world.table, plan, in_process)
-    world.check()
-    assert run(world.table, plan, in_process).status == "landed"
-    world.check()
-    assert world.classes()["expired"] == 4
-    assert states(world)[PAST] == "expired"
 
 
 def test_files_that_the_evidence_does_not_know_are_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

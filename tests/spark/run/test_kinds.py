@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.spark.compaction.test_compaction import FEW, piecemeal
 from tests.spark.convert.test_parsers import replayable
 from tests.spark.erasing.masked import erase
-from tests.spark.run.test_runs import spread
+from tests.spark.run.test_runs import LOST, spread
 from tests.spark.world import World, in_process, never
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.plan import (
@@ -112,7 +112,11 @@ PLANNED: Final[dict[RunKind, Callable[[Path], Planned]]] = {
     "schema": schema,
     "erase": erasure,
 }
-READS: Final = {"replay": {QuarantineTask}, "compact": {TableFileTask}, "erase": {TableFileTask, QuarantineTask}}
+READS: Final[dict[str, set[type]]] = {
+    "replay": {QuarantineTask},
+    "compact": {TableFileTask},
+    "erase": {TableFileTask, QuarantineTask},
+}
 
 
 @pytest.fixture(params=PLANNED)
@@ -147,31 +151,24 @@ def test_a_retry_lands_once(planned: Planned) -> None:
     after = world.ledger
     assert after.kind == plan.kind
     assert run(world.table, plan, never) == first
+    world.table.store.delete(world.table.keys.result(plan.attempt))
+    assert run(world.table, plan, never) == first.model_copy(update=LOST), "its evidence tells of it"
     assert world.ledger == after
     world.check()
 
 
-def test_a_kill_between_evidence_and_commit_costs_nothing(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kills_between_any_steps_cost_nothing(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, of the same attempt: each dies a step later than the one before."""
     world, plan = planned
     n = world.ledger.n
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "publish", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(world.table, plan, in_process)
-    assert world.ledger.n == n
-    assert run(world.table, plan, in_process).status == "landed"
-    world.check()
-
-
-def test_a_kill_between_commit_and_result_costs_nothing(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    world, plan = planned
-    with monkeypatch.context() as patch:
-        patch.setattr(driver, "update_markers", die)
-        with pytest.raises(KeyboardInterrupt):
-            run(world.table, plan, in_process)
-    after = world.ledger
+    for step, commits in (("_write_evidence", 0), ("publish", 0), ("update_markers", 1), ("_report", 1)):
+        with monkeypatch.context() as patch:
+            patch.setattr(driver, step, die)
+            with pytest.raises(KeyboardInterrupt):
+                run(world.table, plan, in_process)
+        assert world.ledger.n == n + commits, step
     result = run(world.table, plan, never)
-    assert (result.status, result.ledger_n, world.ledger) == ("landed", after.n, after)
+    assert (result.status, result.ledger_n, world.ledger.n) == ("landed", n + 1, n + 1)
     world.check()
 
 

@@ -407,24 +407,6 @@ def test_a_table_that_is_changed_again_meanwhile_needs_another_repair(world: Wor
     assert sound(world)
 
 
-def test_a_killed_repair_is_done_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = world.rows()
-    optimize(world)
-    plan = plan_repair(world.table)
-    write_plan(world.table, plan)
-    with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.run.driver.publish", _die)
-        with pytest.raises(KeyboardInterrupt):
-            run(world.table, plan, in_process)
-    assert run(world.table, plan, in_process).status == "landed"
-    assert world.rows() == before
-    assert sound(world)
-
-
-def _die(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_each_commit_has_the_digest_of_its_files(world: World) -> None:
     assert world.ledger.files == files_digest(live_files(table_of(world)))
     assert files_digest([]) == "0" * 32

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.spark.world import Acting, World, in_process, never, outcomes_of
+from tests.spark.world import Acting, World, in_process, outcomes_of
 from tests.tidemark.kafka_log.build import T0, Record, batch, marker, simple, transactional
 from tidemark.errors import ConfigError, ContinuityError, PublishError, TableTampered
 from tidemark.formats.keys import SegmentName
@@ -48,20 +48,6 @@ def rebuild(world: World, *dates: str) -> RunResult:
     result = run(world.table, plan, in_process)
     world.check()
     return result
-
-
-def test_a_run_that_landed_is_not_done_again(world: World) -> None:
-    spread(world)
-    world.raw.publish()
-    plan = world.plan()
-    first = run(world.table, plan, in_process)
-    before = world.ledger
-
-    assert run(world.table, plan, never) == first
-    world.table.store.delete(world.table.keys.result(plan.attempt))
-    again = run(world.table, plan, never)
-    assert again == first.model_copy(update=LOST)
-    assert world.ledger == before
 
 
 def test_a_copy_of_the_ledger_is_left_and_put_right_by_who_runs_again(world: World) -> None:

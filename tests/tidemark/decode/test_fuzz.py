@@ -36,9 +36,8 @@ from tests.tidemark.kafka_log.build import (
     transactional,
 )
 from tidemark.decode import DecodeLimits, decode_batches, scan_headers
-from tidemark.decode.decompress import Arena
+from tidemark.decode.decompress import Arena, chunks
 from tidemark.decode.schema import MAX_MILLISECONDS
-from tidemark.decode.uncompressed_runs import chunks
 from tidemark.errors import SegmentError
 
 __all__ = ["snappy_for_kafka_python"]

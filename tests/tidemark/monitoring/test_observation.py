@@ -18,9 +18,9 @@ from tests.tidemark.erasure.asked import approve, asked, tell
 from tests.tidemark.kafka_log.build import simple
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder, read_request
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.erasure import ErasureRequest, SearchedTopic
 from tidemark.formats.raw.manifest import last_batch_of
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import DamagedHead, DiskFault, OtherHistory
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger

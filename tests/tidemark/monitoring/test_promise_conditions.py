@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.plugins.world import entry
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.gaps import Gap
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.monitoring.topic_conditions import retention_near, unmeasured, unstored, unstored_for
 from tidemark.topics import TopicSettings

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tidemark.brokersets.load import PartitionLoad
+from tidemark.intervals import Interval
 from tidemark.onboarding.expectations import PUTS_PER_SEGMENT, PerLanding, Rate, costs, expected_freshness, sampled_rate
-from tidemark.onboarding.facts import SAMPLE_COLUMNS, Sample, SampledSpan, TopicFacts
+from tidemark.onboarding.facts import SAMPLE_COLUMNS, Sample, TopicFacts
 from tidemark.onboarding.onboard import loads_of_leaders
 from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
 
@@ -43,7 +44,7 @@ def test_a_sampled_rate_counts_the_partitions_that_were_not_sampled() -> None:
     shared: dict[str, object] = {"kafka_partition": 0, "kafka_value": b"x" * 10, "kafka_headers": []}
     rows = [{**shared, "kafka_offset": at, "kafka_timestamp": at * 10**6} for at in (1, 101)]
     sample = Sample(
-        "kafka", pa.RecordBatch.from_pylist(rows, schema=SAMPLE_COLUMNS), {0: SampledSpan(0, 1000)}, partitions=3
+        "kafka", pa.RecordBatch.from_pylist(rows, schema=SAMPLE_COLUMNS), {0: Interval(0, 1000)}, partitions=3
     )
     found = sampled_rate(sample)
     assert found is not None

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.s3 import OwnBuckets, allow
 from tidemark.config import parse
-from tidemark.onboarding.rights import rights
+from tidemark.onboarding.gather import rights
 from tidemark.store.s3.clients import forget_clients
 from tidemark.topics import Deployment
 

@@ -13,8 +13,8 @@ import pytest
 from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_json import _NAMES, _NOISE, one, parser_of
 from tidemark.parsers import type_conversion
-from tidemark.parsers.column_types import ColumnType
 from tidemark.parsers.json.batch import LARGEST_QUOTED, JsonColumns
+from tidemark.parsers.settings import ColumnType
 
 PARSERS = [
     parser_of(text)

@@ -20,9 +20,9 @@ from tests.tidemark.parsers.test_json import parser_of
 from tests.tidemark.parsers.test_protobuf import FIELDS, add_field, add_map, order, order_file, protobuf
 from tests.tidemark.parsers.test_protobuf_loop import Files, descriptor
 from tidemark.parsers import base, unknown_fields
-from tidemark.parsers.block_parser import FEWEST
 from tidemark.parsers.json import batch as json_batch
 from tidemark.parsers.protobuf import kernel as protobuf_kernel
+from tidemark.parsers.row_parser import FEWEST
 from tidemark.parsers.unknown_fields import MAX_LENGTH, MAX_NAMES, OTHERS, field_name, largest, summed
 
 F = FieldDescriptorProto

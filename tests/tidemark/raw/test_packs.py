@@ -19,7 +19,7 @@ from tidemark.formats.raw.pack import PackedRange, Range, RangePointer, build
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw import packs
-from tidemark.raw.packs import MOST_CHAIN, PackLines, chain, live_end, live_part, packed_end, read_range_bytes
+from tidemark.raw.packs import MOST_CHAIN, RangeLines, chain, live_end, live_part, packed_end, read_range_bytes
 from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore, ObjectInfo
 
@@ -291,7 +291,7 @@ def test_the_lines_of_a_pack_are_read_together_once_two_are_asked_for(tmp_path: 
     store = Counting(LocalStore(tmp_path))
     [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(50)])
     store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
-    pointers, lines = [one.pointer for one in built.ranges], PackLines()
+    pointers, lines = [one.pointer for one in built.ranges], RangeLines()
 
     def read(pointer: RangePointer) -> tuple[int, int, int, str]:
         found = lines.read(ClusterStore(store, CONTROL), pointer).range
@@ -308,7 +308,7 @@ def test_a_pointer_to_no_line_is_refused_however_many_are_known(tmp_path: Path) 
     store = LocalStore(tmp_path)
     [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(3)])
     store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
-    lines, pointer = PackLines(), built.ranges[1].pointer
+    lines, pointer = RangeLines(), built.ranges[1].pointer
     wrong = pointer.model_copy(update={"position": pointer.position + 1})
     for one in built.ranges:
         lines.read(ClusterStore(store, CONTROL), one.pointer)
@@ -321,7 +321,7 @@ def test_a_pack_that_is_not_given_is_asked_for_once(tmp_path: Path, monkeypatch:
     store = Counting(LocalStore(tmp_path))
     [built] = build(5, [(content(partition=number), b"%d" % number) for number in range(3)])
     store.put(CONTROL.pack(built.name), built.body, if_none_match=True)
-    lines = PackLines()
+    lines = RangeLines()
     assert lines.read(ClusterStore(store, CONTROL), built.ranges[0].pointer).range.partition == 0
 
     def refuse(key: str, *_: object) -> ObjectInfo:

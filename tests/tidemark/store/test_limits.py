@@ -17,7 +17,7 @@ from tests.support.wire import WireServer, never_replies, read_head, replies_in_
 from tidemark import retry
 from tidemark.errors import StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import RequestLimits
+from tidemark.store.options import RequestLimits
 
 LARGE = 32 << 20
 SHORT = RequestLimits(

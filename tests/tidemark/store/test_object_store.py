@@ -44,11 +44,11 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
-from tidemark.store.limits import LIMITS, RequestLimits
+from tidemark.store.base import FreeTraffic
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.factory import forget_clients
 from tidemark.store.obstore.store import ObjectStore
-from tidemark.store.traffic import FreeTraffic
+from tidemark.store.options import LIMITS, RequestLimits
 
 MIB = 1 << 20
 LARGE = random.Random(11).randbytes(12 * MIB)

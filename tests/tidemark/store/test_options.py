@@ -20,7 +20,7 @@ from tests.support.s3 import S3Server
 from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
-from tidemark.store.limits import LIMITS
+from tidemark.store.options import LIMITS
 from tidemark.store.s3.store import encoded_checksum
 
 MIB = 1 << 20

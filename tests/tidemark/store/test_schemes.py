@@ -9,12 +9,11 @@ import pytest
 from tests.test_docs import fields
 from tidemark.errors import FormatError
 from tidemark.store import StoreOptions, open_store
+from tidemark.store.base import FreeTraffic
 from tidemark.store.factory import OPENED_BY
 from tidemark.store.obstore.clients import CONNECT
-from tidemark.store.obstore.factory import open_object_store
-from tidemark.store.obstore.settings import CLOUDS, delta_settings, endpoint
+from tidemark.store.obstore.factory import CLOUDS, delta_settings, endpoint, open_object_store
 from tidemark.store.schemes import SCHEMES, split_store_url
-from tidemark.store.traffic import FreeTraffic
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import cast
@@ -100,6 +100,22 @@ def random_rows(rng: random.Random, attempt: int) -> list[EvidenceRow]:
     return rows
 
 
+def is_effective(row: EvidenceRow, rows: Sequence[EvidenceRow], live: Collection[str]) -> bool:
+    """The rules for one row; ``rows`` are all, in the order of landing."""
+    superseding = [one for one in rows if one.offset_class == "superseded"]
+    if row.offset_class in {"superseded", "truncated"}:
+        return False
+    if row.offset_class in {"quarantined", "filtered"}:
+        return row.file not in {one.file for one in superseding if one.file is not None}
+    if row.offset_class == "landed" and row.file not in live:
+        return False
+    order = ATTEMPTS.index
+    return not any(
+        one.file is None and one.key == row.key and order(one.attempt) > order(row.attempt) and row.first >= one.first
+        for one in superseding
+    )
+
+
 def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_path: Path, rng: random.Random) -> None:
     table = World(tmp_path).table
     rows: list[EvidenceRow] = []
@@ -112,7 +128,8 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
         LiveFile(f"dt=2026-02-0{day}/{number}", 1, 1, f"2026-02-0{day}") for day in (1, 2) for number in (0, 1)
     )
     standing = EffectiveEvidence(table, ledger, live)
-    held = [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
+    held = [row for row in rows if is_effective(row, rows, standing.files.paths)]
+    assert held == [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
     assert list(standing.evidence()) == held
     assert [row.first for row in standing.rows()] == [row.first for row in held]
     assert [*standing.of_class("compacted")] == [row for row in held if row.offset_class == "compacted"]

@@ -30,7 +30,7 @@ from uploader_agent.hold import Hold, backends, discovery
 from uploader_agent.hold.backends import HEADROOM, MOST, NOTE, budget, read_back
 from uploader_agent.hold.discovery import ends_at
 from uploader_agent.hold.held_segments import HeldKey
-from uploader_agent.hold.limits import Cost, Space, to_evict
+from uploader_agent.hold.hold import Cost, Space, to_evict
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 
@@ -636,7 +636,7 @@ def test_what_is_evicted_is_a_gap_with_its_reason(world: World, monkeypatch: pyt
     world.once()
     partition.fill(100, 200, 300, 400, end=500)
     size = partition.log(100).stat().st_size
-    monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
+    monkeypatch.setattr("uploader_agent.hold.hold.os.statvfs", lambda _: FakeFileSystem(size * 10))
     with watching(world, max=0.25) as agent:
         agent.hold.enforce()
         assert (metric(agent, "held_segments"), metric(agent, "held_bytes")) == (5, 0), "the broker has them yet"
@@ -664,7 +664,7 @@ def test_what_is_evicted_before_the_first_upload_is_a_gap_too(world: World, monk
     (world.root / "state").mkdir()
     partition = world.disk.partition().fill(0, 100, 200, end=300)
     size = partition.log(0).stat().st_size
-    monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
+    monkeypatch.setattr("uploader_agent.hold.hold.os.statvfs", lambda _: FakeFileSystem(size * 10))
     with watching(world, max=0.15) as agent:
         lose(partition, 0, 100)
         agent.hold.enforce()
@@ -678,7 +678,7 @@ def test_what_is_evicted_before_the_first_upload_is_a_gap_too(world: World, monk
 def test_bounds_change_while_the_agent_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = world.disk.partition().fill(0, 100, 200, end=300)
     size = partition.log(0).stat().st_size
-    monkeypatch.setattr("uploader_agent.hold.limits.os.statvfs", lambda _: FakeFileSystem(size * 10))
+    monkeypatch.setattr("uploader_agent.hold.hold.os.statvfs", lambda _: FakeFileSystem(size * 10))
     (world.root / "state").mkdir()
     with watching(world) as agent:
         lose(partition, 0, 100)
@@ -751,7 +751,7 @@ def test_files_that_cannot_be_opened_are_counted_and_said(
     hold = Hold(world.settings().hold, world.disk.log_dirs, world.root, metrics := Metrics())
     folder = world.disk.log_dirs[0] / str(T)
     for _ in range(2):
-        assert len(hold.look(T, ID, 3, folder, Intervals(), None).live) == 4
+        assert len(hold.look(T, ID, 3, folder, Intervals(), None)[1]) == 4
     hold.enforce()
     assert metrics.registry.get_sample_value("tidemark_agent_unheld_segments") == 1
     assert [one.base_offset for one in hold.segments(T, ID)] == [0, 200], "the others are held"

@@ -13,8 +13,8 @@ from tests.uploader_agent.fakes import CLUSTER, WatchedStore
 from tests.uploader_agent.intake.scripted import BROKERS, TOPIC, ScriptedCluster, T, header_of
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.manifest import SegmentManifest
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals

@@ -11,7 +11,7 @@ import pytest
 
 from tidemark.errors import ConfigError, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.slots import LeaseOfSlot
+from tidemark.formats.raw.cluster import LeaseOfSlot
 from tidemark.storage import ClusterStore
 from tidemark.store import LocalStore
 from uploader_agent.intake.lease import LeaseLost, SlotLease, check_count

@@ -25,8 +25,8 @@ from tests.uploader_agent.intake.test_follower import ALL, misfortune, restored
 from tests.uploader_agent.intake.test_spool import WRITES, Killed, Killer
 from tidemark.errors import Refused
 from tidemark.formats.keys import WATERMARK_NAME, ControlKeys, SegmentName, TopicPartition
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.masks import Mask
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.formats.table.plan import StoredMasks
@@ -42,8 +42,7 @@ from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import FetchStopped, Retention, StopReason, TopicAnswer
-from uploader_agent.intake.follower import FollowerState
-from uploader_agent.intake.last_stored import StoredEnd
+from uploader_agent.intake.follower import FollowerState, StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica, slot_of
 from uploader_agent.intake.spool import PartitionSpool

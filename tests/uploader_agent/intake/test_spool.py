@@ -16,7 +16,7 @@ from tests.tidemark.kafka_log.build import marker, simple
 from tests.uploader_agent.intake.scripted import ID, OTHER_ID, T, batches_in, header_of, lineage_in
 from tidemark.errors import FormatError
 from tidemark.kafka_log import Lineage, OpenTransaction
-from tidemark.kafka_log.producer_snapshot import open_transactions, parse_producer_snapshot, producer_snapshot
+from tidemark.kafka_log.transactions import open_transactions, parse_producer_snapshot, producer_snapshot
 from uploader_agent.disk.log_dirs import find_partitions, find_segments, topic_id_of
 from uploader_agent.intake.spool import PartitionSpool
 

@@ -88,8 +88,8 @@ def test_ready_waits_for_something_and_stays(health: Health) -> None:
     assert health.ready
 
 
-def test_only_what_a_restart_helps_has_stopped(health: Health, clock: Clock) -> None:
-    health.question_open_for = lambda: 3600.0
+def test_only_what_a_restart_helps_has_stopped(clock: Clock) -> None:
+    health = Health(100, timedelta(minutes=10), clock, question_open_for=lambda: 3600.0)
     pass_time(health, clock, 86_400, 3)
     assert health.trouble() is not None
     assert health.stopped() is None

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.formats.raw.head import EntryKey, HeadEntry, entry_json
 from tidemark.formats.raw.pack import RangePointer
-from uploader_agent.packs.broker_head import HeadEntries
+from uploader_agent.packs.broker_head import EntryLines
 
 
 def entry(partition: int, tail_end: int) -> HeadEntry:
@@ -28,14 +28,14 @@ def entry(partition: int, tail_end: int) -> HeadEntry:
 
 def test_entries_are_what_was_put() -> None:
     first, second = entry(0, 10), entry(1, 20)
-    entries = HeadEntries([first, second])
+    entries = EntryLines([first, second])
     assert dict(entries) == {first.key: first, second.key: second}
     assert [*entries.lines] == [entry_json(first), entry_json(second)]
     assert (entries.tail_end(second.key), entries.tail_end(EntryKey("A" * 22, 0, 3))) == (20, None)
 
 
 def test_a_copy_changes_alone() -> None:
-    entries = HeadEntries([entry(0, 10)])
+    entries = EntryLines([entry(0, 10)])
     other = entries.copy()
     assert other.put(entry(0, 30), most=1 << 20)
     other.remove(entry(0, 30).key)
@@ -45,7 +45,7 @@ def test_a_copy_changes_alone() -> None:
 @pytest.mark.parametrize("room", [0, -1])
 def test_entries_stay_within_a_size(room: int) -> None:
     """Every change counts: of an entry that is replaced, removed or added."""
-    entries = HeadEntries([entry(0, 10), entry(1, 20)])
+    entries = EntryLines([entry(0, 10), entry(1, 20)])
     assert entries.put(entry(0, 1 << 40), most=1 << 20)
     entries.remove(entry(1, 20).key)
     kept = len(entry_json(entry(0, 1 << 40))) + 1

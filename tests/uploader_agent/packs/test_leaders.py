@@ -35,7 +35,7 @@ from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.storage import PartitionStore
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.packs.tail import PackedSources, PackedState, Tail
+from uploader_agent.packs.tail import Tail, TailSources, TailState
 from uploader_agent.stored.watermark import Fenced
 from uploader_agent.upload.route import UploadRoute
 
@@ -130,7 +130,7 @@ def test_a_failure_of_a_partition_that_is_left_meanwhile_is_none(world: World) -
 
 def test_a_tail_of_former_leaders_is_not_known_before_their_heads_are_read() -> None:
     """A restarted agent trusts its index, which had the end of their tail; its own head has no entry."""
-    packed = PackedState()
+    packed = TailState()
     packed.trust(50)
     assert (packed.tail.known, packed.tail.end, packed.tail.agrees(None)) == (True, 50, False)
     packed.resume(None)
@@ -680,7 +680,7 @@ def test_what_the_log_has_below_the_first_fuller_range_is_sealed_by_itself(compa
 def test_a_chain_is_read_as_far_down_as_the_lowest_run_needs(compacted: World) -> None:
     """Several workers seal runs of one partition, and the upper one may come first."""
     route = UploadRoute(T, ID, Path(str(T)), PartitionStore(compacted.store, compacted.keys()), 2)
-    sources = PackedSources()
+    sources = TailSources()
     for start, expected in ((40, [40]), (0, [0, 20, 40]), (20, [20, 40])):
         parts = sources.parts(route, Tail(), {1}, Lineage(((3, 0),)), start)
         assert sorted(part.first for part in parts) == expected

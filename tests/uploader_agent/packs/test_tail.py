@@ -6,7 +6,7 @@ import pytest
 
 from tests.tidemark.formats.packing import entry
 from tidemark.kafka_log import Lineage
-from uploader_agent.packs.tail import PackedState
+from uploader_agent.packs.tail import TailState
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ def test_a_tail_that_is_on_another_branch_as_a_whole_has_nothing_packed(
     lineage: tuple[tuple[int, int], ...], end: int
 ) -> None:
     """The seals before it are on that branch as well, from where it leaves this one: it tells nothing of them."""
-    packed = PackedState()
+    packed = TailState()
     packed.join(1, None, [entry()], Lineage(lineage))
     assert packed.tail.end == end

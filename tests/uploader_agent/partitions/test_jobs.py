@@ -13,11 +13,10 @@ from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import KafkaTier, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.log_source import BrokerDisk
-from uploader_agent.packs.tail import PackedState, Tail
+from uploader_agent.packs.tail import Tail, TailState
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Plan, Standing, holes, missing, plan
 from uploader_agent.partitions.local_log import LocalLog
-from uploader_agent.stored.remote_state import RemoteState
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.upload.eligibility import SealRun
 
 SEGMENTS = (LocalSegment(0, 100, 10, 5.0), LocalSegment(100, 200, 10, 6.0), LocalSegment(200, None, 10, 7.0))
@@ -116,7 +115,7 @@ def test_what_may_still_be_fetched_is_no_hole(stored: StoredLog) -> None:
 
 def test_a_state_is_the_same_object_while_nothing_has_changed() -> None:
     """By that the watermark index knows that it need not state it again."""
-    remote, packed = RemoteState(1), PackedState()
+    remote, packed = RemoteState(1), TailState()
     before, tail = remote.log, packed.tail
     remote.set_gaps(())
     packed.end_packing()
@@ -127,7 +126,7 @@ def test_a_state_is_the_same_object_while_nothing_has_changed() -> None:
 
 
 def test_the_packs_ask_for_another_plan_until_the_next_one_begins() -> None:
-    packed, wanted = PackedState(), list[bool]()
+    packed, wanted = TailState(), list[bool]()
     for _ in range(2):
         packed.seal_up_to(50)  # the second time, it is planned already
         wanted.append(packed.plan_wanted)

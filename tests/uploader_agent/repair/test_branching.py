@@ -12,10 +12,9 @@ from tests.uploader_agent.fakes import CLUSTER, ID, FakePartition, T, World, rec
 from tests.uploader_agent.packs import reader
 from tests.uploader_agent.packs.packing import FRESHNESS, append, care, entries, error, pack_once, packs, seals, tick
 from tests.uploader_agent.tested_agent import TestedAgent
-from tidemark.errors import PreconditionFailed
+from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.log_restore import LogRestore
-from tidemark.formats.raw.watermark import render
+from tidemark.formats.raw.watermark import LogRestore, render
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.planning.maintenance.pack_proof import SETTLED, SealsOfPartition
@@ -25,7 +24,7 @@ from tidemark.raw.segments import cover
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.broker.authority import MetadataMark
-from uploader_agent.repair.branching import Branching, BranchRefused, BranchRow, Statement, confirmed
+from uploader_agent.repair.branching import Branching, BranchRow, Statement, confirmed
 from uploader_agent.repair.reupload import Reupload
 from uploader_agent.stored.incarnations import Incarnations
 
@@ -232,7 +231,7 @@ def test_metadata_restored_alone_gives_an_earlier_epoch(world: World) -> None:
     partition.segment(150, records(150, 200, epoch=5)).roll(200)
     world.metadata.leads = {T: Led(5, ID)}
     world.once()
-    with pytest.raises(BranchRefused, match="the newest leader epoch of its log is 5, and this broker leads under 3"):
+    with pytest.raises(TidemarkError, match="the newest leader epoch of its log is 5, and this broker leads under 3"):
         branching(world, 3).look()
     for path in partition.folder.glob("*200.*"):
         path.unlink()
@@ -264,7 +263,7 @@ def test_a_broker_that_nobody_confirms_as_leader_is_refused(world: World) -> Non
     world.disk.partition().fill(0, 100, end=200)
     world.once()
     restored(world, 100, 0, 100, end=250)
-    with pytest.raises(BranchRefused, match="does not confirm that this broker leads orders-0 under epoch 3"):
+    with pytest.raises(TidemarkError, match="does not confirm that this broker leads orders-0 under epoch 3"):
         branching(world).go_on(SAID, lambda: False)
     assert world.store.puts[-1].endswith("/1.json")
     assert world.watermark()[1].restores == ()
@@ -282,7 +281,7 @@ def test_a_log_that_begins_where_they_part_may_part_below(world: World) -> None:
     world.once()
     partition = restored(world, 50, 0, 100, end=250)
     partition.log(0).unlink()
-    with pytest.raises(BranchRefused, match="the disk's log begins at 100, where it differs already"):
+    with pytest.raises(TidemarkError, match="the disk's log begins at 100, where it differs already"):
         go_on(world)
     assert go_on(world, unproved=True).at == 100
     world.once()
@@ -291,7 +290,7 @@ def test_a_log_that_begins_where_they_part_may_part_below(world: World) -> None:
 
 def test_nothing_stored_is_no_history(world: World) -> None:
     world.disk.partition().fill(0, end=100)
-    with pytest.raises(BranchRefused, match="the store has nothing of this topic id yet"):
+    with pytest.raises(TidemarkError, match="the store has nothing of this topic id yet"):
         branching(world).look()
 
 

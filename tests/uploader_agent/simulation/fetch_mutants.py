@@ -15,12 +15,11 @@ from tidemark.kafka_log import Lineage
 from uploader_agent.broker.admin import AdminMetadata, Led, Offsets
 from uploader_agent.intake import follower as follower_module
 from uploader_agent.intake.fetching import FetchedPart, Wanted
-from uploader_agent.intake.follower import FollowerState, PartitionFollower
-from uploader_agent.intake.last_stored import StoredEnd
+from uploader_agent.intake.follower import FollowerState, PartitionFollower, StoredEnd
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.intake.spool import PartitionSpool
-from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.local_log import Observation
 
 
 def _what_the_spool_lacks_is_lost() -> Patches:

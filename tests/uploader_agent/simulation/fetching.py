@@ -29,8 +29,8 @@ from tests.uploader_agent.simulation.schedule import Fetching
 from tests.uploader_agent.simulation.store import SimulatedStore
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.incarnations import topic_id_text
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.storage import Storage
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable, Leader, Led
 from uploader_agent.broker.properties import Broker

@@ -23,21 +23,21 @@ from uploader_agent.broker.properties import BrokerDirs
 from uploader_agent.components import Components, Timers
 from uploader_agent.disk.partition_dir import PartitionFolder
 from uploader_agent.disk.segment_files import OpenFile, batch_headers
-from uploader_agent.packing.head_maintenance import HeadMaintenance
+from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.thread import Ticks
 from uploader_agent.packs import reading
-from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
-from uploader_agent.packs.recovery import PackedTails
+from uploader_agent.packs.broker_head import BrokerHead, EntryLines
+from uploader_agent.packs.recovery import FoundTails
 from uploader_agent.partitions.jobs import Job
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.scheduling.upload_queue import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.validation import PartsOfRun
-from uploader_agent.watermark_index.publisher import IndexThread
+from uploader_agent.watermark_index import IndexThread
 from uploader_agent.worker import UNTIL_WOKEN
 
 
@@ -167,7 +167,7 @@ def _a_leader_packs_unlisted() -> Patches:
 
 def _heads_are_not_compared() -> Patches:
     """A restarted agent knows where its tails end, and not since when they are packed."""
-    yield patch.object(HeadMaintenance, "_compare", lambda _self, _head, _led: None)
+    yield patch.object(Maintenance, "_compare", lambda _self, _head, _led: None)
 
 
 def _a_damaged_head_is_left_alone() -> Patches:
@@ -177,7 +177,7 @@ def _a_damaged_head_is_left_alone() -> Patches:
 
 def _a_damaged_head_is_begun_anew() -> Patches:
     """By a process that does not know it: what only packs have is found by nobody."""
-    yield patch.object(PackedTails, "entries", lambda *_: HeadEntries())
+    yield patch.object(FoundTails, "entries", lambda *_: EntryLines())
 
 
 def _a_head_is_not_looked_at_while_nothing_is_new() -> Patches:

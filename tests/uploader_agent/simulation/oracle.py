@@ -12,11 +12,11 @@ from tests.uploader_agent.simulation.clock import START, Scheduler
 from tests.uploader_agent.simulation.store import ONCE, SimulatedStore
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, Endpoint, PartitionKeys, TopicPartition
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.formats.raw.head import EntryKey, Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, Range
-from tidemark.formats.raw.slots import FIRST_SLOT
 from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals

@@ -33,7 +33,7 @@ from tidemark.raw.segments import Segment
 from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.packs import reading, tail
-from uploader_agent.packs.broker_head import BrokerHead, HeadEntries
+from uploader_agent.packs.broker_head import BrokerHead, EntryLines
 from uploader_agent.packs.recovery import Abandoned
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.objects import Summed, create
@@ -179,7 +179,7 @@ def _names_of_packs_begin_anew() -> Patches:
 def _heads_begin_anew() -> Patches:
     """With each start of an agent."""
     know = BrokerHead._know
-    yield patch.object(BrokerHead, "_know", lambda self, _entries, etag: know(self, HeadEntries(), etag))
+    yield patch.object(BrokerHead, "_know", lambda self, _entries, etag: know(self, EntryLines(), etag))
 
 
 def _dead_tails_are_dropped() -> Patches:

@@ -34,13 +34,13 @@ from tests.uploader_agent.simulation.table_oracle import TableOracle
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark import timestamps
 from tidemark.formats.keys import TopicPartition
-from tidemark.formats.raw.slots import FIRST_SLOT
+from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.store import clock
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import reading
-from uploader_agent.partitions.observation import QUESTION_BACKOFF
+from uploader_agent.partitions.local_log import QUESTION_BACKOFF
 from uploader_agent.settings import AgentSettings
 
 _REPLICA = 200.0
@@ -280,7 +280,33 @@ class World:
         }
         self._missing = [*self._restorations.untold(told | certain), *self._restorations.false(certain)]
         self._done["told of another history"] += len(certain)
-        self._scheduler.stop()
+        late, self._late = self._late, None
+        if late is None or self._missing:
+            self._scheduler.stop()
+            return
+        records = 1 + int(late * 3)
+        saved = self._cluster.back_up()
+        self._append_to_all(records)
+        self._scheduler.call_later(self._promised + self._tidied, lambda: self._restore_late(saved, records))
+
+    def _restore_late(self, saved: dict[TopicPartition, SavedPartition], records: int) -> None:
+        """Give the last ``records`` of each log other content while the agents are down, and nothing else that is new.
+
+        Then the logs end where the former indexes say, under the same leaderships: only a comparison with the batch
+        that an index states shows that they are others.
+        """
+        self._faults.tell("-> restore late")
+        self._done["restored late"] += 1
+        for process in self._agents.values():
+            process.crash(1.0)
+        self._cluster.restore(saved, BROKERS, disks=True, metadata=True)
+        self._append_to_all(records)
+        self._scheduler.call_later(self._promised + self._tidied, self._judge_restored)
+
+    def _append_to_all(self, records: int) -> None:
+        for partition in self._cluster.partitions.values():
+            self._cluster.settle(partition)
+            self._cluster.append(partition, partition.leader, [records])
 
     def _watch(self) -> None:
         """End the run soon after everything is stored and told, or when it ought to be."""

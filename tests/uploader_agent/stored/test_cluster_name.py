@@ -13,7 +13,7 @@ from tests.support.waiting import HUNG
 from tests.uploader_agent.fakes import CLUSTER, ID, OTHER_ID, T
 from tests.uploader_agent.in_process import run_here
 from tests.uploader_agent.operated import Operated
-from tidemark.errors import ConfigError, PreconditionFailed, Refused, UnknownOutcome
+from tidemark.errors import ConfigError, PreconditionFailed, Refused, TidemarkError, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.cluster import ClusterOwner
 from tidemark.formats.raw.watermark_index import WatermarkIndex
@@ -22,7 +22,7 @@ from tidemark.store import LocalStore
 from tidemark.store.base import Fetched
 from uploader_agent.broker.admin import AdminMetadata, BrokerUnavailable
 from uploader_agent.broker.properties import Identity
-from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, GuardedStore, NameInUse
+from uploader_agent.stored.cluster_name import ClusterName, ClusterReplaced, DiskIdentity, GuardedStore
 
 CONTROL = ControlKeys("", "prod")
 KEY = CONTROL.cluster_owner
@@ -137,7 +137,7 @@ def test_the_name_is_handed_over_to_the_cluster_that_replaces_its_owner(store: L
     now = datetime.now(UTC)
     index = WatermarkIndex(cluster="prod", broker=3, agent_version="1", written_at=now)
     store.put(CONTROL.index(3), index.to_bytes())
-    with pytest.raises(NameInUse, match=r"agents of broker 3 have written .* within the last 3 minutes"):
+    with pytest.raises(TidemarkError, match=r"agents of broker 3 have written .* within the last 3 minutes"):
         second.hand_over("one")
     old = index.model_copy(update={"written_at": now - timedelta(minutes=4)})
     store.put(CONTROL.index(3), old.to_bytes())

@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.storage import Storage
 from uploader_agent.tuning import STANDARD
-from uploader_agent.watermark_index.publisher import IndexPublisher
+from uploader_agent.watermark_index import IndexPublisher
 
 
 @pytest.mark.parametrize(

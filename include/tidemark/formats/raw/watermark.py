@@ -3,7 +3,7 @@
 Line 1 is Pinterest's: 20 digits, the base offset of the last segment below the first hole. Line 2 is JSON, and the only
 one that Tidemark uses. Written by the leader's agent, by conditional PUT, ordered within a topic id by
 (number of restores, leader epoch, next offset): a later epoch may move ``next_offset`` back, the same epoch never. A
-person's ``tidemark-agent branch`` adds a restore.
+person's ``tidemark-agent branch`` adds a restore, and states it in an object of its own (:class:`LogRestore`).
 """
 
 from __future__ import annotations
@@ -120,3 +120,36 @@ def parse(body: bytes, key: str) -> tuple[int, Watermark | None]:
     if int(digits) >= 1 << 63:
         raise FormatError(key, f"line 1 is {digits.decode()}, and offsets have 64 bits")
     return int(digits), Watermark.from_bytes(rest, key) if rest.strip() else None
+
+
+class LogRestore(StoredObject):
+    """The ``number``-th restore of a partition, counted from 1: from the offset ``start`` on, its log is another one.
+
+    A person has gone on with the log of a restored broker, in place of the stored history.
+    ``_restores/<cluster>/<topic>-<partition>/<number>.json`` is evidence for people: ``restores`` of ``offset.wm``
+    decides.
+
+    ``stored_end`` is the end of what had been stored, in segments and packs, and ``log_end`` the end of the log with
+    the ``lineage`` of ``broker``'s disk. ``replaced`` is the ``offset.wm`` before, in its version ``etag``. ``by`` is
+    the name that the writer gives, ``written_as`` the identity under which the object was written.
+    """
+
+    most_bytes: ClassVar[int] = object_sizes.RESTORE
+
+    cluster: str
+    place: str
+    partition: int = Field(ge=0)
+    number: int = Field(ge=1)
+    start: int = Field(alias="from", ge=0)
+    stored_end: int = Field(ge=0)
+    log_end: int = Field(ge=0)
+    lineage: LineagePairs
+    leader_epoch: int
+    broker: int
+    replaced: Watermark
+    etag: str
+    difference: str
+    by: str = Field(min_length=1)
+    written_as: str = Field(min_length=1)
+    at: AwareDatetime
+    reason: str = Field(min_length=1)

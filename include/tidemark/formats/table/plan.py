@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
-from pydantic import AwareDatetime, Discriminator, Field, Tag, field_serializer
+from pydantic import AwareDatetime, Field, ValidationInfo, field_serializer, field_validator
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
@@ -89,7 +89,9 @@ class TableFileRange(StoredRange):
     """Rows of a file of the table, ``key``, which has ``end`` bytes."""
 
 
-class _Task(Model):
+class StoredTask(Model):
+    """Ranges of one partition that one Spark task carries out; a subclass tells what they are of."""
+
     incarnation: int
     topic_id: str | None
     partition: int
@@ -111,46 +113,36 @@ class _Task(Model):
         return sum(part.end - part.start for part in self.ranges)
 
 
-class SegmentTask(_Task):
+class SegmentTask(StoredTask):
     """Consecutive ranges of one partition of raw, converted by one Spark task into one file per date."""
 
     ranges: tuple[SegmentRange, ...]
 
 
-class QuarantineTask(_Task):
+class QuarantineTask(StoredTask):
     """Rows of quarantine of one partition and one date, or of all without a date."""
 
     ranges: tuple[QuarantineRange, ...]
 
 
-class TableFileTask(_Task):
+class TableFileTask(StoredTask):
     """Files of the table, of one date and partition, ordered by first offset, which become one; or spans of one."""
 
     ranges: tuple[TableFileRange, ...]
 
 
-def _reads(task: object) -> str:
-    """What a task reads, stored or not; a range without an ETag is of a file, by its name, or of a pack."""
-    if not isinstance(task, dict):
-        return _READS.get(type(task), "raw")
-    ranges = task.get("ranges")
-    first = ranges[0] if isinstance(ranges, list | tuple) and ranges else None
-    if not isinstance(first, dict):
-        return "raw"
-    if first.get("quarantined"):
-        return "quarantine"
-    return "table" if not first.get("etag") and str(first.get("key")).endswith(".parquet") else "raw"
-
-
-_READS: Final[Mapping[type, str]] = {SegmentTask: "raw", QuarantineTask: "quarantine", TableFileTask: "table"}
-
-Task = Annotated[
-    Annotated[SegmentTask, Tag("raw")]
-    | Annotated[QuarantineTask, Tag("quarantine")]
-    | Annotated[TableFileTask, Tag("table")],
-    Discriminator(_reads),
-]
-"""A task of a run. What it reads is told by its type; stored are the same fields for all."""
+def _typed(task: StoredTask, kind: RunKind | None) -> StoredTask:
+    """A stored task of a run of ``kind`` as the type that tells what it reads: the stored fields are the same."""
+    if type(task) is not StoredTask:
+        return task
+    made: type[StoredTask] = SegmentTask
+    part: type[StoredRange] = SegmentRange
+    if kind == "replay" or (kind == "erase" and task.ranges and task.ranges[0].quarantined):
+        made, part = QuarantineTask, QuarantineRange
+    elif kind in {"compact", "erase"}:
+        made, part = TableFileTask, TableFileRange
+    ranges = tuple(part.model_construct(range_.model_fields_set, **dict(range_)) for range_ in task.ranges)
+    return made.model_construct(task.model_fields_set, **{**dict(task), "ranges": ranges})
 
 
 class StoredMasks(Model):
@@ -309,7 +301,7 @@ class RunPlan(StoredObject):
     code: str
     created_at: AwareDatetime
     partitions: tuple[PartitionPlan, ...] = ()
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[StoredTask, ...] = ()
     dates: tuple[str, ...] = ()
     whole: bool = False
     leaves: tuple[str, ...] = ()
@@ -325,6 +317,11 @@ class RunPlan(StoredObject):
     field_ids: dict[str, int] = Field(default_factory=dict)
     accepts: int | None = None
     masks: dict[str, int] = Field(default_factory=dict)
+
+    @field_validator("tasks")
+    @classmethod
+    def _typed(cls, tasks: tuple[StoredTask, ...], plan: ValidationInfo) -> tuple[StoredTask, ...]:
+        return tuple(_typed(task, plan.data.get("kind")) for task in tasks)
 
     @field_serializer("layout", when_used="json")
     def _without_defaults(self, layout: ParquetLayout) -> dict[str, object]:

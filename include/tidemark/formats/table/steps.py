@@ -14,7 +14,7 @@ from pydantic import Field
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
-from tidemark.formats.table.plan import Task
+from tidemark.formats.table.plan import StoredTask
 
 
 class StepFile(Model):
@@ -63,7 +63,7 @@ class RunStep(StoredObject):
     outcomes: tuple[StepOutcome, ...]
 
 
-def digest_of_tasks(tasks: Iterable[Task]) -> str:
+def digest_of_tasks(tasks: Iterable[StoredTask]) -> str:
     """The SHA-256 over the bytes that ``tasks`` read: 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for task in tasks:

@@ -24,9 +24,8 @@ from tidemark.parsers.avro.resolution import ItemsStep, RecordStep, Step, UnionS
 from tidemark.parsers.avro.schema import Type, parsed, same
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.base import Bits, Indices, Parsed
-from tidemark.parsers.block_parser import FEWEST, Group, parse_in_blocks
 from tidemark.parsers.confluent_framing import HEAD, by_frequency, framed_values, guid_of, numbered, split_frame
-from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
+from tidemark.parsers.row_parser import FEWEST, Group, ParsedRecord, RefusedRecord, parse_in_blocks, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas, Unreadable, Written
 from tidemark.parsers.settings import AvroParser, SettingsFile
 from tidemark.parsers.slots import BlockReader, Unsupported

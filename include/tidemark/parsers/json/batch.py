@@ -362,13 +362,6 @@ def _lines(values: pa.Array[Any]) -> pa.Buffer:
     return data
 
 
-class Quoted(NamedTuple):
-    """The documents with their parts quoted; an ``odd`` one is empty, and must be read in another way."""
-
-    values: pa.Array[Any]
-    odd: NDArray[np.bool_]
-
-
 class PartQuotes:
     """Quotes the parts for the columns of type ``json`` and ``decimal``."""
 
@@ -386,15 +379,18 @@ class PartQuotes:
         self._first = np.cumsum([0, *map(len, nodes)], dtype=np.int64)
         self._keys = np.array([key for node in nodes for key in node], np.int64).reshape(-1, KEY_WIDTH)
 
-    def quoted(self, values: pa.Array[Any]) -> Quoted:
-        """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels."""
+    def quoted(self, values: pa.Array[Any]) -> tuple[pa.Array[Any], NDArray[np.bool_]]:
+        """Quote the parts in ``values``, documents without control characters and of at most MAX_DEPTH levels.
+
+        The mask is of odd ones, which are empty in the answer, and must be read in another way.
+        """
         starts, data = bounds(values)
         odd = np.zeros(len(values), np.bool_)
         made = np.empty(2 * (int(starts[-1]) - int(starts[0])), np.uint8)
         made_starts = np.empty(len(values) + 1, np.int64)
         quote_parts(starts, data, self._names, self._first, self._keys, made, made_starts, odd)
         offsets = pa.py_buffer(made_starts.astype(np.int32).data)
-        return Quoted(pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(made.data)]), odd)
+        return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(made.data)]), odd
 
 
 def _put_path(tree: _QuoteTree, keys: tuple[str, ...], kind: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tidemark.parsers.base import shortened
-from tidemark.parsers.column_types import ColumnType
+from tidemark.parsers.settings import ColumnType
 
 MAX_DEPTH: Final = 128
 

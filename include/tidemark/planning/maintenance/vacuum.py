@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 from tidemark.formats.keys import ALL_DATES
 from tidemark.formats.table.ledger import file_digest
-from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, Task
+from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, StoredTask
 from tidemark.planning.maintenance.erased_files import ErasedRows, Replaced
 from tidemark.store.base import ObjectInfo
 
@@ -155,7 +155,7 @@ def digests_of(plan: RunPlan) -> set[str]:
     return {digest_of(plan, task) for task in plan.tasks}
 
 
-def digest_of(plan: RunPlan, task: Task) -> str:
+def digest_of(plan: RunPlan, task: StoredTask) -> str:
     """The digest at the end of the names of the files of ``task``."""
     labels = [range_.label for range_ in task.ranges]
     return file_digest(task.topic_id, labels, plan.configuration, plan.code, plan.attempt)

@@ -27,6 +27,7 @@ from tidemark.decode import SCHEMA
 from tidemark.decode.schema import copied
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
+from tidemark.intervals import Interval
 from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.partition_reader import OnGap
@@ -40,20 +41,16 @@ Moment = datetime | int
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Interval(NamedTuple):
-    """Timestamps ``[start, end)``, in milliseconds since 1970."""
-
-    start: int
-    end: int
-
-
 class _Range(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if any."""
+    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if any.
+
+    ``times`` are milliseconds since 1970, ``[start, end)`` as well.
+    """
 
     tp: TopicPartition
     start: int
     end: int
-    times: _Interval | None = None
+    times: Interval | None = None
 
 
 def read_range(
@@ -164,7 +161,7 @@ def iter_time(
     on_gap: OnGap = "error",
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of :func:`read_time`, a record batch at a time."""
-    wanted = _Interval(_milliseconds(start), _milliseconds(end))
+    wanted = Interval(_milliseconds(start), _milliseconds(end))
     if lateness is not None and lateness < timedelta(0):
         raise ValueError(f"lateness {lateness} is negative: give how much older than one before it a record may be")
     with _SingleThreadTier(storage, isolation_level, on_gap) as reader:
@@ -200,7 +197,7 @@ class _SingleThreadTier:
         return known
 
     def times(
-        self, topic: str, partitions: Iterable[int], wanted: _Interval, lateness: timedelta | None
+        self, topic: str, partitions: Iterable[int], wanted: Interval, lateness: timedelta | None
     ) -> Iterator[_Range]:
         """The ranges of offsets with the records of the times ``wanted``."""
         for number in partitions:
@@ -251,7 +248,7 @@ class _SingleThreadTier:
                 yield rows.replace_schema_metadata(None)
 
 
-def _within(rows: pa.RecordBatch, times: _Interval) -> pa.RecordBatch:
+def _within(rows: pa.RecordBatch, times: Interval) -> pa.RecordBatch:
     """The rows with timestamps in ``times``."""
     timestamps = milliseconds(rows)
     wanted = (timestamps >= times.start) & (timestamps < times.end)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.error import HTTPError
 
 from tidemark.errors import ConfigError, StoreError, UnknownOutcome
-from tidemark.store.limits import LIMITS, RequestLimits
-from tidemark.store.obstore.settings import azure_account
-from tidemark.store.options import StoreOptions
+from tidemark.store.obstore.factory import azure_account
+from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig

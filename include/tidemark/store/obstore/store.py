@@ -42,11 +42,10 @@ from tidemark.errors import (
     StoreError,
     UnknownOutcome,
 )
-from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
+from tidemark.store.base import Fetched, ObjectInfo, Traffic, check_key, check_size
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.options import StoreOptions
 from tidemark.store.retrying import prove, read_back
-from tidemark.store.traffic import Traffic
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

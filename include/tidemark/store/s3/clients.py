@@ -19,11 +19,10 @@ from botocore.session import Session
 from typing_extensions import override
 
 from tidemark.errors import ConfigError
-from tidemark.store.limits import LIMITS, RequestLimits
-from tidemark.store.options import StoreOptions
+from tidemark.store.base import FreeTraffic, Traffic
+from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.s3.timeouts import TimeLimits, pool_classes
-from tidemark.store.traffic import FreeTraffic, Traffic
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

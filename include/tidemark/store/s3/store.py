@@ -47,8 +47,7 @@ from tidemark.errors import (
 )
 from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.body import ReplyBody
-from tidemark.store.limits import LIMITS, RequestLimits
-from tidemark.store.options import StoreOptions
+from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.retrying import prove
 from tidemark.store.s3.clients import S3Clients
 from tidemark.store.s3.timeouts import overrun

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 
-from tidemark.store.traffic import Traffic
+from tidemark.store.base import Traffic
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class TimeLimits(NamedTuple):
-    """Seconds, and bytes a second; see :class:`tidemark.store.limits.RequestLimits`."""
+    """Seconds, and bytes a second; see :class:`tidemark.store.options.RequestLimits`."""
 
     no_progress: float
     deadline: float

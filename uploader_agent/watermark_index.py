@@ -40,7 +40,7 @@ from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.observation import Observation
+from uploader_agent.partitions.local_log import Observation
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.tuning import AgentTuning
@@ -135,7 +135,7 @@ class IndexThread:
         self._repeats = repeats
         self._progressed = progressed
         self._failing: tuple[float, str] | None = None  # since when, and the last error
-        self._led: _Led | None = None
+        self._led: tuple[Collection[LedPartition], datetime | None] | None = None
         self._clock_measured_at = -_CLOCK_EVERY
         self._runtime = runtime
         self.worker = Worker("index", self._turn, runtime)
@@ -155,12 +155,13 @@ class IndexThread:
         if self._failing is None:
             return None
         since, error = self._failing
-        what = "the watermark index was neither read nor written"
-        return Failing(what, self._runtime.monotonic() - since, error)
+        seconds = self._runtime.monotonic() - since
+        words = f"the watermark index was neither read nor written for {seconds:.0f} s: {error}"
+        return Failing(seconds, words, error)
 
     def set_partitions(self, partitions: Collection[LedPartition], confirmed_at: datetime | None) -> None:
         """Set what the next index is about; ``partitions`` must not change afterwards."""
-        first, self._led = self._led is None, _Led(partitions, confirmed_at)
+        first, self._led = self._led is None, (partitions, confirmed_at)
         if first:
             self.worker.wake()
 
@@ -242,11 +243,6 @@ class IndexThread:
     def _failed(self, error: StoreError) -> None:
         since = self._failing[0] if self._failing else self._runtime.monotonic()
         self._failing = since, str(error)
-
-
-class _Led(NamedTuple):
-    partitions: Collection[LedPartition]
-    confirmed_at: datetime | None
 
 
 class IndexPublisher:
