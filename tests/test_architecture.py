@@ -70,7 +70,7 @@ FLOORS = {
         "jobs",
     ),
     "plugins/tidemark_airflow": (
-        "options",
+        "early options",
         "configuration provider",
         "connections",
         "planned settings triggers",
