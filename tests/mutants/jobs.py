@@ -37,14 +37,14 @@ JOBS: Final = (
         "spark/tidemark_spark/audit/run.py",
         "report is not None and report.passed and report.started_at >= since",
         "report is not None and report.started_at >= since",
-        ("tests.spark.cli.test_topics::test_an_audit_that_differed_is_repeated",),
+        ("tests.spark.jobs.test_topics::test_an_audit_that_differed_is_repeated",),
     ),
     Mutant(
         "an audit that passed before the moment that is asked for is repeated",
         "spark/tidemark_spark/audit/run.py",
         "report is not None and report.passed and report.started_at >= since",
         "report is not None and report.passed",
-        ("tests.spark.cli.test_topics::test_an_audit_passes_over_what_has_passed_since",),
+        ("tests.spark.jobs.test_topics::test_an_audit_passes_over_what_has_passed_since",),
     ),
     Mutant(
         "the id of a job that has ended is forgotten, so that the next try submits again",
@@ -61,5 +61,19 @@ JOBS: Final = (
         "if not why and until is not None",
         "if until is not None",
         ("tests.plugins.submitters.test_platforms::test_a_run_that_outlasts_the_task_is_ended_once_and_waited_for",),
+    ),
+    Mutant(
+        "without Spark, no other topic of a job is begun",
+        "spark/tidemark_spark/jobs/running.py",
+        "            except SparkUnavailable:\n                raise\n",
+        "",
+        ("tests.spark.jobs.test_topics::test_without_spark_no_other_topic_is_begun",),
+    ),
+    Mutant(
+        "what a state job did is published although the job failed for a topic",
+        "plugins/tidemark_airflow/dag_factories/maintenance.py",
+        "publish.as_teardown()",
+        "publish",
+        ("tests.dags.test_dags::test_state_tables_have_a_dag_with_a_task_for_each",),
     ),
 )

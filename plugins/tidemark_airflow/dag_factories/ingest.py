@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG
 
@@ -75,7 +76,7 @@ def _ingest_dag(deployment: Deployment, topic: TopicSettings, *, paused: bool) -
         description=f"{topic.cluster}/{topic.topic} to table {topic.table}",
         doc_md=_doc(deployment, topic, assets),
     ) as dag:
-        name = {"cluster": topic.cluster, "topic": topic.topic}
+        name: dict[str, Any] = {"cluster": topic.cluster, "topic": topic.topic}
         # A topic may be quiet for any time: no timeout, not even the common one of all tasks.
         planned = WatermarkSensor(
             task_id="wait_and_plan",
