@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -28,8 +27,9 @@ from tidemark.backfill.report import Comparison
 from tidemark.errors import ConfigError
 from tidemark.formats.table.audit_report import AuditReport
 from tidemark.formats.table.plan import RunResult
+from tidemark.jobs.registry import IngestOptions
 from tidemark.raw import byte_ranges
-from tidemark_spark.cluster.target import ClusterTarget, add_options
+from tidemark_spark.cluster.target import ClusterTarget
 from tidemark_spark.jobs.running import run_job
 
 
@@ -229,9 +229,7 @@ def test_compaction_runs_on_spark(tmp_path: Path, client: Programs) -> None:
 
 def where(*arguments: str) -> ClusterTarget:
     """What a job's command line says."""
-    parser = argparse.ArgumentParser()
-    add_options(parser)
-    return ClusterTarget.of(parser.parse_args(arguments))
+    return ClusterTarget.of(IngestOptions.parse(["--topics", "topics.yaml", "--topic", "orders", *arguments]))
 
 
 def test_the_environment_names_the_server_unless_there_is_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
