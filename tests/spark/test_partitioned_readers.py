@@ -39,9 +39,7 @@ def landed(
     sent = [Sent(T0 + number * HOUR, (*LISTED, None)[number % 4], None, None) for number in range(40)]
     world.raw.segment([batch(0, [one.record(number) for number, one in enumerate(sent)])])
     world.raw.publish()
-    done = on_spark.run(
-        "tidemark_spark.jobs.running:run_job", "ingest", ["--topics", str(world.topics_file), "--topic", "orders"]
-    )
+    done = on_spark.job("ingest", ["--topics", str(world.topics_file), "--topic", "orders"])
     assert done.code == 0, done.errors[-3000:]
     world.check()
     return world, [[number, one.dt, one.local.hour, one.country] for number, one in enumerate(sent)]

@@ -264,9 +264,7 @@ def test_the_job_rebuilds_and_says_what_it_would_do(deployed: Deployed, on_spark
     assert run_job("rebuild", [*arguments[:3], "nothing", *dates]) == 2
     assert world.ledger == before
     rows = world.rows()
-    done = on_spark.run(
-        "tidemark_spark.jobs.running:run_job", "rebuild", [*arguments, *dates, "--extend"]
-    )  # which reads raw twice
+    done = on_spark.job("rebuild", [*arguments, *dates, "--extend"])  # which reads raw twice
     assert done.code == 0, done.errors[-3000:]
     result = RunResult.from_bytes(done.output.splitlines()[-1].encode(), "output")
     assert (result.status, result.dates) == ("landed", ("2026-02-02", "2026-02-03"))

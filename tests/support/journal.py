@@ -30,10 +30,11 @@ from tests.support.paths import cache_dir
 TRIED = "tried: "
 """What the names of a test's properties begin with that say how much it has tried, by kind."""
 
-BUDGET = 17_000
+BUDGET = 22_000
 """Loops (:mod:`tests.support.cpu`) of CPU time that the tests of `make test` may need. A fifth more is a failure.
 
-Three machines have measured 13,000 to 17,900 for nearly the same tests: what is slow differs between them.
+Four machines have measured 13,000 to 24,900 for nearly the same tests: what is slow differs between them. The fourth
+runs the loop a third faster than the third one, and the tests no faster.
 
 Lower it whenever tests have become cheaper.
 """

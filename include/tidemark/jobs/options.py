@@ -240,6 +240,13 @@ def _date(value: object) -> object:
         raise ValueError(f"{value!r} is not a date such as 2026-11-20") from error
 
 
+def _date_or_none(value: object) -> object:
+    try:
+        return value if value == "none" else _date(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r} is neither a date such as 2026-11-20, nor none") from error
+
+
 def _moment(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -268,6 +275,9 @@ def user() -> str:
 
 Day = Annotated[date, BeforeValidator(_date)]
 """A date, written 2026-11-20."""
+
+DayOrNone = Annotated[date | Literal["none"], BeforeValidator(_date_or_none)]
+"""A date, or none for what has no date."""
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 """A time with its zone, written 2026-11-21T03:00:00+00:00."""

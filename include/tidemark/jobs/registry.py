@@ -12,6 +12,7 @@ from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.jobs.options import (
     MOST_ATTEMPT,
     Day,
+    DayOrNone,
     DryRunOptions,
     JobOptions,
     Moment,
@@ -218,7 +219,7 @@ class ReplayOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20 --dt none"
 
     dt: Annotated[
-        tuple[Day | Literal["none"], ...],
+        tuple[DayOrNone, ...],
         Says(
             "date of the records' timestamps, or none for records without a sane timestamp; repeatable (default: all)",
             metavar="DATE",

@@ -1,23 +1,16 @@
-"""Parsers with a library that is called once for each record: from its answers to Arrow, in pieces of bounded size.
-
-A parser may have a second reader, a compiled loop for whole blocks of values (:func:`parse_in_blocks`). The loop reads
-a value only as the library would, and leaves all others to it. So rows may share a block with any others, and the
-library alone gives the reason for a refusal.
-"""
+"""Parsers with a library that is called once for each record: from its answers to Arrow, in pieces of bounded size."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Indices, Parsed, bisected, bounds, event_time_of, joined, shortened
-from tidemark.parsers.settings import EventTime
-from tidemark.parsers.slots import BlockReader, value_places
+from tidemark.parsers.base import bisected, bounds, shortened
 from tidemark.parsers.unknown_fields import summed
 
 PIECE_ROWS: Final = 4096
@@ -123,45 +116,3 @@ def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
     bits = np.packbits(valid, bitorder="little")
     taken = batch.take(array(pa.int64(), np.arange(len(batch)), bits))
     return pa.RecordBatch.from_arrays(taken.columns, schema=columns)
-
-
-FEWEST: Final = 8
-"""The fewest rows for which the loop is worth calling."""
-
-
-class Group(NamedTuple):
-    """Rows with values that one loop reads, and the number of bytes at the start of each that it skips."""
-
-    reader: BlockReader
-    rows: Indices
-    skipped: int
-
-
-def parse_in_blocks(
-    values: pa.Array[Any],
-    groups: Iterable[Group],
-    read_rows: Callable[[pa.Array[Any]], RowsRead],
-    columns: pa.Schema,
-    event_time: EventTime | None,
-) -> Parsed:
-    """Read binary ``values``: the readers of ``groups`` first, then ``read_rows`` all that is left and not null."""
-    data, starts, ends = value_places(values)
-    left = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
-    blocks = []
-    unknown: list[Mapping[str, int]] = []
-    for group in groups:
-        rows = group.rows[left[group.rows]]
-        if len(rows) >= FEWEST:
-            for block in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
-                blocks.append((rows[block.rows], block.columns))
-                left[rows[block.rows]] = False
-                unknown.append(block.unknown)
-    refused: dict[int, str] = {}
-    if left.any():
-        rows = np.flatnonzero(left)
-        read = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
-        refused = {int(rows[row]): reason for row, reason in read.refused.items()}
-        blocks.append((rows, read.columns))
-        unknown.append(read.unknown)
-    batch = joined(blocks, len(values), columns)
-    return Parsed(batch, refused, None, event_time_of(batch, event_time), summed(unknown))

@@ -7,11 +7,15 @@ items up to its end; that of a struct has nothing.
 
 The columns of a struct, and of structs within it, follow the struct's own if they are of its level. Within a null
 struct they have slots of zero that are valid, as ``pa.array`` makes them of None: zero, no text, an empty list.
+
+A parser has a library, too (:mod:`tidemark.parsers.row_parser`). The loop reads a value only as the library would, and
+leaves all others to it (:func:`parse_in_blocks`). So rows may share a block with any others, and the library alone
+gives the reason for a refusal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
@@ -22,7 +26,10 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import BYTES, NUMBERS, READ_ONLY_BYTES, copy_bytes, helper, kernel, type_of
 from tidemark.decode.schema import array, variable
-from tidemark.parsers.base import Bits, Indices, blocks, bounds
+from tidemark.parsers.base import Bits, Indices, Parsed, blocks, bounds, event_time_of, joined
+from tidemark.parsers.row_parser import RowsRead
+from tidemark.parsers.settings import EventTime
+from tidemark.parsers.unknown_fields import summed
 
 MAX_SLOTS: Final = 8 << 20
 """The most of a block's columns together, 9 bytes each. A record that needs more by itself is left to the library."""
@@ -290,3 +297,45 @@ def value_places(values: pa.Array[Any]) -> tuple[NDArray[np.uint8], Indices, Ind
     starts, data = bounds(values)
     places = starts.astype(np.int64)
     return data, places[:-1], places[1:]
+
+
+FEWEST: Final = 8
+"""The fewest rows for which the loop is worth calling."""
+
+
+class Group(NamedTuple):
+    """Rows with values that one loop reads, and the number of bytes at the start of each that it skips."""
+
+    reader: BlockReader
+    rows: Indices
+    skipped: int
+
+
+def parse_in_blocks(
+    values: pa.Array[Any],
+    groups: Iterable[Group],
+    read_rows: Callable[[pa.Array[Any]], RowsRead],
+    columns: pa.Schema,
+    event_time: EventTime | None,
+) -> Parsed:
+    """Read binary ``values``: the readers of ``groups`` first, then ``read_rows`` all that is left and not null."""
+    data, starts, ends = value_places(values)
+    left = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
+    parts = []
+    unknown: list[Mapping[str, int]] = []
+    for group in groups:
+        rows = group.rows[left[group.rows]]
+        if len(rows) >= FEWEST:
+            for block in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
+                parts.append((rows[block.rows], block.columns))
+                left[rows[block.rows]] = False
+                unknown.append(block.unknown)
+    refused: dict[int, str] = {}
+    if left.any():
+        rows = np.flatnonzero(left)
+        read = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
+        refused = {int(rows[row]): reason for row, reason in read.refused.items()}
+        parts.append((rows, read.columns))
+        unknown.append(read.unknown)
+    batch = joined(parts, len(values), columns)
+    return Parsed(batch, refused, None, event_time_of(batch, event_time), summed(unknown))

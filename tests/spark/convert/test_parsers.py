@@ -361,7 +361,7 @@ def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[
     _, mended = replayable(tmp_path)
     name = ["--topics", str(mended.topics_file), "--topic", "orders"]
     assert run_job("replay", [*name, "--dt", "yesterday"]) == 2
-    assert "--dt: must be dates" in capsys.readouterr().err
+    assert "--dt: 'yesterday' is neither a date such as 2026-11-20, nor none\n" in capsys.readouterr().err
     assert run_job("replay", [*name, "--dt", "none", "--dry-run"]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     assert [one["dt"] for one in json.loads(last)["dates"]] == [""]

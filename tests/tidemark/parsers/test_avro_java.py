@@ -19,8 +19,9 @@ from tests.tidemark.parsers.test_avro import avro, framed
 from tidemark.parsers.avro.interpreter import reader_of
 from tidemark.parsers.avro.parser import parsed_schema
 from tidemark.parsers.avro.resolution import Step, may_fail, resolved
-from tidemark.parsers.row_parser import FEWEST, RefusedRecord
+from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Written
+from tidemark.parsers.slots import FEWEST
 from tidemark.schemas.avro_merge import merged
 
 RECORDS = 4

@@ -13,7 +13,7 @@ import pytest
 from tests.tidemark.parsers.support import mutated, read_by_loop, records, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_avro import FULL, RECORD, avro, encoded, framed
 from tidemark.parsers.avro.parser import AvroColumns
-from tidemark.parsers.row_parser import FEWEST
+from tidemark.parsers.slots import FEWEST
 
 HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
 NAMES = tuple("abcdefgh")

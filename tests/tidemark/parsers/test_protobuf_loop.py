@@ -14,7 +14,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from tests.tidemark.parsers.support import mutated, read_by_loop, refused_alike, rows_of, varint
 from tests.tidemark.parsers.test_protobuf import FIELDS, add_map, order, order_file, protobuf
-from tidemark.parsers.row_parser import FEWEST
+from tidemark.parsers.slots import FEWEST
 
 F = FieldDescriptorProto
 NUMBERS = (1, 2, 3, 4, 5, 15, 16, 17, 1000, 1500, 536_870_911)

@@ -22,7 +22,7 @@ from tests.tidemark.parsers.test_protobuf_loop import Files, descriptor
 from tidemark.parsers import base, unknown_fields
 from tidemark.parsers.json import batch as json_batch
 from tidemark.parsers.protobuf import kernel as protobuf_kernel
-from tidemark.parsers.row_parser import FEWEST
+from tidemark.parsers.slots import FEWEST
 from tidemark.parsers.unknown_fields import MAX_LENGTH, MAX_NAMES, OTHERS, field_name, largest, summed
 
 F = FieldDescriptorProto

@@ -25,10 +25,10 @@ from tidemark.parsers.avro.schema import Type, parsed, same
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.base import Bits, Indices, Parsed
 from tidemark.parsers.confluent_framing import HEAD, by_frequency, framed_values, guid_of, numbered, split_frame
-from tidemark.parsers.row_parser import FEWEST, Group, ParsedRecord, RefusedRecord, parse_in_blocks, read_rows
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas, Unreadable, Written
 from tidemark.parsers.settings import AvroParser, SettingsFile
-from tidemark.parsers.slots import BlockReader, Unsupported
+from tidemark.parsers.slots import FEWEST, BlockReader, Group, Unsupported, parse_in_blocks
 from tidemark.parsers.unknown_fields import field_name, summed
 
 MAX_IN_VAIN: Final = 4096

@@ -36,10 +36,10 @@ from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed
 from tidemark.parsers.protobuf.differences import Reading, compared, with_presence
 from tidemark.parsers.protobuf.tables import block_reader
 from tidemark.parsers.protobuf.types import check_size, has_maps, message_fields
-from tidemark.parsers.row_parser import Group, ParsedRecord, RefusedRecord, parse_in_blocks, read_rows
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaRegistry, Schemas, Unreadable, Written
 from tidemark.parsers.settings import Misfits, ProtobufParser
-from tidemark.parsers.slots import BlockReader, Unsupported
+from tidemark.parsers.slots import BlockReader, Group, Unsupported, parse_in_blocks
 from tidemark.parsers.unknown_fields import field_name
 
 _OUT_OF_MEMORY: Final = "Arena alloc failed"
