@@ -28,13 +28,15 @@ def main(folder: str) -> None:
 
     remote = os.environ.get("SPARK_REMOTE")
     there = spark("half done", ClusterTarget(None if remote else "local[2]", remote))
-    made: list[int] = []
-    runs = Thread(target=lambda: made.extend(there.on_each(importable, folder, [0, 1])))
-    runs.start()
-    wait_until(lambda: there.finished() == 1, what="a task to be done")
-    (Path(folder) / "told").touch()
-    runs.join()
-    sys.stdout.write(f"{sorted(made)}\n")
+
+    def tell() -> None:
+        wait_until(lambda: there.finished() == 1, what="a task to be done")
+        (Path(folder) / "told").touch()
+
+    asks = Thread(target=tell, daemon=True)
+    asks.start()
+    sys.stdout.write(f"{sorted(there.on_each(importable, folder, [0, 1]))}\n")
+    asks.join()
 
 
 if __name__ == "__main__":

@@ -259,6 +259,12 @@ def _moment(value: object) -> object:
     return at
 
 
+def _attempt(value: object) -> object:
+    if isinstance(value, str) and (not value.isdecimal() or int(value) > MOST_ATTEMPT):
+        raise ValueError(f"{value!r} is not a number from 0 to {MOST_ATTEMPT}")
+    return value
+
+
 def _lineage(value: str) -> str:
     if value in {EVENTS, OFF}:
         return value
@@ -281,6 +287,14 @@ DayOrNone = Annotated[date | Literal["none"], BeforeValidator(_date_or_none)]
 
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 """A time with its zone, written 2026-11-21T03:00:00+00:00."""
+
+Attempt = Annotated[
+    int | None,
+    BeforeValidator(_attempt),
+    Field(ge=0, le=MOST_ATTEMPT),
+    Says("execute this attempt's plan; make it if it does not exist"),
+]
+"""The number of an attempt."""
 
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 """Names, of which one may be given by itself."""

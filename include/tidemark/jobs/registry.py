@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tidemark.formats.table.statuses import AUDIT_PARTS
 from tidemark.jobs.options import (
-    MOST_ATTEMPT,
+    Attempt,
     Day,
     DayOrNone,
     DryRunOptions,
@@ -25,12 +25,6 @@ from tidemark.jobs.options import (
     TopicsOptions,
     user,
 )
-
-Attempt = Annotated[
-    int | None,
-    Field(ge=0, le=MOST_ATTEMPT),
-    Says("execute this attempt's plan; make it if it does not exist"),
-]
 
 
 def _days(first: date, last: date) -> list[date]:
