@@ -68,6 +68,23 @@ def _uses(process: psutil.Process, folder: Path) -> bool:
     return within or any(f"{folder}{os.sep}" in f"{word}{os.sep}" for word in process.info["cmdline"] or ())
 
 
+def end_job_hosts() -> None:
+    """Kill the hosts of jobs (docs/airflow.md) of this folder's Spark, which would stay for a quarter of an hour."""
+    hosts = [process for process in psutil.process_iter(["cmdline"]) if _hosts_jobs(process)]
+    for host in hosts:
+        host.kill()
+    psutil.wait_procs(hosts, timeout=10)
+
+
+def _hosts_jobs(process: psutil.Process) -> bool:
+    if "tidemark_spark.cluster.job_host" not in (process.info["cmdline"] or ()):
+        return False
+    try:
+        return Path(process.environ().get("SPARK_CONF_DIR", os.sep)).is_relative_to(HOME)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or is another user's
+        return False
+
+
 def down(steps: Steps, timeout: float = 30.0) -> None:
     """Stop the processes of a kept demo, and no others, with SIGKILL after ``timeout``.
 
@@ -77,5 +94,6 @@ def down(steps: Steps, timeout: float = 30.0) -> None:
     for process in recorded():
         outcome = "stopped" if process.stop(timeout) else "had ended already:"
         steps.say(f"{outcome} {process.name} (pid {process.pid})")
+    end_job_hosts()
     forget()
     check_ended()

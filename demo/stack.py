@@ -197,6 +197,7 @@ class Stack:
         rest = [self.spark.process, *(agent.process for agent in self.agents), *brokers, self.s3.process]
         with ThreadPoolExecutor(len(rest)) as pool:
             list(pool.map(ManagedProcess.kill, rest))
+        processes.end_job_hosts()
 
     def logs(self) -> str:
         """The places of the logs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,3 +112,23 @@ def test_a_folder_of_a_similar_name_is_another(home: Path) -> None:
             assert living_in(home) == []
         finally:
             process.kill()
+
+
+def test_hosts_of_jobs_end_with_their_demo_and_no_others(home: Path) -> None:
+    code = "import sys; print('here', flush=True); sys.stdin.read()"
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, "tidemark_spark.cluster.job_host"],
+            env={**os.environ, "SPARK_CONF_DIR": str(of / "spark-conf")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for of in (home, home.with_name("demo-2"))
+    ]
+    for host in hosts:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"here\n"
+    down(Steps())
+    assert [psutil.pid_exists(host.pid) for host in hosts] == [False, True]
+    for host in hosts:
+        host.communicate(timeout=60)
