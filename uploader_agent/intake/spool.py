@@ -301,6 +301,8 @@ class PartitionSpool:
     def _rename_last(self, base: int) -> None:
         """Give the last segment, which is empty, another base."""
         self._write_snapshot(base)
+        if self._bases[-2:-1] == [base]:  # it is empty, and marks the beginning of a gap, which there is not
+            self._bases.pop(-2)
         former, self._bases[-1] = self._bases[-1], base
         (self.folder / file_name(former, "log")).rename(self.folder / file_name(base, "log"))
         (self.folder / file_name(former, "snapshot")).unlink(missing_ok=True)

@@ -54,7 +54,10 @@ class BatchLineage:
 
     def follow(self, header: BatchHeader) -> None:
         """Take the next batch. Raises :class:`OffLineage` if the first batch is of another branch."""
-        if self.left_at is None and not self._is_live(header.base_offset, header.leader_epoch):
+        # An unclean election may have cut the log within the batch, and retention be ahead of its first offsets: then
+        # only its last one shows that it is of the other branch.
+        live = all(self._is_live(at, header.leader_epoch) for at in (header.base_offset, header.last_offset))
+        if self.left_at is None and not live:
             if not self._begun:
                 epoch = f"of leader epoch {header.leader_epoch}"
                 rule = f"begins with offset {header.base_offset} {epoch}, which is not on {self._known.entries}"

@@ -94,7 +94,7 @@ def test_defaults_are_not_written_unless_another_machine_has_others() -> None:
         (AuditOptions, ["--lineage", "here"], "--lineage: 'here' must be events, off, or a place: 16 of 0-9 a-f"),
         (AuditOptions, ["--master", "local", "--remote", "sc://a"], "--master, --remote: only one"),
         (CompactOptions, ["--topic", "a", "--topic", "b", "--attempt", "7"], "--attempt: is of one topic"),
-        (CompactOptions, ["--topic", "a", "--attempt", str(1 << 63)], "08' is not a number from 0 to"),
+        (CompactOptions, ["--topic", "a", "--attempt", str(1 << 63)], "--attempt: '9223372036854775808' is not a"),
         (CompactOptions, ["--topic", "a", "--attempt", "-1"], "--attempt: '-1' is not a number from 0 to"),
         (RebuildOptions, ["--topic", "a"], "--from, --to: give both dates"),
         (RebuildOptions, ["--topic", "a", "--all", "--from", "2026-11-20"], "--from, --to: give both dates"),

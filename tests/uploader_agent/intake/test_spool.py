@@ -135,6 +135,22 @@ def test_a_range_that_is_gone_is_between_two_segments(tmp_path: Path) -> None:
         assert not later.folder.exists()
 
 
+def test_a_first_batch_may_lie_over_all_that_is_gone(tmp_path: Path) -> None:
+    """Then the segment that marks the beginning of the range has the batch's own name."""
+    with closing(begun(tmp_path)) as spool:
+        fill(spool, 2)
+        spool.begin(8)
+        raw = simple(6, 4)
+        spool.append(memoryview(raw), 6, 10)
+        spool.roll()
+        assert [segment.base_offset for segment in find_segments(spool.folder)] == [0, 6, 10]
+        spool.drop_below(10)
+        assert [segment.base_offset for segment in find_segments(spool.folder)] == [10]
+        assert spool.size == 0
+    with closing(opened(tmp_path)) as again:
+        assert (again.start, again.end) == (10, 10)
+
+
 def test_segments_that_the_store_has_are_dropped_but_the_last(tmp_path: Path) -> None:
     with closing(begun(tmp_path)) as spool:
         for _ in range(3):

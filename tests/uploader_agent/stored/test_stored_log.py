@@ -70,3 +70,15 @@ def test_a_log_without_a_manifest_is_of_the_branch_that_its_batches_are_of() -> 
             BatchLineage("a", lineages).follow(read_header(batch, 0, 0))
         with pytest.raises(OffLineage):
             lineage_of("a", summary, lineages)
+
+
+def test_a_log_without_a_manifest_ends_below_the_batch_in_which_its_branch_was_cut() -> None:
+    """The leader of epoch 1 begins at offset 4, which is its log's start, within a batch of the leader before."""
+    lineages = KnownLineages(Lineage(()), 0, Lineage(((1, 4),)))
+    data = simple(0, 3, leader_epoch=0) + simple(3, 4, leader_epoch=0)
+    scanner = SegmentScanner("a", 0)
+    branch = BatchLineage("a", lineages)
+    for header in scanner.batches(data):
+        branch.follow(header)
+    assert branch.left_at == 3
+    assert lineage_of("a", scanner.finish(), lineages, branch.left_at).entries == ((0, 0),)
