@@ -532,4 +532,20 @@ AGENT: Final = (
         "        if False:",
         (f"{_NAME}::test_the_disk_says_which_cluster_it_is_of",),
     ),
+    Mutant(
+        "a batch within which the log was cut is of the other branch, although retention has taken its beginning",
+        "uploader_agent/stored/lineage.py",
+        "for at in (header.base_offset, header.last_offset))",
+        "for at in (header.base_offset,))",
+        (
+            "tests.uploader_agent.stored.test_stored_log::test_a_log_without_a_manifest_ends_below_the_batch_in_which_its_branch_was_cut",
+        ),
+    ),
+    Mutant(
+        "a spool counts a segment once, although a batch takes the name of the mark of a gap",
+        "uploader_agent/intake/spool.py",
+        "if self._bases[-2:-1] == [base]:",
+        "if self._bases[-2:-1] == [base - 1]:",
+        ("tests.uploader_agent.intake.test_spool::test_a_first_batch_may_lie_over_all_that_is_gone",),
+    ),
 )

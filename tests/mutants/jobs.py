@@ -69,11 +69,4 @@ JOBS: Final = (
         "",
         ("tests.spark.jobs.test_topics::test_without_spark_no_other_topic_is_begun",),
     ),
-    Mutant(
-        "what a state job did is published although the job failed for a topic",
-        "plugins/tidemark_airflow/dag_factories/maintenance.py",
-        "publish.as_teardown()",
-        "publish",
-        ("tests.dags.test_dags::test_state_tables_have_a_dag_with_a_task_for_each",),
-    ),
 )

@@ -74,7 +74,7 @@ class Tree:
     def run(self, tests: Iterable[str]) -> Caught:
         """The tests that fail in the copy. Raises AssertionError if pytest does not even come to run them."""
         names, started = [*map(nodeid, tests)], time.monotonic()
-        of_airflow = [name for name in names if name.startswith(("tests/plugins/", "tests/dags/"))]
+        of_airflow = [name for name in names if name.startswith("tests/plugins/")]
         others = [name for name in names if name not in of_airflow]
         failed = (*self._failing(sys.executable, others), *self._failing(_AIRFLOW, of_airflow))
         return Caught(failed, time.monotonic() - started)
