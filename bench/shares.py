@@ -8,20 +8,19 @@ waited.
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from bench.data import HOME
 from bench.measure import Row
 from tests.spark.live.live_world import OneTopic
 from tests.support.airflow import AirflowStack, import_early
+from tests.support.cpu import processes
 from tests.support.live_end import Packer
 from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
@@ -37,18 +36,8 @@ LIVE: Final = 5
 RECORDS: Final = 20
 
 _LOOK_SECONDS: Final = 0.03
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _OWN, _LIVE_DAG = "tidemark_ingest__east__orders", "tidemark_live__east"
 _JOBS: Final = ("run_plan.py", "land_live.py", "cluster.job_host")
-
-
-class _Process(NamedTuple):
-    """``cpu`` are the process's own ticks, ``waited`` those of its ended children."""
-
-    parent: int
-    cpu: int
-    waited: int
-    began: int
 
 
 class Shares:
@@ -56,15 +45,15 @@ class Shares:
 
     def __init__(self, roots: Mapping[int, str]) -> None:
         self._roots = roots
-        self._kinds: dict[tuple[int, int], str] = {}
-        self._ticks: dict[tuple[int, int], int] = {}
-        self._total = 0
+        self._kinds: dict[tuple[int, str], str] = {}
+        self._cpu: dict[tuple[int, str], float] = {}
+        self._total = 0.0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
         self._look()
-        self._before, self._total_before = dict(self._ticks), self._total
+        self._before, self._total_before = dict(self._cpu), self._total
         self._thread.start()
         return self
 
@@ -77,16 +66,16 @@ class Shares:
     def seconds(self) -> dict[str, float]:
         """By kind of process, and of all of them."""
         found: dict[str, float] = defaultdict(float)
-        for key, ticks in self._ticks.items():
-            found[self._kinds[key]] += (ticks - self._before.get(key, 0)) / _TICKS
-        return {**found, "all of it": (self._total - self._total_before) / _TICKS}
+        for key, cpu in self._cpu.items():
+            found[self._kinds[key]] += cpu - self._before.get(key, 0.0)
+        return {**found, "all of it": self._total - self._total_before}
 
     def _sample(self) -> None:
         while not self._stop.wait(_LOOK_SECONDS):
             self._look()
 
     def _look(self) -> None:
-        running, kinds = _running(), dict[int, str]()
+        running, kinds = {one.key[0]: one for one in processes()}, dict[int, str]()
 
         def kind_of(pid: int) -> str:
             """The kind of a process; empty for one that is not below the roots."""
@@ -96,25 +85,12 @@ class Shares:
                 kinds[pid] = self._roots[pid] if pid in self._roots else _kind(pid, above) if process else ""
             return kinds[pid]
 
-        total = 0
+        total = 0.0
         for pid, process in running.items():
             if kind := kind_of(pid):
-                key = pid, process.began
-                self._kinds[key], self._ticks[key] = kind, process.cpu
-                total += process.cpu + process.waited
+                self._kinds[process.key], self._cpu[process.key] = kind, process.own
+                total += process.own + process.reaped
         self._total = total
-
-
-def _running() -> dict[int, _Process]:
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(OSError):
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                user, system, waited_user, waited_system = map(int, fields[11:15])
-                times = user + system, waited_user + waited_system, int(fields[19])
-                found[int(folder.name)] = _Process(int(fields[1]), *times)
-    return found
 
 
 def _kind(pid: int, above: str) -> str:

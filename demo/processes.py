@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from demo.steps import Steps
+from tests.support.hosts import job_hosts
 from tests.support.paths import STATE
 from tests.support.process import ProcessRecord
 
@@ -70,19 +71,10 @@ def _uses(process: psutil.Process, folder: Path) -> bool:
 
 def end_job_hosts() -> None:
     """Kill the hosts of jobs (docs/airflow.md) of this folder's Spark, which would stay for a quarter of an hour."""
-    hosts = [process for process in psutil.process_iter(["cmdline"]) if _hosts_jobs(process)]
+    hosts = job_hosts(lambda host: Path(host.environ().get("SPARK_CONF_DIR", os.sep)).is_relative_to(HOME))
     for host in hosts:
         host.kill()
     psutil.wait_procs(hosts, timeout=10)
-
-
-def _hosts_jobs(process: psutil.Process) -> bool:
-    if "tidemark_spark.cluster.job_host" not in (process.info["cmdline"] or ()):
-        return False
-    try:
-        return Path(process.environ().get("SPARK_CONF_DIR", os.sep)).is_relative_to(HOME)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or is another user's
-        return False
 
 
 def down(steps: Steps, timeout: float = 30.0) -> None:

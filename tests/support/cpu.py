@@ -39,7 +39,7 @@ def loop_seconds() -> float:
     return time.process_time() - begin
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     """A process as the kernel tells of it: an id that is given only once, its parent, and seconds of CPU time.
 
     ``reaped`` is the time of its own children that have ended.
@@ -51,7 +51,8 @@ class _Process(NamedTuple):
     reaped: float
 
 
-def _processes() -> list[_Process]:
+def processes() -> list[Process]:
+    """All processes of the machine that run now."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -61,7 +62,7 @@ def _processes() -> list[_Process]:
                 continue  # it has ended
             fields = text.rpartition(")")[2].split()  # the name of a program may have blanks
             own, reaped = (sum(map(int, fields[at : at + 2])) / _TICKS for at in (11, 13))
-            found.append(_Process((int(folder.name), fields[19]), int(fields[1]), own, reaped))
+            found.append(Process((int(folder.name), fields[19]), int(fields[1]), own, reaped))
     return found
 
 
@@ -134,8 +135,8 @@ class CpuMeter:
 
     def _look(self, cost: defaultdict[str, float], ended: float, kind: str) -> None:
         self._looked = time.monotonic()
-        below: dict[int, list[_Process]] = {}
-        for process in _processes():
+        below: dict[int, list[Process]] = {}
+        for process in processes():
             below.setdefault(process.parent, []).append(process)
         living: dict[tuple[int, str], _Child] = {}
         for process in below.get(os.getpid(), []):
@@ -149,7 +150,7 @@ class CpuMeter:
         self._children = living
 
 
-def _family(process: _Process, below: dict[int, list[_Process]]) -> list[_Process]:
+def _family(process: Process, below: dict[int, list[Process]]) -> list[Process]:
     found = [process]
     for one in found:
         found += below.get(one.key[0], [])

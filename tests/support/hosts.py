@@ -1,10 +1,10 @@
-"""A folder of its own for the hosts of jobs (``tidemark_airflow.submitters.forked``), which end with it."""
+"""The hosts of jobs (``tidemark_airflow.submitters.forked``), and a folder of its own with which they end."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
@@ -29,13 +29,20 @@ def own_hosts() -> Iterator[Path]:
 
 def hosts_in(folder: Path) -> list[psutil.Process]:
     """The hosts with a socket below ``folder``."""
-    return [process for process in psutil.process_iter() if _listens_in(process, folder)]
+
+    def listens_in(host: psutil.Process) -> bool:
+        return any(str(part.laddr).startswith(f"{folder}/") for part in host.net_connections("unix"))
+
+    return job_hosts(listens_in)
 
 
-def _listens_in(process: psutil.Process, folder: Path) -> bool:
+def job_hosts(wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """The ``wanted`` ones of this user's hosts, on the whole machine."""
+    return [process for process in psutil.process_iter() if _is_host(process, wanted)]
+
+
+def _is_host(process: psutil.Process, wanted: Callable[[psutil.Process], bool]) -> bool:
     try:
-        if _MODULE not in process.cmdline():
-            return False
-        return any(str(part.laddr).startswith(f"{folder}/") for part in process.net_connections("unix"))
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return _MODULE in process.cmdline() and wanted(process)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has ended, or is another user's
         return False
