@@ -468,6 +468,16 @@ AGENT: Final = (
         (f"{_LATE}::test_it_fails_once_a_new_process_seals_a_compacted_log",),
     ),
     Mutant(
+        "a damaged head is made again with what a PUT of an unknown outcome has named",
+        "uploader_agent/packs/broker_head.py",
+        "known = self._complete",
+        "known = self.version > 0",
+        (
+            f"{_LATE}::test_what_it_names_is_sealed_if_it_is_damaged_once_it_has_arrived",
+            f"{_LATE}::test_what_a_put_without_a_reply_names_is_sealed_if_it_is_damaged_before_it_is_read_back",
+        ),
+    ),
+    Mutant(
         "packs hold more also where compaction has removed the end of a run",
         "uploader_agent/upload/validation.py",
         "if part.first < end and not self._is_equal(part, log)]",

@@ -101,7 +101,7 @@ class EntryLines(Mapping[EntryKey, HeadEntry]):
 
 
 Recover = Callable[[ClusterStore, bool], EntryLines]
-"""Make the entries of an unknown head from packs; the flag says that there was a head."""
+"""Make the entries of an unknown head from packs; the flag says that there was a head, or may have been one."""
 
 
 class BrokerHead:
@@ -131,6 +131,11 @@ class BrokerHead:
         self._recover = recover
         self._runtime = runtime
         self._known = False
+        self._complete = False
+        """True if the entries have all that a head may ever have named: this process has put them, and nothing since.
+
+        A PUT without a known outcome may have taken effect before the head was damaged: readers have landed its ranges.
+        """
         self._confirmed = False
         """True if a request since the last :meth:`check` has shown that the store has the known head."""
         self._etag: str | None = None
@@ -225,25 +230,25 @@ class BrokerHead:
             self._known = False
             raise
         except UnknownOutcome as error:
-            self._known = False
+            self._known = self._complete = False
             etag = self._read_back(key, body, error)
         except StoreError:
             raise
         except Exception:
-            self._known = False  # it may have been written
+            self._known = self._complete = False  # it may have been written
             raise
         self._etag, self._entries = etag, entries.copy()
-        self._known = self._confirmed = self.settled = True
+        self._known = self._complete = self._confirmed = self.settled = True
 
     def _know(self, entries: EntryLines, etag: str | None) -> None:
         """Continue from ``entries``, which were read."""
         self._entries, self._etag = entries, etag
-        self._known = self._confirmed = True
+        self._known, self._complete, self._confirmed = True, False, True
         self.version += 1
 
     def _begin(self) -> None:
         """Continue without a head. If there are packs, it was removed, or a process was killed before its first."""
-        entries = self._recover(self.cluster, False)
+        entries = self._recover(self.cluster, self.version > 0)  # a PUT of this process may have been there
         if entries:
             self.put(entries)
             logger.warning("head_made_from_packs", key=self.key, entries=len(entries))
@@ -260,7 +265,7 @@ class BrokerHead:
             kept = self.cluster.keys.damaged_head(self._broker, damaged.etag)
             self.cluster.store.copy(self.key, kept, source_etag=damaged.etag)
             damage = self.damage = damage.model_copy(update={"kept": kept})
-        known = self.version > 0
+        known = self._complete
         entries = self._entries if known else self._recover(self.cluster, True)
         self._etag = damaged.etag if damaged is not None else None
         self.put(entries)

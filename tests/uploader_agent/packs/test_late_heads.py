@@ -13,6 +13,7 @@ import pytest
 
 from tests.uploader_agent.fakes import ID, T, World, records
 from tests.uploader_agent.packs.packing import FRESHNESS, append, entries, look_after_heads, pack_once, tick
+from tests.uploader_agent.packs.test_damaged_heads import DAMAGES, Damage, spoil
 from tests.uploader_agent.packs.test_leaders import ALL, new_leader, sealed_batches
 from tests.uploader_agent.test_agent import no_errors
 from tidemark.errors import PreconditionFailed, UnknownOutcome
@@ -91,6 +92,48 @@ def test_what_it_names_is_sealed_if_it_arrives_before_the_head_is_put_again(worl
     late.arrive_before("/1.json")
     no_errors(world.once(freshness=FRESHNESS))
     assert late.arrived is True
+    assert sealed_batches(world) == ALL
+
+
+def test_what_it_names_is_sealed_if_it_is_damaged_once_it_has_arrived(world: World, late: LatePut) -> None:
+    """A process that has read the head before does not know what it named last."""
+    with world.agent(freshness=FRESHNESS) as agent:
+        look_after_heads(agent)
+        late.arrive()
+        spoil(world)
+        look_after_heads(agent)
+        agent.upload_once()
+        no_errors(agent)
+    assert sealed_batches(world) == ALL
+
+
+@pytest.mark.parametrize("packed", [20, None], ids=["a head before", "no head before"])
+@pytest.mark.parametrize("damage", [DAMAGES["garbage"], DAMAGES["removed"]], ids=["garbage", "removed"])
+def test_what_a_put_without_a_reply_names_is_sealed_if_it_is_damaged_before_it_is_read_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, packed: int | None, damage: Damage
+) -> None:
+    partition, put = world.disk.partition().segment(0, records(0, packed or 50)), world.store.put
+    world.metadata.policy, world.metadata.default_high = "compact", packed or 50
+
+    def cut(key: str, body: bytes, **options: Any) -> str:
+        etag = put(key, body, **options)
+        if key == world.control.head(1):
+            monkeypatch.undo()
+            spoil(world, damage)
+            raise UnknownOutcome(key, "the reply was lost")
+        return etag
+
+    with world.agent(freshness=FRESHNESS) as agent:
+        if packed is not None:
+            tick(agent)
+            append(partition, 0, records(packed, 50))
+            world.metadata.default_high = 50
+        monkeypatch.setattr(world.store, "put", cut)
+        tick(agent)
+        partition.segment(0, LEFT).roll(50)
+        tick(agent)
+        agent.upload_once()
+        no_errors(agent)
     assert sealed_batches(world) == ALL
 
 
