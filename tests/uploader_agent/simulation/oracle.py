@@ -133,13 +133,25 @@ class Oracle:
         for tails in [] if self.was_damaged else self.tails.values():  # what is made again is looked at later
             for tail in tails.values():
                 [life] = [one for one in self._cluster.lives if _is_of(one, tail)]
-                if life.gone or (sealed and tail.epoch != life.leader_epoch):
+                former = tail.epoch != life.leader_epoch
+                if life.gone or (sealed and former and not self._ends_in_gap(life, tail.epoch)):
                     yield f"{life.at}: a head keeps what {'is deleted' if life.gone else 'was sealed'}: {tail}"
         for partition in self._partitions():
             entry = self.entries[self.agent_of(partition)].get(partition.at)
             end = self.packed(partition)
             if end and entry is not None and end <= entry.next_offset:
                 yield f"{partition.at}: the head has a tail up to {end}, and it is sealed up to {entry.next_offset}"
+
+    def _ends_in_gap(self, partition: Partition, epoch: int) -> bool:
+        """Whether an epoch ends in a gap, or above it: ``offset.wm`` lists it until the gap is filled or acknowledged.
+
+        A late head of that leadership may name what lies in the gap.
+        """
+        watermark = self.watermark(partition)
+        if watermark is None or watermark.next_offset not in {gap.start for gap in watermark.gaps}:
+            return False
+        later = (start for other, start in watermark.lineage if other > epoch)
+        return min(later, default=0) > watermark.next_offset
 
     def deleted(self, key: str) -> None:
         """A pack is about to be deleted: seals must hold each of its batches."""

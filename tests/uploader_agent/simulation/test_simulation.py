@@ -40,6 +40,11 @@ def test_everything_is_fetched_stored_and_told(tried: Callable[[str, int], None]
     tried("schedules of the simulation", 6)
 
 
+def test_a_head_keeps_a_leadership_that_ends_in_a_gap() -> None:
+    """Retention has taken what lies behind the packed offsets; while that is a gap, ``offset.wm`` lists it."""
+    check("--first", 700492, "--fetching")
+
+
 def test_what_restored_brokers_have_is_stored_or_told(tried: Callable[[str, int], None]) -> None:
     check("--count", 30, "--restored")
     tried("schedules of the simulation", 30)
