@@ -14,6 +14,7 @@ _FAILING: Final = "tests.uploader_agent.hold.test_failing_disk"
 _HISTORY: Final = "tests.uploader_agent.partitions.test_other_history"
 _LATE: Final = "tests.uploader_agent.packs.test_late_heads"
 _LEADERSHIP: Final = "tests.uploader_agent.partitions.test_leadership"
+_CUT: Final = "tests.uploader_agent.packs.test_cut_within"
 _DAMAGED: Final = "tests.uploader_agent.packs.test_damaged_heads"
 _LEADERS: Final = "tests.uploader_agent.packs.test_leaders"
 _NAME: Final = "tests.uploader_agent.stored.test_cluster_name"
@@ -470,8 +471,8 @@ AGENT: Final = (
     Mutant(
         "a damaged head is made again with what a PUT of an unknown outcome has named",
         "uploader_agent/packs/broker_head.py",
-        "known = self._complete",
-        "known = self.version > 0",
+        "        known = self._complete\n",
+        "        known = self.version > 0\n",
         (
             f"{_LATE}::test_what_it_names_is_sealed_if_it_is_damaged_once_it_has_arrived",
             f"{_LATE}::test_what_a_put_without_a_reply_names_is_sealed_if_it_is_damaged_before_it_is_read_back",
@@ -490,6 +491,27 @@ AGENT: Final = (
         "reach = live.contiguous_from(start)",
         "reach = end",
         (f"{_LEADERS}::test_a_run_from_packs_ends_before_a_hole",),
+    ),
+    Mutant(
+        "a run from packs ends with the batch within which the log was cut",
+        "uploader_agent/packs/packed_run.py",
+        "if live_end < header.next_offset:",
+        "if False:",
+        (f"{_CUT}::test_a_run_from_packs_ends_with_the_batch_that_was_cut",),
+    ),
+    Mutant(
+        "the lineage of a seal from packs ends where the log was cut within its last batch",
+        "uploader_agent/packs/packed_run.py",
+        "stop, lineage = kept[-1].header.next_offset, lineage.truncated(stop)",
+        "stop = kept[-1].header.next_offset",
+        (f"{_CUT}::test_a_run_from_packs_ends_with_the_batch_that_was_cut",),
+    ),
+    Mutant(
+        "what lies beside a gap counts up to where the log leaves it",
+        "uploader_agent/repair/replica_upload.py",
+        "(segment.lineage, segment.readable_end)",
+        "(segment.lineage, segment.next_offset)",
+        (f"{_CUT}::test_a_replica_fills_a_gap_behind_the_batch_that_was_cut",),
     ),
     Mutant(
         "packs are looked into before offsets are recorded as lost",

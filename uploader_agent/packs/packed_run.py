@@ -29,14 +29,16 @@ OpenAt = Callable[[int], tuple[OpenTransaction, ...] | None]
 
 @dataclass(frozen=True, slots=True)
 class PackedRun:
-    """Complete batches on one lineage that account for the offsets ``[start, end)``; transactions open at ``start``.
+    """Complete batches on ``lineage`` that account for the offsets ``[start, end)``; transactions open at ``start``.
 
-    Compaction may have left no batch at all, or none at the end.
+    Compaction may have left no batch at all, or none at the end. If an election has cut the log within the last batch,
+    ``lineage`` ends there, and readers take the batch as far.
     """
 
     start: int
     end: int
     data: bytes
+    lineage: Lineage
     opened: tuple[OpenTransaction, ...]
     compacted: bool
 
@@ -80,10 +82,11 @@ def _parted(lineage: Lineage, range_: Range) -> int:
 
 
 class PackedBatch(NamedTuple):
-    """A whole batch from a pack."""
+    """A whole batch from a pack, of which the offsets below ``live_end`` are on the lineage."""
 
     header: BatchHeader
     data: bytes
+    live_end: int
 
 
 class FullerRun(NamedTuple):
@@ -124,9 +127,11 @@ def read_run(
     if not batches and not (compacted and below == end > start):
         return None
     kept = [batches[offset] for offset in sorted(batches)]
-    stop = end if compacted and below == end else kept[-1].header.next_offset
     data = b"".join(batch.data for batch in kept)
-    return PackedRun(start, stop, data, _opened(cluster, ranges, start, open_at), compacted)
+    stop = end if compacted and below == end else kept[-1].live_end
+    if kept and stop < kept[-1].header.next_offset:
+        stop, lineage = kept[-1].header.next_offset, lineage.truncated(stop)
+    return PackedRun(start, stop, data, lineage, _opened(cluster, ranges, start, open_at), compacted)
 
 
 def read_fuller_run(
@@ -159,7 +164,7 @@ def read_fuller_run(
     if base < first:
         return FullerRun(first, first, b"", whole=False)
     kept = {
-        offset: PackedBatch(header, log.pread(header.position, header.size))
+        offset: PackedBatch(header, log.pread(header.position, header.size), header.next_offset)
         for offset, header in local.items()
         if offset not in taken and offset < last
     }
@@ -181,8 +186,9 @@ def fullest(
     """The fullest version of each batch of ``ranges`` on ``lineage`` in ``[start, end)``, and the end of them.
 
     The first result has the batches by base offset. The second is the offset below which no batch is missing: ranges
-    that have no room in memory are left for the next run. If a batch reaches over ``start``, there are no batches, and
-    that offset is ``start``: no run begins inside a batch. Raises FormatError and StoreError.
+    that have no room in memory are left for the next run, and batches above one that an election has cut, which is the
+    last one. If a batch reaches over ``start``, there are no batches, and that offset is ``start``: no run begins
+    inside a batch. Raises FormatError and StoreError.
     """
     batches: dict[int, PackedBatch] = {}
     size = 0
@@ -195,16 +201,19 @@ def fullest(
         data = read_range_bytes(store, packed)
         size += len(data)
         for header in scan_batches([data], packed.key, packed.range.first):
-            parted = header.base_offset >= _parted(lineage, packed.range)
-            if parted or not lineage.is_live(header.base_offset, header.leader_epoch):
+            base = header.base_offset
+            live_end = lineage.live_end(base, header.next_offset, header.leader_epoch)
+            live_end = min(live_end, _parted(lineage, packed.range))
+            if live_end <= max(base, start):
                 continue
-            if header.base_offset < start < header.next_offset:
+            if base < start:
                 return {}, start
-            known = batches.get(header.base_offset)
-            fuller = known is None or known.header.record_count < header.record_count
-            if fuller and start <= header.base_offset and header.next_offset <= end:
-                batches[header.base_offset] = PackedBatch(header, data[header.position : header.end])
-    return {offset: batch for offset, batch in batches.items() if batch.header.next_offset <= end}, end
+            known = batches.get(base)
+            if known is None or known.header.record_count < header.record_count:
+                batches[base] = PackedBatch(header, data[header.position : header.end], live_end)
+            if live_end < header.next_offset:
+                end = min(end, live_end)
+    return {offset: batch for offset, batch in batches.items() if batch.live_end <= end}, end
 
 
 def open_at_end(cluster: ClusterStore, last: RangePointer) -> tuple[OpenTransaction, ...] | None:

@@ -66,7 +66,7 @@ def seal_packed(
         packed=tuple(packed.range.part for packed in ranges),
         compare_packs=False,
     )
-    return _seal(sealer, start, run.end, run.data, lineage)
+    return _seal(sealer, start, run.end, run.data, run.lineage)
 
 
 def _judge(scanned: ScannedSegment, lineage: Lineage) -> Lineage:

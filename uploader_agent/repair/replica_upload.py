@@ -17,7 +17,7 @@ import structlog
 
 from tidemark.errors import PreconditionFailed, TidemarkError
 from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.manifest import SegmentManifest, batch_of
+from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
 from tidemark.kafka_log.names import MAX_OFFSET
@@ -30,6 +30,7 @@ from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.objects import put_derived
+from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload.eligibility import SealRun, rotated_runs
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
@@ -86,11 +87,12 @@ def around(partition: PartitionStore, wanted: Interval) -> Surroundings:
     below = [entry.name for entry in reversed(listed) if entry.name.base < wanted.start]
     above = [entry.name for entry in listed if entry.name.base >= wanted.end]
     near = [live for names in (below, above) if (live := _nearest(partition, names, _lineage(stored))) is not None]
-    lineages = [(manifest.history, manifest.next_offset) for manifest in near]
+    segments = [StoredSegment.of(manifest, _lineage(stored)) for manifest in near]
+    lineages = [(segment.lineage, segment.readable_end) for segment in segments]
     if stored is not None:
         lineages.append((stored.lineage, stored.watermark.next_offset))
     cleanups = {Cleanup(manifest.cleanup_policy) for manifest in near}
-    lasts = tuple(batch_of(manifest.last_batch) for manifest in near if manifest.last_batch)
+    lasts = tuple(segment.last for segment in segments if segment.last)
     return Surroundings(stored, tuple(lineages), cleanups.pop() if len(cleanups) == 1 else Cleanup(), lasts)
 
 

@@ -173,6 +173,17 @@ class Lineage:
         end = self._end_of(epoch)
         return any(known == epoch for known, _ in self.entries) and (end is None or base_offset < end)
 
+    def live_end(self, base_offset: int, next_offset: int, epoch: int) -> int:
+        """The end of a stored batch's offsets on this lineage; ``base_offset`` if there are none.
+
+        An unclean election may cut a log within a batch: DeleteRecords moves the leader's log start into the batch, a
+        replica that is behind begins an empty log at that offset, and becomes the leader.
+        """
+        if not self.is_live(base_offset, epoch):
+            return base_offset
+        end = self._end_of(epoch)
+        return next_offset if end is None else min(next_offset, end)
+
     def _end_of(self, epoch: int) -> int | None:
         """The start of the epoch after ``epoch``; None if there is none."""
         index = bisect_right(self.entries, epoch, key=lambda entry: entry[0])

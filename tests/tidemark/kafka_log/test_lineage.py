@@ -68,6 +68,14 @@ def test_messages_without_an_epoch_lie_where_no_lineage_knows() -> None:
     assert not lineage.is_live(50, 3)
 
 
+@given(lineages(), st.integers(0, 30), st.integers(1, 6), st.integers(-1, 9))
+def test_a_batch_is_live_up_to_where_the_log_was_cut_within_it(
+    lineage: Lineage, base: int, size: int, epoch: int
+) -> None:
+    live = list(itertools.takewhile(lambda at: lineage.is_live(at, epoch), range(base, base + size)))
+    assert lineage.live_end(base, base + size, epoch) == base + len(live)
+
+
 def test_history_goes_on_below() -> None:
     assert Lineage(((5, 1000),)).with_history(Lineage(((0, 0), (5, 800)))) == Lineage(((0, 0), (5, 800)))
     assert Lineage(((5, 1000), (6, 2000))).with_history(Lineage(((0, 0), (3, 800), (4, 1500)))) == Lineage(
