@@ -172,12 +172,15 @@ class ResultOperator(BaseOperator):
         from tidemark.backfill.outcome import outcome_of
         from tidemark.backfill.report import read_report, write_part
         from tidemark.backfill.report_tables import text
+        from tidemark.planning import landed_parts, read_plan
 
         name = report_name(context["run_id"])
         table, report = report_of(self.cluster, self.topic, name)
         if report.preview is None:
             raise AirflowFailException(f"{table.keys.report(name, 'preview')}: is gone")
-        outcome = outcome_of(table, report.preview)
+        by_date = report.request.exchange == "by-date" and report.preview.plan
+        parts = landed_parts(table, read_plan(table, report.preview.plan)) if by_date else ()
+        outcome = outcome_of(table, report.preview, parts)
         write_part(table, name, "outcome", outcome, report.preview.attempt)
         url = report_url(self.cluster, self.topic, name)
         self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(table, name)))
