@@ -56,10 +56,12 @@ class WatermarkSensor(BaseSensorOperator):
 
     def look(self, context: Context, event: object = None) -> Planned:
         """Plan at once if a commit is unpublished or a date can close; else defer until watermarks are ahead."""
+        return self._look(settings.topic_table(self.cluster, self.topic))
+
+    def _look(self, table: TopicTable) -> Planned:
         from tidemark.planning import dates_to_close
         from tidemark.table.delta_table import committed_ledger
 
-        table = settings.topic_table(self.cluster, self.topic)
         ledger = committed_ledger(table)
         news = events.news_of(table, ledger)
         closing = dates_to_close(table, ledger)
@@ -85,14 +87,14 @@ class WatermarkSensor(BaseSensorOperator):
         fired = Event.model_validate(event)
         if fired.status == "failed":
             raise AirflowFailException(f"{self.topic}: the watermark indexes cannot be read: {fired.reason}")
+        table = settings.topic_table(self.cluster, self.topic)
         if fired.status == "advanced":
             self.log.info("%d partitions ahead, about %d bytes", fired.partitions, fired.bytes)
-            table = settings.topic_table(self.cluster, self.topic)
             planned = self._plan(table)
             if not planned["empty"]:
                 return planned
             mark_planned(table, fired.settles)
-        return self.look(context)
+        return self._look(table)
 
     def _plan(self, table: TopicTable) -> Planned:
         """Plan from the ledger's offsets to the watermarks, as far as nothing holds a partition back."""
