@@ -131,8 +131,8 @@ class Landing:
     """The trigger's and the job's parts of a run, with a scanner that lives on, like the triggerer's."""
 
     def __init__(self, world: Any) -> None:
-        from tidemark_airflow.triggers.committed import CommittedLedgers
         from tidemark_airflow.triggers.index_scanner import IndexScanner, Source
+        from tidemark_airflow.triggers.watermark import CommittedLedgers
 
         self._world, self.bytes = world, 0
         source = Source.of(world.deployment, "east", 10)

@@ -29,9 +29,15 @@ from tidemark.errors import ConfigError
 from tidemark.jobs.options import EXCHANGES
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import number
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.approval import ApproveOperator
-from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator, ResultOperator, by_topic
+from tidemark_airflow.operators.backfill import (
+    ApproveOperator,
+    CompareOperator,
+    PreviewOperator,
+    ResultOperator,
+    by_topic,
+)
 from tidemark_airflow.operators.spark_job import RunPlanOperator
 from tidemark_airflow.operators.state import StateOperator
 
@@ -67,7 +73,7 @@ def validate() -> list[dict[str, Any]]:
             today=utc_now().date(),
             by=dag_run.triggering_user_name or "",
             run=dag_run.run_id,
-            approve_at_most=settings.approve_above_gib(),
+            approve_at_most=int(number("approve_above_gib")),
         )
     except ConfigError as error:
         for field, rule in error.problems:
@@ -82,7 +88,7 @@ def validate() -> list[dict[str, Any]]:
 def form(deployment: Deployment) -> dict[str, Param]:
     """The fields, drawn and checked by Airflow; :func:`validate` checks rules about several fields."""
     topics = [f"{topic.cluster}/{topic.topic}" for topic in settings.in_order(deployment)]
-    limit = settings.approve_above_gib()
+    limit = int(number("approve_above_gib"))
     given = {**DEFAULTS, "approve_above_gib": limit}
 
     def field(name: str, title: str, description: str, **schema: Any) -> Param:

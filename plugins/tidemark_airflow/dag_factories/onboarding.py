@@ -28,6 +28,7 @@ from tidemark.onboarding.options import (
 from tidemark.parsers.settings import Misfits
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import flag
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.onboarding import BEST, DETECTED, NONE, OnboardOperator
 
@@ -78,7 +79,7 @@ def _cluster(known: list[str]) -> Param:
 
 
 def _writing() -> dict[str, Param]:
-    if not settings.onboarding_writes():
+    if not flag("onboarding_writes"):
         return {}
     description = "Also change the topics file on the machine where the task runs, unless it has changed meanwhile."
     return {"write": Param(default=False, type="boolean", title="Write", description=description)}

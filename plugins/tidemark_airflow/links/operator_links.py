@@ -11,6 +11,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import option
 from tidemark_airflow.links import urls
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class SparkLink(BaseOperatorLink):
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The page of the job on its platform, or the deployment's address of Spark's pages."""
-        return getattr(operator, "job_page", "") or settings.spark_page()
+        return getattr(operator, "job_page", "") or option("spark_page")
 
 
 def object_page(table: TopicTable, key: str) -> str:
@@ -80,7 +81,7 @@ def object_page(table: TopicTable, key: str) -> str:
     store = table.deployment.lake_store
     if not store.startswith("s3://"):
         return ""
-    bucket, template = store.removeprefix("s3://"), settings.object_page()
+    bucket, template = store.removeprefix("s3://"), option("object_page")
     if template:
         return template.replace("{bucket}", quote(bucket)).replace("{key}", quote(key))
     if "AWS_ENDPOINT_URL" in table.delta_options:

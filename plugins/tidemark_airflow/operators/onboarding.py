@@ -16,7 +16,7 @@ from tidemark.errors import ConfigError
 from tidemark.onboarding.options import WantedTopic, byte_rate, need_extra
 from tidemark.topics import Deployment
 from tidemark_airflow import connections, settings
-from tidemark_airflow.configuration import label
+from tidemark_airflow.configuration import flag, label
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -58,7 +58,7 @@ class OnboardOperator(BaseOperator):
         from tidemark.onboarding.report import lines, next_step
 
         deployment = settings.deployment()
-        if fields.get("write") and not settings.onboarding_writes():
+        if fields.get("write") and not flag("onboarding_writes"):
             raise ConfigError("Airflow's configuration", [(label("onboarding_writes"), "does not allow to write")])
         request = request_of(fields, settings.topics_file())
         client = _client(deployment, request.cluster)

@@ -21,10 +21,9 @@ from tidemark.formats.table.live_landing import StoredLanding, read_landing, wri
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
-from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import Scan
 from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
-from tidemark_airflow.triggers.watermark import ScanTrigger
+from tidemark_airflow.triggers.watermark import CommittedLedgers, ScanTrigger
 
 LOOK_AGAIN_AFTER: Final = timedelta(minutes=30)
 """Time after which a run without due topics ends, skipped; the next run has the topics that remain in the file."""

@@ -38,6 +38,7 @@ from tidemark.table.state_table import state_status
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import number
 from tidemark_airflow.web.packed_indexes import PackedIndexes
 
 SECONDS: Final = 5.0
@@ -126,7 +127,7 @@ class Reader:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._indexes = Kept(self._indexes_of, seconds=float("inf"))
-        self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
+        self._looks = Kept(self._look_at, seconds=number("scan_seconds"))
         self._overviews = Kept(self._read_overview)
         self._incidents = Kept(self._read_incidents)
         self._topics = Kept(self._read_topic)

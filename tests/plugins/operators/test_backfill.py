@@ -20,14 +20,15 @@ from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import backfill
 from tidemark_airflow.operators import backfill as backfilling
-from tidemark_airflow.operators.approval import ApproveOperator, why_approve
 from tidemark_airflow.operators.backfill import (
+    ApproveOperator,
     CompareOperator,
     Previewed,
     PreviewOperator,
     ReportLink,
     ResultOperator,
     job_of,
+    why_approve,
 )
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
 

@@ -16,7 +16,7 @@ from tidemark.kafka_log.batch import HEADER_SIZE
 from tidemark.planning import read_plan
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import Commit, mark_planned, move, read_published
-from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.sensors import watermark
 from tidemark_airflow.sensors.watermark import WatermarkSensor
 from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
@@ -128,7 +128,7 @@ def test_it_fails_when_the_store_could_not_be_read(sensor: WatermarkSensor) -> N
 
 def test_it_waits_first_after_failed_runs(sensor: WatermarkSensor, monkeypatch: pytest.MonkeyPatch) -> None:
     until = utc_now() + timedelta(minutes=2)
-    monkeypatch.setattr(failure_backoff, "wait_until", lambda _: until)
+    monkeypatch.setattr(watermark, "wait_until", lambda _: until)
 
     with pytest.raises(TaskDeferred) as raised:
         sensor.execute(CONTEXT)
