@@ -145,7 +145,7 @@ class Landing:
 
         from tidemark.formats.table.live_landing import read_landing, write_landing
         from tidemark.timestamps import utc_now
-        from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
+        from tidemark_airflow.triggers.landing import LiveTopic, LiveWatch, landing_of
         from tidemark_spark.live.landing import land
 
         world, phases, executor = self._world, Phases(), Inline()

@@ -36,10 +36,10 @@ from tidemark_airflow.operators.backfill import (
     CompareOperator,
     PreviewOperator,
     ResultOperator,
+    StateOperator,
     by_topic,
 )
 from tidemark_airflow.operators.spark_job import RunPlanOperator
-from tidemark_airflow.operators.state import StateOperator
 
 DAG_ID = "tidemark_backfill"
 _RUNS = 16

@@ -7,23 +7,18 @@ no form, since Airflow keeps what forms are given: make it with `tidemark erase 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import DAG, BaseOperator, Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.errors import ConfigError, NotFound, PreconditionFailed
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, names
+from tidemark_airflow.dag_factories import task_defaults
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-from typing import Final
-
-from airflow.sdk import DAG, Param
-
-from tidemark_airflow.dag_factories import task_defaults
 
 DAG_ID: Final = "tidemark_approve_erasure"
 

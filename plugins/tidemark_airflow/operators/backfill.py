@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, report_name
 from tidemark_airflow import settings
+from tidemark_airflow.assets.events import publish_states
 from tidemark_airflow.configuration import names
 from tidemark_airflow.links.urls import report_url
 from tidemark_airflow.operators.spark_job import JobOperator
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from tidemark.backfill.report import BackfillReport
     from tidemark.table.delta_table import TopicTable
-
 
 _ANSWER_WITHIN: Final = timedelta(hours=24)
 """Time for an answer: a plan must be carried out within two days, and conversion takes its time, too."""
@@ -70,12 +70,7 @@ class PreviewOperator(JobOperator):
         self.request = request
 
     def execute(self, context: Context) -> Previewed:
-        """Submit, wait, and show the report.
-
-        Raises:
-            AirflowFailException: more would be read than ``max_gib`` allows.
-            AirflowException: there is no connection, or it names no master, or the job failed.
-        """
+        """Submit, wait, and show the report. Raises as :meth:`submit` and :meth:`after_job`."""
         from tidemark.backfill.report import write_part
 
         request = BackfillRequest.model_validate(self.request)
@@ -129,8 +124,8 @@ def job_of(request: BackfillRequest) -> tuple[str, dict[str, Any]]:
     return "rebuild", {**dates, "missing": request.mode == "missing", "extend": request.extend, **options}
 
 
-class CompareOperator(BaseOperator):
-    """Shows the rows that the plan would change, which the preview has compared; skipped if it has not.
+class ReportedOperator(BaseOperator):
+    """A task about the report of a topic.
 
     :param planned: of the topic, see :class:`Previewed` (templated)
     """
@@ -141,6 +136,10 @@ class CompareOperator(BaseOperator):
     def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cluster, self.topic, self.planned = cluster, topic, planned
+
+
+class CompareOperator(ReportedOperator):
+    """Shows the rows that the plan would change, which the preview has compared; skipped if it has not."""
 
     def execute(self, context: Context) -> None:
         """Read the report.
@@ -161,18 +160,8 @@ class CompareOperator(BaseOperator):
         self.log.info("%s", report.comparison.text())
 
 
-class ResultOperator(BaseOperator):
-    """Writes the outcome of a topic's run into the report, and shows it.
-
-    :param planned: of the topic, see :class:`Previewed` (templated)
-    """
-
-    template_fields: Sequence[str] = ("cluster", "topic", "planned")
-    operator_extra_links = (ReportLink(),)
-
-    def __init__(self, *, cluster: str, topic: str, planned: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.cluster, self.topic, self.planned = cluster, topic, planned
+class ResultOperator(ReportedOperator):
+    """Writes the outcome of a topic's run into the report, and shows it."""
 
     def execute(self, context: Context) -> None:
         """Read the result, and the rows before and after.
@@ -297,3 +286,40 @@ def why_approve(reports: Sequence[BackfillReport]) -> str:
     if size > limit:
         return f"{gib(size)} of raw are converted again, more than {gib(limit)}"
     return f"{dates} dates are rewritten, more than {APPROVE_ABOVE_DAYS}" if dates > APPROVE_ABOVE_DAYS else ""
+
+
+class StateOperator(JobOperator):
+    """Sends an asset event of the state table's newest commit; skipped if the topic has none.
+
+    The job of the backfill has brought the state up to date. If it could not, this task runs the job again.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(job="state", **kwargs)
+
+    def execute(self, context: Context) -> None:
+        """Submit and wait if the state is behind; then publish.
+
+        Raises as :meth:`submit`, and AirflowSkipException: the topic has no state table.
+        """
+        assert self.topic is not None
+        table = settings.topic_table(self.cluster, self.topic)
+        if table.topic.state is None:
+            raise AirflowSkipException(f"{self.cluster}/{self.topic} has no state table")
+        if not _is_current(table):
+            self.submit(context)
+        self.after_job(context)
+
+    def after_job(self, context: Context) -> None:
+        """Publish."""
+        deployment = settings.deployment()
+        publish_states(context, deployment, [deployment.topic(str(self.topic), self.cluster)])
+
+
+def _is_current(table: TopicTable) -> bool:
+    """True if the state is that of the table's newest commit."""
+    from tidemark.table.delta_table import committed_ledger
+    from tidemark.table.state_table import StateTable
+
+    state = StateTable.open(table).committed()
+    return state is not None and state.of.n == committed_ledger(table).n

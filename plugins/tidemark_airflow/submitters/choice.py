@@ -32,7 +32,7 @@ from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, option
 from tidemark_airflow.connections import aws_connection, named_connection
 from tidemark_airflow.submitters.base import RemoteSubmitter, Submitter
-from tidemark_airflow.submitters.handover import handed_over
+from tidemark_airflow.submitters.environment import handed_over
 from tidemark_airflow.submitters.template import request_of
 
 
