@@ -36,7 +36,10 @@ from demo.steps import Steps
 from tests.support.s3 import S3Server
 
 PARTS = ("data", "agent", "idle", "fetch", "fetch-idle", "orchestration", "consumer", "convert", "erasure")
-LONG = ("adopt", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "shares", "state", "topics")
+LONG = (
+    *("adopt", "airflow-idle", "commits", "evidence", "fetch-peer", "live-many", "lost-lake", "rebuild", "shares"),
+    *("state", "topics"),
+)
 """Parts that run only when they are named."""
 
 
@@ -87,6 +90,7 @@ def _run(parts: list[str], topics: list[Topic], options: argparse.Namespace) -> 
             "consumer": lambda: remote_reader.measure(s3),
             "fetch-peer": lambda: fetch_peer.measure(s3),
             "adopt": adopt.measure,
+            "airflow-idle": shares.idle,
             "live-many": live_many.measure,
             "commits": commits.measure,
             "evidence": evidence.measure,

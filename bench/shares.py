@@ -12,7 +12,8 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ from tests.support.cpu import processes
 from tests.support.live_end import Packer
 from tests.support.paths import ROOT
 from tests.support.pipeline import pipeline_env
+from tests.support.postgres import Postgres
 from tests.support.spark import ConnectServer
 from tests.support.waiting import wait_until
 from tests.tidemark.kafka_log.build import Record, batch, simple
@@ -32,6 +34,7 @@ from tidemark.topics import load_topics
 
 ROUNDS: Final = 5
 IDLE_SECONDS: Final = 60.0
+QUIET: Final = 3
 LIVE: Final = 5
 RECORDS: Final = 20
 
@@ -114,9 +117,7 @@ def _kind(pid: int, above: str) -> str:
 
 def measure() -> list[Row]:
     """Figures of an idle deployment, a landing by the topic's own DAG, a live one, and one by spark-submit."""
-    folder = HOME / "shares"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    folder = _emptied("shares")
     world = _World(folder / "world")
     env = pipeline_env(world.topics_file, folder / "spark-conf", scan_seconds=2.0)
     del env["AIRFLOW_CONN_SPARK_DEFAULT"]  # stored in the metadata database instead, to be changed
@@ -151,6 +152,58 @@ def measure() -> list[Row]:
     return rows
 
 
+def idle() -> list[Row]:
+    """Figures of Airflow on SQLite and on PostgreSQL at the same time, while topics wait; then also with the watch."""
+    folder = _emptied("airflow-idle")
+    topics = [f"quiet-{number}" for number in range(QUIET)]
+    topics_file = folder / "topics.yaml"
+    lines = [f"raw: {{url: 'file://{folder}/raw'}}", f"lake: 'file://{folder}/lake'", "cluster: east", "topics:"]
+    topics_file.write_text("\n".join([*lines, *(f"  - topic: {topic}" for topic in topics), ""]))
+    for name in ("raw", "lake"):
+        (folder / name).mkdir()
+    env = pipeline_env(topics_file, folder / "spark-conf", scan_seconds=10.0)
+    dags = [f"tidemark_ingest__east__{topic}" for topic in topics]
+    rows: list[Row] = []
+    with ExitStack() as opened:
+        server = opened.enter_context(Postgres())
+        stacks = {}
+        for name, more in (("SQLite", {}), ("PostgreSQL", {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": server.url})):
+            import_early(folder / name)
+            stacks[name] = opened.enter_context(
+                AirflowStack(folder / name, dags=ROOT / "dags", plugins=ROOT / "plugins", env=env | more, unpaused=dags)
+            )
+        roots = {name: {process.pid: process.name for process in of.processes} for name, of in stacks.items()}
+        roots["PostgreSQL"][server.process.pid] = "PostgreSQL"
+        for stack in stacks.values():
+            for dag in dags:
+                wait_until(lambda s=stack, d=dag: _waits(s, d, "wait_and_plan"), what=f"{dag} to wait", interval=0.5)  # type: ignore[misc]
+        rows += _idle_rows(f"{QUIET} topics wait", roots)
+        for stack in stacks.values():
+            stack.client.unpause("tidemark_watch")
+        rows += _idle_rows("and the watch runs each minute", roots)
+    return rows
+
+
+def _idle_rows(what: str, roots: Mapping[str, Mapping[int, str]]) -> Iterator[Row]:
+    """Figures of deployments by name, of the same minutes; the first minute is not counted."""
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in roots}
+    for _ in range(1 + ROUNDS):
+        with ExitStack() as looks:
+            shares = {name: looks.enter_context(Shares(of)) for name, of in roots.items()}
+            time.sleep(IDLE_SECONDS)
+        for name, seen in shares.items():
+            rounds[name].append(seen.seconds)
+    for name, seconds in rounds.items():
+        yield from _by_kind(f"{name}, {what}", seconds[1:])
+
+
+def _emptied(name: str) -> Path:
+    folder = HOME / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
 def _rows(name: str, roots: Mapping[int, str], action: Callable[[], None]) -> Iterator[Row]:
     rounds, walls = list[dict[str, float]](), list[float]()
     for _ in range(ROUNDS):
@@ -160,6 +213,10 @@ def _rows(name: str, roots: Mapping[int, str], action: Callable[[], None]) -> It
         rounds.append(shares.seconds)
         walls.append(time.monotonic() - began)
     yield Row("shares", f"{name}: time", "s", tuple(walls), "until the next run waits; Airflow's own work is counted")
+    yield from _by_kind(name, rounds)
+
+
+def _by_kind(name: str, rounds: Sequence[Mapping[str, float]]) -> Iterator[Row]:
     for kind in sorted({kind for seconds in rounds for kind in seconds}):
         yield Row("shares", f"{name}: {kind}", "CPU-s", tuple(seconds.get(kind, 0.0) for seconds in rounds))
 

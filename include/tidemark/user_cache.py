@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -26,34 +27,53 @@ _log = logging.getLogger(__name__)
 
 def kept(kind: str, *depends_on: str) -> Any:
     """The JSON value that a process of this user has kept under ``depends_on``; None if there is none."""
+    body = read(_path(kind, depends_on))
     try:
-        with _path(kind, depends_on).open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-                return None
-            return json.loads(file.read())
-    except (OSError, ValueError):  # there is none, or what is there was damaged: it is made again
+        return None if body is None else json.loads(body)
+    except ValueError:  # it was damaged: it is made again
         return None
 
 
 def keep(kind: str, value: Any, *depends_on: str) -> None:
     """Keep a JSON ``value`` for other processes of this user; logged where no file can be written."""
     path = _path(kind, depends_on)
+    write(path, json.dumps(value).encode())
+    with suppress(OSError):  # other processes do the same
+        newest_first = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        for former in newest_first[_MOST:]:
+            former.unlink(missing_ok=True)
+
+
+def read(path: Path) -> bytes | None:
+    """The content of a file that a process of this user has written; None if there is none."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            own = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022
+            return file.read() if own else None
+    except OSError:
+        return None
+
+
+def write(path: Path, body: bytes) -> None:
+    """Replace a file as a whole, for this user alone; where none can be written, that is logged once for a folder."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         number, partial = tempfile.mkstemp(dir=path.parent, prefix=".")  # mode 0600
         try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                json.dump(value, file)
+            with os.fdopen(number, "wb") as file:
+                file.write(body)
             Path(partial).replace(path)
         except BaseException:
             Path(partial).unlink(missing_ok=True)
             raise
-        newest_first = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-        for former in newest_first[_MOST:]:
-            former.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("each process does again what %s would spare it, which cannot be written: %s", path.parent, error)
+        _warn(path.parent, str(error))
+
+
+@cache
+def _warn(parent: Path, error: str) -> None:
+    _log.warning("each process does again what %s would spare it, which cannot be written: %s", parent, error)
 
 
 def folder(kind: str) -> Path:

@@ -40,7 +40,7 @@ MODULES: Final = (
     "tidemark_airflow.dag_factories.monitor",
     "tidemark_airflow.dag_factories.onboarding",
     "tidemark_airflow.notifications.webhook",
-    "tidemark_airflow.submitters.subprocesses",
+    "tidemark_airflow.submitters.child_processes",
 )
 
 _PARENTS: Final = frozenset({"scheduler", "dag-processor", "worker"})

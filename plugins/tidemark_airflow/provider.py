@@ -20,7 +20,7 @@ def get_provider_info() -> dict[str, Any]:
         "name": _NAME,
         "description": "Kafka's log segments to date-partitioned Parquet tables, with a proof for every offset.",
         "integrations": [{"integration-name": _NAME, "external-doc-url": "", "tags": ["software"]}],
-        "operators": _modules("operators", "approval", "backfill", "landing", "onboarding", "spark_job"),
+        "operators": _modules("operators", "backfill", "landing", "spark_job"),
         "sensors": _modules("sensors", "watermark"),
         "triggers": _modules("triggers", "landing", "watermark"),
         "notifications": [

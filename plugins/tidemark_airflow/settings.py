@@ -16,7 +16,7 @@ from tidemark.brokersets.settings import BrokersetsFile, load_brokersets
 from tidemark.errors import ConfigError
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark_airflow import connections
-from tidemark_airflow.configuration import flag, label, names, number, option
+from tidemark_airflow.configuration import label, option
 
 if TYPE_CHECKING:
     from tidemark.table.delta_table import TopicTable
@@ -46,16 +46,6 @@ def brokersets() -> BrokersetsFile | None:
     """
     path = brokersets_file()
     return load_brokersets(path) if option("brokersets") or path.exists() else None
-
-
-def onboarding_writes() -> bool:
-    """True if onboarding may change the topics file where its task runs; otherwise it only proposes a patch."""
-    return flag("onboarding_writes")
-
-
-def starts_paused() -> bool:
-    """True if DAGs that land topics start paused. Otherwise a topic lands once the topics file names it."""
-    return flag("starts_paused")
 
 
 def in_order(deployment: Deployment) -> list[TopicSettings]:
@@ -110,28 +100,3 @@ def spark_environment() -> dict[str, str]:
         return {}
     python = Path(submit).with_name("python")
     return {"PYSPARK_PYTHON": str(python)} if python.is_absolute() and python.exists() else {}
-
-
-def spark_page() -> str:
-    """Address of Spark's own pages; empty if the deployment names none."""
-    return option("spark_page")
-
-
-def object_page() -> str:
-    """Address of a page about an object, with ``{bucket}`` and ``{key}``; empty if the deployment names none."""
-    return option("object_page")
-
-
-def scan_seconds() -> float:
-    """Seconds between two scans of the watermark indexes."""
-    return number("scan_seconds")
-
-
-def approve_above_gib() -> int:
-    """GiB that a backfill may rewrite without an approval; a form may lower the limit, never raise it."""
-    return int(number("approve_above_gib"))
-
-
-def approvers() -> list[str]:
-    """Ids of the only users who may approve a backfill or an erasure; empty leaves approval to Airflow's roles."""
-    return names("approvers")

@@ -26,7 +26,7 @@ from tidemark.lru import Lru
 from tidemark.topics import TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories.ingest import dag_id
-from tidemark_airflow.submitters.job_connections import job_connections
+from tidemark_airflow.submitters.choice import job_connections
 from tidemark_airflow.triggers.index_scanner import Source
 from tidemark_airflow.triggers.landing import LOOK_AGAIN_AFTER, LandingTrigger
 

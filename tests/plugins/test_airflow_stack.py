@@ -20,7 +20,7 @@ from tidemark.table.delta_table import committed_ledger
 from tidemark.table.state_table import StateTable
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import read_published
-from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.sensors import watermark
 
 ORDERS = f"tidemark_ingest__{CLUSTER}__orders"
 CLICKS = f"tidemark_ingest__{CLUSTER}__clicks"
@@ -235,13 +235,13 @@ def test_the_run_after_a_failed_one_waits_first(stack: SharedStack, world: World
     run = runs(stack, CLICKS)[before]
     tasks = stack.client.task_instances(CLICKS, run["dag_run_id"])
     converted = next(datetime.fromisoformat(one["start_date"]) for one in tasks if one["task_id"] != "wait_and_plan")
-    assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= failure_backoff.BACKOFF.first
+    assert (converted - datetime.fromisoformat(run["start_date"])).total_seconds() >= watermark.BACKOFF.first
 
     world.upload("clicks", end + 200, start=end + 100)
     wait_until(lambda: is_waiting(stack, CLICKS, before + 2), what="the next to land", interval=0.5)
     run = runs(stack, CLICKS)[before + 1]
     took = datetime.fromisoformat(run["end_date"]) - datetime.fromisoformat(run["start_date"])
-    assert took.total_seconds() < failure_backoff.BACKOFF.first, "after a run that has landed none waits"
+    assert took.total_seconds() < watermark.BACKOFF.first, "after a run that has landed none waits"
 
 
 def scan_status(world: World) -> ScanStatus:

@@ -29,8 +29,7 @@ from tidemark.store.s3.credentials import AwsAccess, delta_credentials
 from tidemark_airflow import connections
 from tidemark_airflow.connections import AwsConnection
 from tidemark_airflow.submitters import handover
-from tidemark_airflow.submitters.environment import job_environment
-from tidemark_airflow.submitters.handover import handed_over
+from tidemark_airflow.submitters.environment import handed_over, job_environment
 
 ENDPOINT = "http://127.0.0.1:9"
 KEYS = {"login": "AKIA-LAKE", "password": "secret-of-the-lake"}

@@ -13,7 +13,7 @@ from tests.plugins import test_provider
 from tests.plugins.submitters import test_platforms
 from tests.plugins.submitters.platform_server import JOB, Kept, run, use
 from tests.support.how_to_add import Place, Step, follow
-from tidemark_airflow import configuration, settings
+from tidemark_airflow import configuration
 from tidemark_airflow.options import Option
 from tidemark_airflow.submitters import choice
 from tidemark_airflow.submitters.base import JobState, JobStatus, RemoteSubmitter, SparkJob
@@ -74,13 +74,10 @@ def test_an_option(tmp_path: Path) -> None:
         place.patch.setitem(test_provider.OPTIONS, option.name, option)
         place.patch.setitem(configuration._DEFAULTS, option.name, option.default or "")
 
-    def write_reader(place: Place) -> None:
-        place.patch.setattr(settings, "stub", lambda: configuration.number("stub"), raising=False)
-
     def check(place: Place) -> None:
         place.patch.setattr(test_provider, "ROOT", place.root)
         test_provider.test_the_page_lists_every_option_with_its_default()
-        assert vars(settings)["stub"]() == 7.0
+        assert configuration.number("stub") == 7.0
 
     def add_row(text: str) -> str:
         before, last, after = text.partition("| `approvers` |")
@@ -89,7 +86,6 @@ def test_an_option(tmp_path: Path) -> None:
 
     steps = [
         Step("a line in `plugins/tidemark_airflow/options.py`", list_it),
-        Step("a function in `plugins/tidemark_airflow/settings.py`", write_reader),
         Step("a row in the [table of options]", lambda at: at.edit("airflow.md", add_row)),
     ]
     follow("An option of Airflow's side", steps, check, tmp_path)

@@ -7,7 +7,7 @@ import pytest
 from tests.plugins.world import CLUSTER, World
 from tests.support.paths import ROOT
 from tidemark.errors import ConfigError
-from tidemark_airflow import settings
+from tidemark_airflow import configuration, settings
 from tidemark_airflow.options import OPTIONS
 
 
@@ -19,7 +19,7 @@ def test_without_any_setting_the_repositorys_layout_counts(monkeypatch: pytest.M
     assert settings.spark_job("ingest.py") == ROOT / "spark" / "jobs" / "ingest.py"
     assert settings.spark_submit() is None
     assert settings.spark_environment() == {}
-    assert settings.scan_seconds() == 10
+    assert configuration.number("scan_seconds") == 10
 
 
 def test_the_environment_overrides_it(monkeypatch: pytest.MonkeyPatch) -> None:

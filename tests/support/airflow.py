@@ -1,8 +1,8 @@
 """Airflow on this machine: api-server, scheduler, dag-processor and triggerer, each a process of its own.
 
-SQLite and the LocalExecutor, one user with a generated password, everything under one home. The log servers stay
-off because they listen on all interfaces; the API server reads the tasks' logs from disk instead. Secrets reach the
-processes in files and environment variables only.
+SQLite unless another database is named, and the LocalExecutor, one user with a generated password, everything under one
+home. The log servers stay off because they listen on all interfaces; the API server reads the tasks' logs from disk
+instead. Secrets reach the processes in files and environment variables only.
 """
 
 from __future__ import annotations
@@ -209,7 +209,13 @@ class AirflowStack:
         return [process.record() for process in self.processes if process.running]
 
     def make_database(self) -> None:
-        """A new database; migrations take longer than all else at the start, so the first home's is kept for others."""
+        """A new database; migrations take longer than all else at the start, so the first home's is kept for others.
+
+        A database on a server, which ``env`` names, is migrated only.
+        """
+        if not self.env[_DATABASE].startswith("sqlite:"):
+            self.cli("db", "migrate")
+            return
         database, pins = self.home / "airflow.db", (ROOT / "requirements" / "airflow.txt").read_bytes()
         template = cache_dir() / "airflow-db" / f"{hashlib.sha256(pins).hexdigest()[:12]}.db"
         template.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class Postgres:
         command = [*self._program("postgres"), "-D", self._data, "-p", str(self.port), "-k", self._data]
         for setting in _SETTINGS:
             command += ["-c", setting]
-        self._process = ManagedProcess("postgres", command, log=self._folder / "postgres.log")
+        self.process = ManagedProcess("postgres", command, log=self._folder / "postgres.log")
 
     @property
     def connector(self) -> dict[str, str]:
@@ -58,6 +58,11 @@ class Postgres:
             "database.password": "",
             "database.dbname": _ADMIN,
         }
+
+    @property
+    def url(self) -> str:
+        """The database for SQLAlchemy."""
+        return f"postgresql+psycopg2://{_ADMIN}@{HOST}:{self.port}/{_ADMIN}"
 
     @property
     def _data(self) -> Path:
@@ -116,13 +121,13 @@ class Postgres:
                 "--no-sync",
             ]
             ManagedProcess("initdb", [*initdb, "--locale=C"], log=self._folder / "initdb.log").run(timeout=120)
-            self._process.start()
-            self._process.wait_until(self._answers)
+            self.process.start()
+            self.process.wait_until(self._answers)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.stop()
+        self.process.stop()
         shutil.rmtree(self._folder, ignore_errors=True)

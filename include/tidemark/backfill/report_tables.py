@@ -67,10 +67,11 @@ def gib(size: int) -> str:
 def _asked(report: BackfillReport) -> Section:
     request = report.request
     extend = ", and those that exchange rows with them" if request.extend else ""
+    by_date = ", a commit for each date" if request.exchange == "by-date" else ""
     rows = [
         ("Topic", request.label),
         ("Dates", f"{request.first} to {request.last}{extend}"),
-        ("Mode", f"{request.mode}{', dry run' if request.dry_run else ''}"),
+        ("Mode", f"{request.mode}{by_date}{', dry run' if request.dry_run else ''}"),
         ("Reason", request.reason or "none given"),
         ("Asked by", request.by or "unknown"),
         ("Run", request.run),

@@ -15,6 +15,7 @@ from tidemark.config import hint
 from tidemark.errors import ConfigError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import StoredObject
+from tidemark.jobs.options import EXCHANGES, Exchange
 from tidemark.topics import Deployment, TopicSettings
 
 Mode = Literal["rebuild", "compare", "missing", "replay", "repair", "schema"]
@@ -29,6 +30,9 @@ Mode = Literal["rebuild", "compare", "missing", "replay", "repair", "schema"]
 """
 
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+BY_DATE: Final = ("rebuild", "missing")
+"""The modes that may exchange the rows of one date after the other."""
+
 MOST_DAYS: Final = 366
 MOST_TOPICS: Final = 100
 LONGEST_REASON: Final = 500
@@ -37,6 +41,7 @@ APPROVE_ABOVE_DAYS: Final = 31
 
 DEFAULTS: Final[dict[str, Any]] = {
     "mode": "rebuild",
+    "exchange": "together",
     "extend": False,
     "differences": True,
     "max_gib": 1000,
@@ -68,6 +73,7 @@ class BackfillRequest(StoredObject):
     max_bytes: int
     approve_above: int
     reason: str
+    exchange: Exchange = "together"
     by: str = ""
     run: str = ""
     schema_version: int | None = None
@@ -154,6 +160,7 @@ class _Form:
             "last": last,
             **{name: self._flag(name) for name in ("extend", "differences", "dry_run")},
             "mode": self._mode(),
+            "exchange": self._exchange(),
             "reason": self._reason(),
             "schema_version": self._schema_version(labels),
             "max_bytes": numbers["max_gib"] << 30,
@@ -237,6 +244,16 @@ class _Form:
             self._wrong("extend", rule)
         mode: Mode = value
         return mode
+
+    def _exchange(self) -> Exchange:
+        value = self._form["exchange"]
+        if value not in EXCHANGES:
+            self._wrong("exchange", f"{value!r} must be one of {', '.join(EXCHANGES)}")
+            return "together"
+        if value == "by-date" and self._form["mode"] not in BY_DATE:
+            self._wrong("exchange", f"can be by-date only in mode {' or '.join(BY_DATE)}; leave it out")
+        exchange: Exchange = value
+        return exchange
 
     def _schema_version(self, labels: list[str]) -> int | None:
         value = self._form["schema_version"]

@@ -33,6 +33,13 @@ class BackfillMode(StrEnum):
     schema = "schema"
 
 
+class BackfillExchange(StrEnum):
+    """How the rows of the dates are replaced, see :data:`tidemark.jobs.options.Exchange`."""
+
+    together = "together"
+    by_date = "by-date"
+
+
 @writes
 def backfill(
     topics: Annotated[list[str], typer.Argument(metavar="CLUSTER/TOPIC...", help="The topics.")],
@@ -45,6 +52,10 @@ def backfill(
     mode: Annotated[BackfillMode, typer.Option(help="What to do with the dates.")] = BackfillMode.rebuild,
     run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
+    exchange: Annotated[
+        BackfillExchange,
+        typer.Option(help="One commit for all dates, or one for each date or dates that exchange rows."),
+    ] = BackfillExchange.together,
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
     differences: Annotated[bool, typer.Option(help="Before a rebuild, report the rows that change.")] = True,
     configuration: Annotated[str | None, typer.Option(help="Refuse unless the topics file has these settings.")] = None,
@@ -70,6 +81,7 @@ def backfill(
         "from_date": first.date().isoformat(),
         "to_date": last.date().isoformat(),
         "mode": mode.value,
+        "exchange": exchange.value,
         "dry_run": not run,
         "extend": extend,
         "differences": differences,

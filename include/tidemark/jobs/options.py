@@ -28,6 +28,11 @@ EVENTS: Final = "events"
 OFF: Final = "off"
 """Values of ``--lineage``; the others are places of a hand-over, see :mod:`tidemark.openlineage.hand_over`."""
 
+Exchange = Literal["together", "by-date"]
+"""How a rebuild replaces the rows of its dates: in one commit, or in one for each date."""
+
+EXCHANGES: Final[tuple[Exchange, ...]] = get_args(Exchange)
+
 MOST_ATTEMPT: Final = (1 << 63) - 1
 
 

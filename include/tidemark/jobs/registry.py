@@ -14,6 +14,7 @@ from tidemark.jobs.options import (
     Day,
     DayOrNone,
     DryRunOptions,
+    Exchange,
     JobOptions,
     Moment,
     NamedTopicsOptions,
@@ -80,6 +81,15 @@ class LandLiveOptions(SparkOptions, TopicsOptions):
     example: ClassVar[str] = "--topics topics.yaml --cluster prod"
 
 
+ExchangeOption = Annotated[
+    Exchange,
+    Says(
+        "together: one commit replaces the rows of all dates; by-date: one for each date, or for dates that exchange "
+        "rows; after a kill, the same command goes on with those that are left"
+    ),
+]
+
+
 class RunPlanOptions(SparkOptions, OneTopicOptions):
     """Carry out a plan that another job or Airflow stored. If it is carried out twice, it lands once.
 
@@ -91,6 +101,7 @@ class RunPlanOptions(SparkOptions, OneTopicOptions):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --plan KEY"
 
     plan: Annotated[str, Says("the plan's key in the lake", metavar="KEY")]
+    exchange: ExchangeOption = "together"
     state: Annotated[
         bool,
         Says(
@@ -125,6 +136,8 @@ class RunPlanOptions(SparkOptions, OneTopicOptions):
         yield from super().problems()
         if self.report is not None and not self.compare:
             yield "--report", "is an option of --compare"
+        if self.compare and self.exchange == "by-date":
+            yield "--exchange", "is no option of --compare, which exchanges nothing"
 
 
 class RebuildOptions(PreviewOptions, SparkOptions, OneTopicOptions):
@@ -151,13 +164,7 @@ class RebuildOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     extend: Annotated[bool, Says("also rebuild the dates that exchange rows with these because of the settings")] = (
         False
     )
-    exchange: Annotated[
-        Literal["together", "by-date"],
-        Says(
-            "together: one commit replaces the rows of all dates; by-date: one for each date, or for dates that "
-            "exchange rows; after a kill, the same command goes on with those that are left"
-        ),
-    ] = "together"
+    exchange: ExchangeOption = "together"
     missing: Annotated[bool, Says("rebuild only the dates that have lost files")] = False
     compare: Annotated[
         bool,

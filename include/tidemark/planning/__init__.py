@@ -15,12 +15,13 @@ level, because the scheduler's ``plan`` task runs this code too.
 from tidemark.planning.common import find_plan, read_plan, write_plan
 from tidemark.planning.ingest import dates_to_close, plan_ingest
 from tidemark.planning.maintenance.compaction import plan_compaction
-from tidemark.planning.rebuild import plan_rebuild, plan_replay
+from tidemark.planning.rebuild import landed_parts, plan_rebuild, plan_replay
 from tidemark.planning.repair import lost_files, plan_repair, waiting_offsets
 
 __all__ = [
     "dates_to_close",
     "find_plan",
+    "landed_parts",
     "lost_files",
     "plan_compaction",
     "plan_ingest",

@@ -17,12 +17,14 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, ContinuityError, NotFound
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import PartitionPlan, QuarantineRange, QuarantineTask, RunPlan, SegmentTask
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.planning.common import Key, following, spared_offsets
+from tidemark.planning.common import Key, find_plan, following, spared_offsets
+from tidemark.planning.maintenance.fold import landed_attempts
 from tidemark.planning.partition_plan import clipped
 from tidemark.planning.read import NO_LIMIT, deciding_for
 from tidemark.raw.byte_ranges import BatchCut, ranges_of, tasks_of
@@ -31,7 +33,7 @@ from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, wh
 from tidemark.raw_topic import RawTopic
 from tidemark.store import Store
 from tidemark.store.stored_file import StoredFile
-from tidemark.table.delta_table import TopicTable
+from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark.table.tampering import check_untampered
@@ -81,6 +83,20 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         removes=tuple(removes),
         supersedes=supersedes,
     )
+
+
+def landed_parts(table: TopicTable, plan: RunPlan) -> list[RunPlan]:
+    """The rebuilds of dates of ``plan`` that have landed since it was made: its parts, if it is carried out by date."""
+    before = Ledger.load_or_none(table.store, table.keys.ledger(plan.ledger_n, plan.ledger_attempt))
+    known = landed_attempts(table, before) if before else frozenset()
+    since = sorted(landed_attempts(table, committed_ledger(table)) - known)
+    found = [part for part in in_parallel(lambda attempt: find_plan(table, attempt), since) if part is not None]
+    parts = [
+        part
+        for part in found
+        if part.kind == "rebuild" and {*part.dates} <= {*plan.dates} and part.configuration == plan.configuration
+    ]
+    return sorted(parts, key=lambda part: part.ledger_n)
 
 
 def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:

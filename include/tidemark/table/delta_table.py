@@ -200,7 +200,9 @@ def stored_ledger(table: TopicTable, delta: DeltaTable | None) -> StoredLedger:
     if n is None or attempt is None:
         return StoredLedger(Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table), None)
     key = table.keys.ledger(n, attempt)
-    return StoredLedger.parse(table.store.get(key, limit=Ledger.most_bytes).body, key)
+    if (known := table.log.ledger) is None or known[0] != key:
+        known = table.log.ledger = key, StoredLedger.parse(table.store.get(key, limit=Ledger.most_bytes).body, key)
+    return known[1]
 
 
 def oldest_ledger_in_log(table: TopicTable) -> int:

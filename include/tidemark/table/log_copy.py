@@ -2,12 +2,14 @@
 
 delta-rs asks the store for each version since the checkpoint some seven times, to open a table, to find its ledger and
 to commit. A copy takes one GET for the checkpoint and for each version since, and one LIST for each further look. The
-store decides: a version counts once it was created there.
+store decides: a version counts once it was created there. The objects that a process has read stay in the user's cache,
+so the next process reads only those that are new.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -21,15 +23,19 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
+from tidemark import user_cache
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.base import canonical, parse_json
 from tidemark.store import ObjectInfo, Store, put_over
+from tidemark.store.schemes import DIRECTORY, scheme_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
+
+    from tidemark.formats.table.ledger import StoredLedger
 
 _VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet", re.ASCII)
@@ -41,6 +47,10 @@ _PREFIX: Final = "tidemark-log-"
 _LOCK: Final = "lock"
 _ABANDONED_SECONDS: Final = 3600.0
 """Age from which an unlocked directory is abandoned: a new one is locked a moment after it is made."""
+
+_KIND: Final = "delta-logs"
+_DIGEST: Final = hashlib.sha256().digest_size
+_UNUSED_SECONDS: Final = 7 * 86400.0
 
 _TRIES: Final = 3
 """The number of times that a copy is begun anew because objects were removed during the read, like expired versions."""
@@ -65,12 +75,63 @@ class _Folder:
         weakref.finalize(self, _remove, self.path, lock, os.getpid())
 
 
+class _Objects:
+    """Reads objects of a table's log, and keeps them for the user's other processes.
+
+    An object is known by all that the store lists of it, with its ETag, and its content is checked when it is read. A
+    directory needs no cache.
+    """
+
+    def __init__(self, store: Store, root: str) -> None:
+        self._store = store
+        digest = hashlib.sha256(f"{store.url}\0{root}".encode()).hexdigest()[:32]
+        self._folder = user_cache.folder(_KIND) / digest if scheme_of(store.url) != DIRECTORY else None
+
+    def get(self, info: ObjectInfo) -> bytes:
+        """The bytes of an object. Raises NotFound, PreconditionFailed."""
+        if self._folder is None:
+            return self._store.get(info.key, if_match=info.etag).body
+        kept = user_cache.read(path := self._folder / _name(info)) or b""
+        if kept[:_DIGEST] == hashlib.sha256(kept[_DIGEST:]).digest():
+            return kept[_DIGEST:]
+        body = self._store.get(info.key, if_match=info.etag).body
+        user_cache.write(path, hashlib.sha256(body).digest() + body)
+        return body
+
+    def keep(self, wanted: Sequence[ObjectInfo]) -> None:
+        """Remove the others from the cache, and the logs of tables of which none was read for a week."""
+        if self._folder is None:
+            return
+        names = {_name(info) for info in wanted}
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                if path.name not in names and not path.name.startswith("."):
+                    path.unlink(missing_ok=True)
+            if user_cache.read(swept := self._folder.parent / "swept") is None or _age(swept) > _UNUSED_SECONDS / 7:
+                user_cache.write(swept, b"")
+                for folder in self._folder.parent.iterdir():
+                    if folder.is_dir() and _age(folder) > _UNUSED_SECONDS:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _name(info: ObjectInfo) -> str:
+    """The name of an object in the cache."""
+    listed = "\0".join((info.key, info.etag, str(info.size), info.modified.isoformat()))
+    return hashlib.sha256(listed.encode()).hexdigest()
+
+
+def _age(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
+
+
 class LogCopy:
     """Holds the log of one table at a time. Thread-safe."""
 
     def __init__(self) -> None:
         """Start with no copy."""
         self._lock = RLock()
+        self.ledger: tuple[str, StoredLedger] | None = None
+        """The ledger that was read last, by its key: a ledger that a version names is never replaced."""
         self._root = ""
         self._folder: _Folder | None = None
         self._versions: dict[int, str] = {}  # the ETags of the copied versions, by number
@@ -159,6 +220,7 @@ class LogCopy:
             try:
                 wanted, versions = self._wanted(store)
                 self._add(store, wanted)
+                _Objects(store, root).keep(wanted)
             except (NotFound, PreconditionFailed):
                 if attempt == _TRIES:
                     raise
@@ -205,12 +267,13 @@ class LogCopy:
     def _add(self, store: Store, wanted: Sequence[ObjectInfo]) -> None:
         if not wanted:
             return
-        folder = self._folder = self._folder or _Folder()
+        folder, objects = self._folder or _Folder(), _Objects(store, self._root)
+        self._folder = folder
 
         def add(info: ObjectInfo) -> None:
             path = folder.log / info.key.removeprefix(f"{self._root}/_delta_log/")
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(store.get(info.key, if_match=info.etag).body)
+            path.write_bytes(objects.get(info))
 
         in_parallel(add, wanted)
 

@@ -7,8 +7,8 @@
 raw is gone; raw or a file cannot be read |
 | `compare` | shows the rows that would change, one by one | the report has no comparison |
 | `approve` | asks a person if more than `approve_above_gib` or a month is rewritten | nobody answers in a day |
-| `convert` | Spark makes the dates again, in one commit a topic, then the topics' state tables | the job failed; its \
-log is this task's |
+| `convert` | Spark makes the dates again, in one commit a topic or one a date, then their state tables | the job \
+failed; its log is this task's |
 | `state` | publishes the states, if any topic has one, and makes one that is behind | the state is stopped, or the \
 job failed |
 | `result` | puts the rows before and after into the report | nothing was landed |
@@ -26,13 +26,20 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.backfill.request import DEFAULTS, LONGEST_REASON, MODES, check_request
 from tidemark.errors import ConfigError
+from tidemark.jobs.options import EXCHANGES
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import number
 from tidemark_airflow.dag_factories import task_defaults
-from tidemark_airflow.operators.approval import ApproveOperator
-from tidemark_airflow.operators.backfill import CompareOperator, PreviewOperator, ResultOperator, by_topic
+from tidemark_airflow.operators.backfill import (
+    ApproveOperator,
+    CompareOperator,
+    PreviewOperator,
+    ResultOperator,
+    StateOperator,
+    by_topic,
+)
 from tidemark_airflow.operators.spark_job import RunPlanOperator
-from tidemark_airflow.operators.state import StateOperator
 
 DAG_ID = "tidemark_backfill"
 _RUNS = 16
@@ -49,6 +56,8 @@ _MODES = {
     "schema": "Schema: make the whole table again with the columns of a newer version of its registry's schema",
 }
 
+_EXCHANGES = {"together": "Together: one commit for all dates", "by-date": "By date: a commit for each date"}
+
 
 @task_defaults.task_of_promises(multiple_outputs=False)
 def validate() -> list[dict[str, Any]]:
@@ -64,7 +73,7 @@ def validate() -> list[dict[str, Any]]:
             today=utc_now().date(),
             by=dag_run.triggering_user_name or "",
             run=dag_run.run_id,
-            approve_at_most=settings.approve_above_gib(),
+            approve_at_most=int(number("approve_above_gib")),
         )
     except ConfigError as error:
         for field, rule in error.problems:
@@ -79,7 +88,7 @@ def validate() -> list[dict[str, Any]]:
 def form(deployment: Deployment) -> dict[str, Param]:
     """The fields, drawn and checked by Airflow; :func:`validate` checks rules about several fields."""
     topics = [f"{topic.cluster}/{topic.topic}" for topic in settings.in_order(deployment)]
-    limit = settings.approve_above_gib()
+    limit = int(number("approve_above_gib"))
     given = {**DEFAULTS, "approve_above_gib": limit}
 
     def field(name: str, title: str, description: str, **schema: Any) -> Param:
@@ -99,6 +108,15 @@ def form(deployment: Deployment) -> dict[str, Param]:
         "from_date": Param(type="string", format="date", title="From", description="The first date, inclusive."),
         "to_date": Param(type="string", format="date", title="To", description="The last date, inclusive."),
         "mode": field("mode", "Mode", "What is done.", type="string", enum=list(MODES), values_display=_MODES),
+        "exchange": field(
+            "exchange",
+            "Exchange",
+            "Choose by date for many dates, of which readers are to see the first before the last are made. Segments "
+            "with rows of several dates are then read once for each.",
+            type="string",
+            enum=list(EXCHANGES),
+            values_display=_EXCHANGES,
+        ),
         "extend": field(
             "extend",
             "Extend",
@@ -167,7 +185,9 @@ def backfill_dag(deployment: Deployment) -> DAG:
             task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
         has_state = any(topic.state for topic in deployment.topics)
-        convert = RunPlanOperator.partial(task_id="convert", with_state=has_state, **job).expand_kwargs(approve.output)
+        exchange = {"exchange": "{{ params.exchange }}"}
+        convert = RunPlanOperator.partial(task_id="convert", with_state=has_state, options=exchange, **job)
+        convert = convert.expand_kwargs(approve.output)
         # The report also has failed runs.
         result = ResultOperator.partial(
             task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()

@@ -14,6 +14,7 @@ from tidemark.formats.table.partitioning import names_of
 from tidemark.topics import Deployment, Listed, TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import Assets, assets_of
+from tidemark_airflow.configuration import flag
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import RunPlanOperator
 from tidemark_airflow.sensors.watermark import WatermarkSensor
@@ -35,7 +36,7 @@ def dag_id(topic: TopicSettings | Listed) -> str:
 
 def ingest_dags(deployment: Deployment, wanted: str | None = None) -> list[DAG]:
     """The DAGs of all topics, in a stable order, or of one topic if its id is ``wanted``."""
-    paused = settings.starts_paused()
+    paused = flag("starts_paused")
     if wanted is not None:
         topics = [deployment.topics[at] for at, listed in enumerate(deployment.listed) if dag_id(listed) == wanted]
         return [_ingest_dag(deployment, topic, paused=paused) for topic in topics]

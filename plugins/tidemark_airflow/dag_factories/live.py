@@ -10,11 +10,11 @@ from airflow.sdk import DAG
 from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import assets_of
+from tidemark_airflow.configuration import flag, number
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.landing import LandLiveOperator
 from tidemark_airflow.triggers.index_scanner import Source
-from tidemark_airflow.triggers.landing import LandingTrigger
-from tidemark_airflow.triggers.live_readiness import LiveTopic
+from tidemark_airflow.triggers.landing import LandingTrigger, LiveTopic
 
 _BEFORE_OTHERS = 20
 
@@ -37,7 +37,7 @@ def _live_dag(deployment: Deployment, cluster: str) -> DAG:
         dag_id=live_dag_id(cluster),
         schedule="@continuous",
         **task_defaults.CONTINUOUS,
-        is_paused_upon_creation=settings.starts_paused(),
+        is_paused_upon_creation=flag("starts_paused"),
         default_args={
             **task_defaults.DEFAULT_ARGS,
             # One incident reports a late topic, however many runs fail meanwhile.
@@ -49,7 +49,7 @@ def _live_dag(deployment: Deployment, cluster: str) -> DAG:
         description=f"lands {len(topics)} topics of {cluster} within their freshness",
         doc_md=_doc(cluster, [topic.topic for topic in topics]),
     ) as dag:
-        source = Source.of(deployment, cluster, settings.scan_seconds())
+        source = Source.of(deployment, cluster, number("scan_seconds"))
         LandLiveOperator(
             task_id="land",
             task_display_name="wait, land, publish",

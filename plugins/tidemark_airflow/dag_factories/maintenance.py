@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, get_current_context
+from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import state_asset
+from tidemark_airflow.assets.events import publish_states, state_asset
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import JobOperator
-from tidemark_airflow.operators.state import PublishStatesOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,14 +46,6 @@ _TELLS: Final[dict[str, dict[str, Any]]] = {name: {"on_failure_callback": None} 
 """A failed audit opens an incident, which is reported once; so does a state that is stopped or late."""
 
 
-def _any(_: TopicSettings) -> bool:
-    return True
-
-
-def _has_state(topic: TopicSettings) -> bool:
-    return topic.state is not None
-
-
 class Upkeep(NamedTuple):
     """An hourly, daily or weekly run of a job for topics, with fixed ``options``.
 
@@ -70,7 +61,7 @@ class Upkeep(NamedTuple):
     does: str
     options: Mapping[str, Any] = {}
     dated: bool = False
-    for_topic: Callable[[TopicSettings], bool] = _any
+    for_topic: Callable[[TopicSettings], bool] = lambda _: True
     unless_named: Mapping[str, Any] = {}
     resumes: bool = False
     publishes_states: bool = False
@@ -122,7 +113,7 @@ UPKEEP: Final = (
         "state",
         "10 * * * *",
         "Brings state tables to the newest commits of their topics' tables, those whose state.every has passed.",
-        for_topic=_has_state,
+        for_topic=lambda topic: topic.state is not None,
         unless_named={"due": True},
         publishes_states=True,
     ),
@@ -132,7 +123,7 @@ UPKEEP: Final = (
         "20 3 * * *",
         "Compares a sixteenth of the keys of state tables with a replay of their topics' tables; red if one differs.",
         options={"audit": True},
-        for_topic=_has_state,
+        for_topic=lambda topic: topic.state is not None,
         resumes=True,
     ),
     Upkeep(
@@ -190,6 +181,30 @@ def _named(name: str) -> Upkeep:
     return found
 
 
+class PublishStatesOperator(BaseOperator):
+    """Sends asset events of the newest commits of state tables that have none yet.
+
+    A topic that cannot be read does not keep others from their events: its error is in the log, and the next run sends
+    its event.
+
+    :param groups: clusters, each with names of topics: a :class:`Group` each
+        (templated)
+    """
+
+    template_fields: Sequence[str] = ("groups",)
+
+    def __init__(self, *, groups: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.groups = groups
+
+    def execute(self, context: Context) -> None:
+        """Publish. Raises ConfigError if the topics file is wrong."""
+        deployment = settings.deployment()
+        # None if the task that makes the groups has failed.
+        named = [(topic, of["cluster"]) for of in self.groups or () for topic in of["topics"]]
+        publish_states(context, deployment, [deployment.topic(topic, cluster) for topic, cluster in named])
+
+
 class UpkeepOperator(JobOperator):
     """Runs one job for a group of topics.
 
@@ -211,12 +226,7 @@ class UpkeepOperator(JobOperator):
         return f"{self.cluster}/{first}" if first == last else f"{self.cluster}: {first} to {last}"
 
     def execute(self, context: Context) -> None:
-        """Submit and wait.
-
-        Raises:
-            AirflowFailException: the run has no date, and its form names none.
-            AirflowException: there is no connection, or it names no master, or the job failed for some topics.
-        """
+        """Submit and wait. Raises as :meth:`submit`; AirflowFailException also if the run and its form have no date."""
         params = context["params"]
         options = dict(self._upkeep.unless_named if params["topic"] == ALL else {})
         if self._upkeep.dated:

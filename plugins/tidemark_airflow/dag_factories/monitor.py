@@ -24,7 +24,6 @@ from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.notifications import notifiers
-from tidemark_airflow.notifications.formatting import news_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -171,7 +170,7 @@ def deliver(note: DueMessage) -> None:
     )
     if message is None:
         raise AirflowSkipException(f"{note['key']}: nothing is left to tell")
-    notifiers.send(context, name, news_of(message))
+    notifiers.send(context, name, notifiers.news_of(message))
     at = utc_now()
 
     def sent(known: Incidents) -> Incidents:

@@ -5,28 +5,19 @@ Each address is computed on the worker when a try of the task ends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import option
 from tidemark_airflow.links import urls
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
     from tidemark.table.delta_table import TopicTable
-    from tidemark_airflow.planned import Planned
-
-
-class OfTopic(Protocol):
-    """An operator for one topic; ``planned`` is None until there is a plan."""
-
-    cluster: str
-    topic: str
-    planned: Planned | None
 
 
 class ContinuityLink(BaseOperatorLink):
@@ -34,10 +25,9 @@ class ContinuityLink(BaseOperatorLink):
 
     name = "Continuity"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """The URL of the topic's continuity page."""
-        about = _of_topic(operator)
-        return urls.continuity_url(about.cluster, about.topic)
+        return urls.continuity_url(operator.cluster, operator.topic)
 
 
 class TableLink(BaseOperatorLink):
@@ -45,9 +35,9 @@ class TableLink(BaseOperatorLink):
 
     name = "Table"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """The folder in the store's pages."""
-        table = _table(_of_topic(operator))
+        table = settings.topic_table(operator.cluster, operator.topic)
         return object_page(table, f"{table.keys.root}/")
 
 
@@ -56,10 +46,11 @@ class PlanLink(BaseOperatorLink):
 
     name = "Plan"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """The plan's object in the store's pages; empty if there is no plan."""
-        about = _of_topic(operator)
-        return object_page(_table(about), about.planned["plan"]) if about.planned and about.planned["plan"] else ""
+        if not (operator.planned and operator.planned["plan"]):
+            return ""
+        return object_page(settings.topic_table(operator.cluster, operator.topic), operator.planned["plan"])
 
 
 class SparkLink(BaseOperatorLink):
@@ -67,9 +58,9 @@ class SparkLink(BaseOperatorLink):
 
     name = "Spark"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """The page of the job on its platform, or the deployment's address of Spark's pages."""
-        return getattr(operator, "job_page", "") or settings.spark_page()
+        return getattr(operator, "job_page", "") or option("spark_page")
 
 
 def object_page(table: TopicTable, key: str) -> str:
@@ -80,18 +71,10 @@ def object_page(table: TopicTable, key: str) -> str:
     store = table.deployment.lake_store
     if not store.startswith("s3://"):
         return ""
-    bucket, template = store.removeprefix("s3://"), settings.object_page()
+    bucket, template = store.removeprefix("s3://"), option("object_page")
     if template:
         return template.replace("{bucket}", quote(bucket)).replace("{key}", quote(key))
     if "AWS_ENDPOINT_URL" in table.delta_options:
         return ""
     kind = "buckets" if key.endswith("/") else "object"
     return f"https://console.aws.amazon.com/s3/{kind}/{quote(bucket)}?prefix={quote(key)}"
-
-
-def _of_topic(operator: object) -> OfTopic:
-    return cast("OfTopic", operator)
-
-
-def _table(about: OfTopic) -> TopicTable:
-    return settings.topic_table(about.cluster, about.topic)

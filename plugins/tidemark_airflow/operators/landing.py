@@ -55,12 +55,7 @@ class LandLiveOperator(JobOperator):
         raise TaskDeferred(trigger=LandingTrigger(**(arguments.trigger_kwargs or {})), method_name="land")
 
     def land(self, context: Context, event: dict[str, Any]) -> None:
-        """Run the job; then publish the commits of each topic, and end the landing.
-
-        Raises:
-            AirflowException: there is no connection, or it names no host, or the job failed.
-            AirflowSkipException: there is no landing any more.
-        """
+        """Run the job; then publish the commits of each topic, and end the landing. Raises as :meth:`after_job`."""
         self.log.info("due: %s", ", ".join(event["topics"]))
         self.submit(context)
         self.after_job(context)

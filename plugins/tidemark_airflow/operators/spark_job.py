@@ -1,28 +1,37 @@
-"""Tidemark's jobs, run by the submitter of :mod:`tidemark_airflow.submitters.choice`."""
+"""Tidemark's jobs, run by the submitter of :mod:`tidemark_airflow.submitters.choice`, and the lineage of their tasks.
+
+Airflow's OpenLineage provider asks an operator for its datasets and facets in a forked process. The store's clients do
+not survive the fork, so the task fetches the job's lineage before it ends, and only the conversion is left for the
+provider. A task that names no datasets would get those of its asset outlets, and ``<table>.final`` is not a dataset. So
+a task with outlets always names some. Lineage never fails a task: its errors are logged.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from tidemark.errors import ConfigError
-from tidemark.jobs.options import TopicsOptions
+from tidemark.formats.raw.lineage import Dataset, JobLineage
+from tidemark.jobs.options import OFF, TopicsOptions
 from tidemark.jobs.registry import JOBS
+from tidemark.openlineage import hand_over
 from tidemark_airflow import settings
 from tidemark_airflow.assets.events import publish
 from tidemark_airflow.links.operator_links import ContinuityLink, PlanLink, SparkLink, TableLink
-from tidemark_airflow.operators.lineage import LineageMixin
 from tidemark_airflow.submitters.base import (
     JobState,
     JobStatus,
+    KeptId,
     RemoteSubmitter,
     SparkJob,
     Submitter,
-    TaskState,
     check_ended,
 )
 from tidemark_airflow.submitters.choice import submitter
@@ -30,7 +39,10 @@ from tidemark_airflow.submitters.environment import environment_of
 from tidemark_airflow.submitters.waiting import JobEnded, JobTrigger
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+    from tidemark.topics import Deployment
 
 
 class WaitedJob(TypedDict):
@@ -42,7 +54,16 @@ class WaitedJob(TypedDict):
     lineage: str
 
 
-class JobOperator(LineageMixin):
+def enabled() -> bool:
+    """True if the provider is installed and has a receiver of events."""
+    try:
+        from airflow.providers.openlineage import conf
+    except ImportError:
+        return False
+    return not conf.is_disabled()
+
+
+class JobOperator(BaseOperator):
     """Runs one of Tidemark's jobs; :mod:`tidemark.jobs.registry` has them, with their options.
 
     Programs and paths come from :mod:`tidemark_airflow.settings`, and Spark from the connection. Nothing secret is on a
@@ -55,6 +76,9 @@ class JobOperator(LineageMixin):
     """
 
     template_fields: Sequence[str] = ("cluster", "topic", "options")
+    tells_lineage = True
+    """False for a class whose jobs write nothing."""
+    _handed: JobLineage | None = None
 
     def __init__(
         self,
@@ -79,12 +103,7 @@ class JobOperator(LineageMixin):
         return self._submitter.page if self._submitter else self._page
 
     def execute(self, context: Context) -> Any:
-        """Run the job, and wait.
-
-        Raises:
-            AirflowException: there is no connection, or it names no host, or the job failed.
-            AirflowFailException: an option is wrong, or a setting that the job needs is missing.
-        """
+        """Run the job and wait, then do the rest of the task. Raises as :meth:`submit`."""
         self.submit(context)
         return self.after_job(context)
 
@@ -106,7 +125,7 @@ class JobOperator(LineageMixin):
                     words = tuple(job.arguments())
                     name = f"tidemark-{self._subject()}"
                     started = SparkJob(job.program(), words, name, _token(context), _task(context), needs_spark)
-                    if (job_id := self._submitter.run(started, TaskState(context))) is not None:
+                    if (job_id := self._submitter.run(started, KeptId(context))) is not None:
                         self._wait(job_id, lineage)
         except ConfigError as error:
             raise AirflowFailException(str(error)) from error
@@ -133,7 +152,7 @@ class JobOperator(LineageMixin):
         self._page = event["page"] or job["page"]
         status = JobStatus(JobState(event["state"]), event["words"])
         self.lineage_of_ended_job(job["lineage"], succeeded=status.state is JobState.SUCCEEDED)
-        check_ended(job["program"], job["job_id"], status, TaskState(context))
+        check_ended(job["program"], job["job_id"], status, KeptId(context))
         self.log.info("%s, job %s: %s", job["program"], job["job_id"], status.words)
         return self.after_job(context)
 
@@ -148,6 +167,96 @@ class JobOperator(LineageMixin):
     def _subject(self) -> str:
         """The subject of the job, for its name."""
         return self.topic or self.cluster
+
+    @contextmanager
+    def lineage_of_job(self) -> Iterator[str]:
+        """Value of the job's ``--lineage``. The job runs inside of the ``with``, at whose end its lineage is read.
+
+        If the task is deferred there, the job goes on, and :meth:`lineage_of_ended_job` reads its lineage.
+        """
+        if not (self.tells_lineage and enabled()):
+            yield OFF
+            return
+        self._handed = None
+        place = hand_over.new_place()
+        try:
+            yield place
+        except TaskDeferred:
+            raise  # the job runs: see lineage_of_ended_job
+        except BaseException:
+            self._take(place, required=False)
+            raise
+        self._take(place, required=True)
+
+    def lineage_of_ended_job(self, place: str, *, succeeded: bool) -> None:
+        """Read the lineage of a job for which the task was deferred; ``place`` is the value of :meth:`lineage_of_job`.
+
+        A job that ``succeeded`` must have left one.
+        """
+        if place != OFF:
+            self._take(place, required=succeeded)
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Lineage that the task is expected to have."""
+        return self._answer(None, ended=False)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Lineage of the ended task."""
+        return self._answer(self._handed, ended=True)
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Lineage that the job left before it failed, such as an audit's findings, or else the expected lineage."""
+        return self._answer(self._handed, ended=False)
+
+    @property
+    def _named(self) -> Sequence[str] | None:
+        """The topics of the task; None for those of its cluster."""
+        topic: str | None = getattr(self, "topic", None)
+        topics: Sequence[str] | None = getattr(self, "topics", None)
+        return topics if topic is None else [topic]
+
+    def _take(self, place: str, *, required: bool) -> None:
+        try:
+            deployment = settings.deployment()
+            self._handed = hand_over.read(deployment, self.cluster, place)
+        except Exception:
+            self.log.exception(
+                "lineage: the job's lineage cannot be read; the event will not name the written datasets"
+            )
+            return
+        if self._handed is not None:
+            self._remove(deployment, place)
+        elif required:
+            self.log.error("lineage: the job left none, see its log; the event will not name the written datasets")
+
+    def _remove(self, deployment: Deployment, place: str) -> None:
+        try:
+            hand_over.remove(deployment, self.cluster, place)
+        except Exception:
+            self.log.exception("lineage: the job's lineage cannot be removed; a vacuum will remove it")
+
+    def _answer(self, handed: JobLineage | None, *, ended: bool) -> OperatorLineage[Any, Any]:
+        lineage = handed or JobLineage(inputs=(), outputs=())
+        if self.tells_lineage and not (lineage.inputs or lineage.outputs) and (self.outlets or not ended):
+            lineage = self._expected().model_copy(update={"run": lineage.run})
+        return _converted(lineage)
+
+    def _expected(self) -> JobLineage:
+        """Lineage from the topics file, or if that is wrong, from the assets of the task's tables."""
+        from tidemark.openlineage import naming
+        from tidemark.openlineage.hand_over import datasets_of_job
+
+        try:
+            deployment = settings.deployment()
+            topics = deployment.topics_of(self.cluster)
+            if self._named is not None:
+                topics = [deployment.topic(topic, self.cluster) for topic in self._named]
+            return datasets_of_job(self.job, deployment, topics)
+        except Exception:
+            self.log.exception("lineage: the topics file does not say what the task reads and writes")
+            uris = [str(asset.uri) for asset in self.outlets if hasattr(asset, "uri")]
+            tables = tuple(naming.at(uri) for uri in uris if not uri.endswith(".final"))
+            return JobLineage(inputs=(), outputs=tables)
 
 
 def _token(context: Context) -> str:
@@ -181,13 +290,7 @@ class RunPlanOperator(JobOperator):
         self.with_state = with_state
 
     def execute(self, context: Context) -> None:
-        """Submit and wait; then publish.
-
-        Raises:
-            AirflowSkipException: the plan has nothing to do, and all commits are published.
-            AirflowException: there is no connection, or it names no host, or the job failed.
-            TableTampered: the table was restored to a version older than the published one.
-        """
+        """Submit and wait; then publish. Raises as :meth:`submit` and :meth:`after_job`."""
         if not self.planned["empty"]:
             # A plan that only closes dates, or only drops files, has no task.
             spark = self.with_state or self.planned["tasks"] > 0
@@ -204,3 +307,21 @@ class RunPlanOperator(JobOperator):
         assert self.topic is not None
         if not publish(context, settings.topic_table(self.cluster, self.topic), self.planned) and self.planned["empty"]:
             raise AirflowSkipException("the plan has nothing to do, and all is published")
+
+
+def _converted(lineage: JobLineage) -> OperatorLineage[Any, Any]:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.event_v2 import InputDataset, OutputDataset
+
+    inputs: Any = [InputDataset(**_named(dataset), inputFacets=_plain(dataset.more)) for dataset in lineage.inputs]
+    outputs: Any = [OutputDataset(**_named(dataset), outputFacets=_plain(dataset.more)) for dataset in lineage.outputs]
+    return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=_plain(lineage.run))
+
+
+def _named(dataset: Dataset) -> dict[str, Any]:
+    return {"namespace": dataset.namespace, "name": dataset.name, "facets": _plain(dataset.facets)}
+
+
+def _plain(facets: Any) -> Any:
+    """Facets in the client's form: it writes a mapping unchanged, next to objects of its own classes."""
+    return dict(facets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow.sdk.exceptions import AirflowException
 from typing_extensions import override
@@ -37,34 +37,22 @@ class SparkJob(NamedTuple):
     needs_spark: bool = True
 
 
-class KeptId(Protocol):
-    """The id of a task's job, kept for a retry of the task."""
-
-    def read(self) -> str | None:
-        """The id, if an earlier try was interrupted while its job ran."""
-
-    def write(self, job_id: str | None) -> None:
-        """Keep the id; None once the job has ended."""
-
-
-class TaskState(KeptId):
-    """Keeps the id in Airflow's state of the task, or not at all in a test without such a state."""
+class KeptId:
+    """The id of a task's job in Airflow's state of the task, kept for a retry; not at all in a test without a state."""
 
     def __init__(self, context: Context) -> None:
         self._store = context.get("task_state_store")
 
-    @override
     def read(self) -> str | None:
+        """The id, if an earlier try was interrupted while its job ran."""
         job_id = self._store.get(_KEY) if self._store is not None else None
         return job_id if isinstance(job_id, str) else None
 
-    @override
     def write(self, job_id: str | None) -> None:
-        if self._store is None:
-            return
-        if job_id is None:
+        """Keep the id; None once the job has ended."""
+        if self._store is not None and job_id is None:
             self._store.delete(_KEY)
-        else:
+        elif self._store is not None:
             self._store.set(_KEY, job_id)
 
 
@@ -137,7 +125,9 @@ class RemoteSubmitter(Submitter):
 
     @override
     def run(self, job: SparkJob, kept: KeptId) -> str | None:
-        job_id = self._found_again(kept) or self._submitted(job, kept)
+        if (job_id := self._found_again(kept)) is None:
+            job_id = self.submit(job)
+            kept.write(job_id)
         self._running = job_id
         self.page = self.link(job_id)
         log.info("job %s: %s", job_id, self.page or "no page")
@@ -164,11 +154,6 @@ class RemoteSubmitter(Submitter):
             return job_id
         log.warning("job %s of an earlier try: %s: submitted again", job_id, now.words)
         return None
-
-    def _submitted(self, job: SparkJob, kept: KeptId) -> str:
-        job_id = self.submit(job)
-        kept.write(job_id)
-        return job_id
 
 
 def check_ended(program: str, job_id: str, status: JobStatus, kept: KeptId) -> None:

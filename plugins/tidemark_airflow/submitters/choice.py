@@ -15,8 +15,9 @@ Jobs in child processes get their environment and connections from the task. The
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -25,11 +26,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from tidemark.errors import ConfigError
 from tidemark.jobs.registry import JOBS
+from tidemark.parsers.settings import registry_of
+from tidemark.topics import Deployment
 from tidemark_airflow import settings
 from tidemark_airflow.configuration import label, option
+from tidemark_airflow.connections import aws_connection, named_connection
 from tidemark_airflow.submitters.base import RemoteSubmitter, Submitter
-from tidemark_airflow.submitters.job_connections import catalog_secrets, job_connections
-from tidemark_airflow.submitters.plain_python import PlainPython
+from tidemark_airflow.submitters.environment import handed_over
 from tidemark_airflow.submitters.template import request_of
 
 
@@ -44,8 +47,8 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = {
-    ("spark", ""): _Kind("spark_submit", "SparkSubmit", child=True, needs_host=True),
-    ("spark_connect", ""): _Kind("spark_connect", "SparkConnect", child=True, needs_host=True),
+    ("spark", ""): _Kind("child_processes", "SparkSubmit", child=True, needs_host=True),
+    ("spark_connect", ""): _Kind("child_processes", "SparkConnect", child=True, needs_host=True),
     ("aws", "applicationId"): _Kind("emr_serverless", "EmrServerless"),
     ("kubernetes", ""): _Kind("kubernetes", "SparkApplication", "airflow-kubernetes"),
     ("databricks", ""): _Kind("databricks", "DatabricksRun", "airflow-databricks", needs_host=True),
@@ -53,6 +56,7 @@ _KINDS: Final = {
 """Submitters by type of connection and, if platforms share a type, by a key that only this platform's template has."""
 
 _YARN: Final = _Kind("yarn", "YarnApplication")
+_PLAIN: Final = _Kind("child_processes", "PlainPython", child=True)
 
 
 @contextmanager
@@ -65,7 +69,7 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
     """
     if JOBS[program.removesuffix(".py")].beside_airflow:
         with job_connections(program) as given:
-            yield PlainPython(settings.spark_python(), {**catalog_secrets(), **given})
+            yield _class(_PLAIN)(settings.spark_python(), {**catalog_secrets(), **given})
         return
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
@@ -148,3 +152,29 @@ def _connection(conn_id: str) -> Connection:
             f'with conn_type "spark" and host "spark://master:7077" or "local[2]", or with conn_type "spark_connect", '
             f'host "connect-server" and port 15002'
         ) from error
+
+
+def job_connections(job: str, *, deletes_raw: bool = False) -> AbstractContextManager[dict[str, str]]:
+    """The variables that lead ``job`` to its connections, while the context lasts, see :func:`handed_over`.
+
+    Raises:
+        ConfigError: a named connection does not exist.
+    """
+    conn_id = (option("retention_aws_conn_id") if deletes_raw else "") or option("aws_conn_id")
+    names = _connections_of(settings.deployment(), catalogs=JOBS[job.removesuffix(".py")].uses_catalogs)
+    aws = aws_connection(conn_id) if conn_id else None
+    return handed_over(aws, {name: named_connection(name) for name in names})
+
+
+def catalog_secrets() -> dict[str, str]:
+    """Variables of this process that hold secrets of catalogs, as the topics file names them."""
+    names = {name for catalog in settings.deployment().catalogs for name in catalog.secrets.values()}
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}
+
+
+def _connections_of(deployment: Deployment, *, catalogs: bool) -> list[str]:
+    connections = {catalog.connection for catalog in deployment.catalogs} if catalogs else set()
+    if any(registry.connection for registry in deployment.registries.values()):
+        registries = (registry_of(topic.parser) for topic in deployment.topics)
+        connections |= {registry.connection for registry in registries if registry is not None}
+    return sorted(name for name in connections if name)

@@ -16,7 +16,6 @@ from tidemark.inspection.offset_lineage import Derived, SegmentInfo
 from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.judgement import TopicState
 from tidemark.monitoring.overview import TopicSample
-from tidemark_airflow.web.offset_strips import StripSpan
 
 PartitionFilter = Literal["all", "gaps", "held", "behind"]
 PARTITION_FILTERS: Final[tuple[PartitionFilter, ...]] = get_args(PartitionFilter)
@@ -209,6 +208,21 @@ class GapNow(BaseModel):
     reason: str
     detected_at: AwareDatetime
     acknowledged: Acknowledgement | None = None
+
+
+SpanKind = Literal["landed", "uploaded", "held", "gap", "log"]
+"""Landed in the table or with another class; uploaded and not landed; uploaded, and held by an open transaction;
+missing; only in Kafka's log."""
+
+
+class StripSpan(BaseModel):
+    """The offsets ``[start, end)``; ``reason`` and ``since`` belong to a gap."""
+
+    kind: SpanKind
+    start: int
+    end: int
+    reason: str | None = None
+    since: str | None = None
 
 
 class PartitionRow(BaseModel):

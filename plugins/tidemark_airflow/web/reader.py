@@ -25,7 +25,6 @@ from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
-from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, Samples, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
@@ -38,6 +37,7 @@ from tidemark.table.state_table import state_status
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
+from tidemark_airflow.configuration import number
 from tidemark_airflow.web.packed_indexes import PackedIndexes
 
 SECONDS: Final = 5.0
@@ -125,12 +125,14 @@ class Reader:
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self._indexes = Kept(self._indexes_of, seconds=float("inf"))
-        self._looks = Kept(self._look_at, seconds=settings.scan_seconds())
-        self._overviews = Kept(self._read_overview)
-        self._incidents = Kept(self._read_incidents)
+        self._indexes = Kept(lambda place: PackedIndexes(self.deployment(), place[0]), seconds=float("inf"))
+        self._looks = Kept(self._look_at, seconds=number("scan_seconds"))
+        self.overview = Kept(self._read_overview).get
+        """The topics of a cluster at their last observation."""
+        self.incidents = Kept(lambda cluster: read_incidents(self.deployment(), cluster).incidents).get
+        """The incidents of a cluster and of its topics."""
         self._topics = Kept(self._read_topic)
-        self._flows = Kept(self._read_flow, seconds=60.0)
+        self._flows = Kept(lambda key: data_flow(self.table(*key)), seconds=60.0)
         self._columns = Kept(self._read_columns, seconds=60.0)
         # They need all indexes of a cluster parsed.
         self._brokersets = Kept(self._read_brokersets, seconds=60.0)
@@ -143,14 +145,6 @@ class Reader:
     def deployment(self) -> Deployment:
         """The topics file, parsed again once it has changed. Raises ConfigError."""
         return settings.deployment()
-
-    def overview(self, cluster: str) -> Overview | None:
-        """The topics of a cluster at their last observation."""
-        return self._overviews.get(cluster)
-
-    def incidents(self, cluster: str) -> tuple[Incident, ...]:
-        """The incidents of the cluster and of its topics."""
-        return self._incidents.get(cluster)
 
     def brokersets(self, cluster: str) -> BrokersetsNow | None:
         """The load of the cluster's brokersets, a minute old at most; None if the configuration has none of them.
@@ -215,16 +209,10 @@ class Reader:
         deployment = self.deployment()
         return open_topic_table(deployment, deployment.topic(topic, cluster))
 
-    def _read_flow(self, key: tuple[str, str]) -> DataFlow:
-        return data_flow(self.table(*key))
-
     def _read_columns(self, key: tuple[str, str]) -> list[TableColumn]:
         delta = open_delta(self.table(*key))
         fields = delta.schema().fields if delta is not None else ()
         return [TableColumn(name=field.name, kind=str(field.type.type)) for field in fields]
-
-    def _indexes_of(self, place: tuple[str, str]) -> PackedIndexes:
-        return PackedIndexes(self.deployment(), place[0])
 
     def _look_at(self, place: tuple[str, str]) -> PackedIndexes:
         indexes = self._indexes.get(place)
@@ -248,9 +236,6 @@ class Reader:
     def _read_overview(self, cluster: str) -> Overview | None:
         store, keys = self._shared(cluster)
         return Overview.load_or_none(store, keys.overview)
-
-    def _read_incidents(self, cluster: str) -> tuple[Incident, ...]:
-        return read_incidents(self.deployment(), cluster).incidents
 
     def _read_samples(self, key: tuple[str, str, datetime]) -> tuple[TopicSample, ...]:
         cluster, topic, hour = key

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from tidemark.brokersets.load import BrokersetLoad
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
-from tidemark.formats.raw.watermark_index import WatermarkIndex
-from tidemark.formats.table.ledger import DateState
+from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
+from tidemark.formats.table.ledger import DateState, PartitionState
 from tidemark.formats.table.partitioning import names_of
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.formats.table.statuses import StateStatus, doubts
@@ -38,11 +38,11 @@ from tidemark_airflow.web.models import (
     PartitionRow,
     SchemaNow,
     StateTableNow,
+    StripSpan,
     TopicAnswer,
     TopicRow,
     TopicsAnswer,
 )
-from tidemark_airflow.web.offset_strips import spans_of
 from tidemark_airflow.web.reader import BrokersetsNow, TopicNow
 
 _HIDDEN: Final = "(this names topics that you may not see)"
@@ -306,3 +306,36 @@ def lineage_answer(start: int, end: int, derivation: Derivation) -> LineageAnswe
     return LineageAnswer(
         start=start, end=end, rows=list(derivation.rows), segments=list(derivation.segments), more=derivation.more
     )
+
+
+def spans_of(state: PartitionState | None, entry: IndexEntry | None, gaps: Iterable[Gap]) -> list[StripSpan]:
+    """A partition as a strip of offsets, from the start of raw to the end of Kafka's log, without holes and in order.
+
+    ``gaps`` are the open ones. A held partition waits from its first offset that is not landed: only planning knows
+    which later offsets the transaction affects.
+    """
+    start = state.start_offset if state else 0
+    landed = state.next_offset if state else start
+    uploaded = max(landed, entry.least_stored_end, entry.uploaded_end) if entry else landed
+    end = max(uploaded, entry.log_end_offset) if entry else uploaded
+    spans = [StripSpan(kind="landed", start=start, end=landed)] if landed > start else []
+    held = bool(state and state.held_by)
+    at = landed
+    for gap in sorted(gaps, key=lambda gap: gap.start):
+        if gap.end <= at:
+            continue
+        spans += _waiting(at, max(at, gap.start), uploaded, held=held)
+        at = max(at, gap.start)
+        spans.append(StripSpan(kind="gap", start=at, end=gap.end, reason=gap.reason, since=gap.detected_at.isoformat()))
+        at = gap.end
+    spans += _waiting(at, end, uploaded, held=held)
+    return spans
+
+
+def _waiting(start: int, end: int, uploaded: int, *, held: bool) -> Iterator[StripSpan]:
+    """Spans of ``[start, end)``, none of which is landed or missing."""
+    border = min(max(start, uploaded), end)
+    if start < border:
+        yield StripSpan(kind="held" if held else "uploaded", start=start, end=border)
+    if border < end:
+        yield StripSpan(kind="log", start=border, end=end)

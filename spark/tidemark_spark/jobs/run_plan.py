@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from tidemark.errors import TidemarkError
 from tidemark.jobs.registry import RunPlanOptions
@@ -11,6 +12,7 @@ from tidemark.planning.schema_following import proposed
 from tidemark.table.state_table import StateTable
 from tidemark_spark.jobs.plans import carry_out, show_comparison
 from tidemark_spark.jobs.running import RunningJob, show
+from tidemark_spark.rebuild.by_date import carry_out_by_date
 
 
 def work(options: RunPlanOptions, job: RunningJob) -> int:
@@ -21,7 +23,10 @@ def work(options: RunPlanOptions, job: RunningJob) -> int:
         table = proposed(table, plan.accepts)
     if options.compare:
         return show_comparison(table, plan, job.executor, options.report)
-    carry_out(table, plan, job)
+    if options.exchange == "by-date":
+        show(carry_out_by_date(table, plan, job.executor, partial(carry_out, job=job)).to_bytes().decode())
+    else:
+        carry_out(table, plan, job)
     if options.state and table.topic.state is not None:
         _bring_state(job)
     return 0

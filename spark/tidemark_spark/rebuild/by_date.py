@@ -7,17 +7,18 @@ is taken out once it has landed; if the job is killed before that, the next one 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tidemark.errors import NotFound, PreconditionFailed, PublishError, UnknownOutcome
+from tidemark.errors import ConfigError, NotFound, PreconditionFailed, PublishError, UnknownOutcome
 from tidemark.formats.base import Version, canonical
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult
 from tidemark.formats.table.steps import DatesTogether, DatewiseRebuild
-from tidemark.planning import find_plan, plan_rebuild, read_plan, write_plan
+from tidemark.planning import find_plan, landed_parts, plan_rebuild, read_plan, write_plan
 from tidemark.planning.common import code_digest
-from tidemark.store import put_once
+from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.model import Executor
 from tidemark_spark.rebuild.plan import affected_by
@@ -59,6 +60,51 @@ def rebuild_by_date(
             again = part.model_copy(update={"attempt": new_attempt()})
             after = found.value.model_copy(update={"left": (again, *found.value.left[1:])})
         found = _replaced(table, key, found, after)
+
+
+def carry_out_by_date(table: TopicTable, plan: RunPlan, executor: Executor, carry_out: CarryOut) -> RunResult:
+    """The result of ``plan``, a stored rebuild of dates, once each part of it has landed: the sum of theirs.
+
+    It is stored under the plan's attempt, and a plan that has one is not carried out again.
+
+    Raises:
+        ConfigError: the plan is not one of dates.
+        PublishError: settings or code have changed since the plan; the parts before stay. So do they after the other
+            errors of :func:`rebuild_by_date`.
+    """
+    if plan.kind != "rebuild" or plan.whole:
+        raise ConfigError("run_plan.py", [("--exchange", "by-date is for a plan that makes dates again")])
+    key = table.keys.result(plan.attempt)
+    if (known := RunResult.load_or_none(table.store, key)) is not None:
+        return known
+    if (plan.configuration, plan.code) != (table.topic.digest, code_digest()):
+        raise PublishError(f"{table.url}: the topic's settings or the code have changed since the plan; plan again")
+    for _ in rebuild_by_date(table, plan.dates, executor, carry_out, extend=False):
+        pass
+    stored = (
+        RunResult.load_or_none(table.store, table.keys.result(part.attempt)) for part in landed_parts(table, plan)
+    )
+    result = _sum(plan, [part for part in stored if part is not None])
+    put_over(table.store, key, result.to_bytes())
+    return result
+
+
+def _sum(plan: RunPlan, parts: Sequence[RunResult]) -> RunResult:
+    seconds = Counter[str]()
+    for part in parts:
+        seconds.update(part.seconds)
+    counted = ("rows", "files", "bytes_read", "quarantined", "erased", "truncated")
+    return RunResult(
+        attempt=plan.attempt,
+        status="landed" if parts else "empty",
+        cluster=plan.cluster,
+        topic=plan.topic,
+        table=plan.table,
+        ledger_n=max((part.ledger_n for part in parts), default=plan.ledger_n),
+        dates=tuple(sorted({dt for part in parts for dt in part.dates})),
+        seconds=dict(seconds),
+        **{name: sum(getattr(part, name) for part in parts) for name in counted},
+    )
 
 
 def _digest(table: TopicTable, dates: Sequence[str], *, extend: bool) -> str:

@@ -7,7 +7,7 @@ import pytest
 from tests.tidemark.monitoring.test_incidents import NOW, condition
 from tidemark.monitoring.incidents import Condition, merge
 from tidemark.monitoring.messages import due
-from tidemark_airflow.notifications.formatting import news_of
+from tidemark_airflow.notifications.notifiers import news_of
 
 AIRFLOW = "http://airflow.example.com"
 

@@ -15,7 +15,7 @@ from tidemark.errors import ConfigError
 from tidemark.monitoring.incidents import merge
 from tidemark.monitoring.messages import due
 from tidemark_airflow.notifications import notifiers
-from tidemark_airflow.notifications.formatting import news_of
+from tidemark_airflow.notifications.notifiers import news_of
 
 
 @pytest.fixture

@@ -13,22 +13,24 @@ from tests.plugins.world import CLUSTER, World
 from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
 from tidemark.backfill.report import BackfillReport, Comparison, read_report, write_part
+from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
 from tidemark.formats.table.plan import RunResult
 from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark_airflow.dag_factories import backfill
 from tidemark_airflow.operators import backfill as backfilling
-from tidemark_airflow.operators.approval import ApproveOperator, why_approve
 from tidemark_airflow.operators.backfill import (
+    ApproveOperator,
     CompareOperator,
     Previewed,
     PreviewOperator,
     ReportLink,
     ResultOperator,
     job_of,
+    why_approve,
 )
-from tidemark_airflow.operators.spark_job import JobOperator
+from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
 
 RUN = "manual__2026-11-21"
 NAME = report_name(RUN)
@@ -282,6 +284,37 @@ def test_the_link_leads_to_the_topics_report(world: World, monkeypatch: pytest.M
     link = ReportLink().get_link(operator, ti_key=SimpleNamespace(run_id=RUN))
     assert link == f"https://airflow.example/prefix/tidemark/reports/{CLUSTER}/orders/{NAME}"
     assert world.deployment.topics
+
+
+@pytest.mark.parametrize(("form", "words_of_it"), [({}, []), ({"exchange": "by-date"}, ["--exchange", "by-date"])])
+def test_the_form_says_how_the_job_exchanges_dates(
+    world: World, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any], words_of_it: list[str]
+) -> None:
+    told: list[list[str]] = []
+
+    def submit(operator: JobOperator, _: Context, **options: Any) -> None:
+        told.append(words(operator.job, {**operator.options, **{name: options[name] for name in ("plan", "state")}}))
+
+    monkeypatch.setattr(JobOperator, "submit", submit)
+    monkeypatch.setattr(JobOperator, "after_job", lambda *_: None)
+    monkeypatch.setattr(RunPlanOperator, "after_job", lambda *_: None)
+    dag = backfill.backfill_dag(world.deployment)
+    planned = {"empty": False, "attempt": "7", "plan": "attempts/7.json", "tasks": 1, "bytes": 9}
+    mapped = dag.get_task("convert")
+    convert = mapped.unmap({"cluster": CLUSTER, "topic": "orders", "planned": planned})
+    params = {name: param.value for name, param in dag.params.items()} | form
+    context = cast("Context", {**CONTEXT, "params": params})
+    convert.render_template_fields(context)
+    convert.execute(context)
+    assert told == [["--plan", "attempts/7.json", *words_of_it]]
+
+
+@pytest.mark.usefixtures("submitted")
+def test_the_report_says_that_dates_have_a_commit_each(world: World) -> None:
+    previewed(world, exchange="by-date", **WET)
+    assert "rebuild, a commit for each date" in text(read_report(world.table(), NAME))
+    previewed(world, **WET)
+    assert "a commit for each date" not in text(read_report(world.table(), NAME))
 
 
 def validated(world: World, monkeypatch: pytest.MonkeyPatch, **form: Any) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from tests.tidemark.erasure.asked import asked
 from tidemark.erasure.requests import approved
 from tidemark.formats.raw.erasure import Approved, NotApproved
 from tidemark.storage import ClusterStore
-from tidemark_airflow.dag_factories.erasure import approval_dag
-from tidemark_airflow.operators.erasure import ApproveErasureOperator
+from tidemark_airflow.dag_factories.erasure import ApproveErasureOperator, approval_dag
 
 REQUEST = asked([b"ada@example.com"]).model_copy(update={"cluster": CLUSTER})
 

@@ -21,7 +21,7 @@ from tidemark_airflow.assets.outbox import Commit, move
 from tidemark_airflow.dag_factories.live import live_dags
 from tidemark_airflow.operators.landing import LandLiveOperator
 from tidemark_airflow.submitters.base import SparkJob
-from tidemark_airflow.submitters.spark_submit import SparkSubmit
+from tidemark_airflow.submitters.child_processes import SparkSubmit
 from tidemark_airflow.triggers.landing import LandingTrigger
 
 EVENT = {"topics": ["orders", "clicks"]}

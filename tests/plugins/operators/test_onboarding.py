@@ -21,8 +21,7 @@ from tidemark.cli.app import app
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark_airflow import connections, settings
-from tidemark_airflow.dag_factories.onboarding import form, onboarding_dag
-from tidemark_airflow.operators.onboarding import OnboardOperator
+from tidemark_airflow.dag_factories.onboarding import OnboardOperator, form, onboarding_dag
 
 SECRET = "what-nobody-may-see"
 

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from tidemark.table.delta_table import TopicTable
 from tidemark_airflow.operators import spark_job
 from tidemark_airflow.operators.spark_job import JobOperator, RunPlanOperator
-from tidemark_airflow.submitters import subprocesses
+from tidemark_airflow.submitters import child_processes
 
 # The provider leaves its child and the pipe to it to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -336,7 +336,7 @@ def test_a_task_that_is_ended_ends_all_of_its_job(
         program.write_text(started)
         program.chmod(0o755)
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": way, "host": "local"}))
-        monkeypatch.setattr(subprocesses, "GRACE_SECONDS", 0.3)
+        monkeypatch.setattr(child_processes, "GRACE_SECONDS", 0.3)
     else:
         as_connect(called, f"import subprocess\nsubprocess.run({started!r}, shell=True)\n", monkeypatch)
     job = operator()

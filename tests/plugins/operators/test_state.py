@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from tests.plugins.operators.test_spark import CONTEXT, called, pytestmark
 from tests.plugins.world import CLUSTER, World
 from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow.dag_factories.maintenance import PublishStatesOperator
 from tidemark_airflow.operators import state
-from tidemark_airflow.operators.state import PublishStatesOperator, StateOperator
+from tidemark_airflow.operators.backfill import StateOperator
 
 __all__ = ["called", "pytestmark"]
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from airflow.sdk import Context
 
-from tidemark_airflow.sensors.failure_backoff import delay, failed_in_a_row, wait_until
+from tidemark_airflow.sensors.watermark import delay, failed_in_a_row, wait_until
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 

@@ -10,12 +10,13 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from tests.plugins.world import CLUSTER, DATE, LONG_AGO, World, commit, entry, state
+from tests.support.requests import Requests
 from tidemark.formats.table.ledger import DateState
 from tidemark.kafka_log.batch import HEADER_SIZE
 from tidemark.planning import read_plan
 from tidemark.timestamps import utc_now
 from tidemark_airflow.assets.outbox import Commit, mark_planned, move, read_published
-from tidemark_airflow.sensors import failure_backoff
+from tidemark_airflow.sensors import watermark
 from tidemark_airflow.sensors.watermark import WatermarkSensor
 from tidemark_airflow.triggers.watermark import WatermarkTrigger
 
@@ -127,7 +128,7 @@ def test_it_fails_when_the_store_could_not_be_read(sensor: WatermarkSensor) -> N
 
 def test_it_waits_first_after_failed_runs(sensor: WatermarkSensor, monkeypatch: pytest.MonkeyPatch) -> None:
     until = utc_now() + timedelta(minutes=2)
-    monkeypatch.setattr(failure_backoff, "wait_until", lambda _: until)
+    monkeypatch.setattr(watermark, "wait_until", lambda _: until)
 
     with pytest.raises(TaskDeferred) as raised:
         sensor.execute(CONTEXT)
@@ -137,3 +138,14 @@ def test_it_waits_first_after_failed_runs(sensor: WatermarkSensor, monkeypatch: 
     with pytest.raises(TaskDeferred) as then:
         getattr(sensor, raised.value.method_name)(CONTEXT, event=until)
     assert isinstance(then.value.trigger, WatermarkTrigger)
+
+
+def test_a_task_opens_the_table_and_reads_its_ledger_once(
+    world: World, sensor: WatermarkSensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(world.table(), state(0, 10), attempt=1)
+    publish_all(world, 1)
+    table, requests = world.table(), Requests(monkeypatch)
+    deferred(sensor, ADVANCED)  # it plans, finds nothing, and looks once more
+    assert sum(key.startswith(f"{table.keys.root}/_delta_log/0") for key in requests.gets) == 2, "each version once"
+    assert [key for key in requests.gets if key.startswith(table.keys.ledgers)] == [table.keys.ledger(1, 1)]

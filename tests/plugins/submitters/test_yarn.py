@@ -19,10 +19,10 @@ from airflow.sdk.exceptions import AirflowException
 
 from tests.plugins.submitters.platform_server import JOB, THERE, Kept, Platform, Request, ended, run, use, waiting_for
 from tidemark.errors import ConfigError
-from tidemark_airflow.submitters import resource_manager
+from tidemark_airflow.submitters import yarn as yarn_module
 from tidemark_airflow.submitters.base import SparkJob
+from tidemark_airflow.submitters.child_processes import SparkSubmit
 from tidemark_airflow.submitters.choice import submitter
-from tidemark_airflow.submitters.spark_submit import SparkSubmit
 from tidemark_airflow.submitters.yarn import YarnApplication
 
 # The provider leaves its child and the pipe to it to the garbage collector.
@@ -223,7 +223,7 @@ def test_a_resource_manager_that_restarts_is_waited_for(yarn: Yarn, monkeypatch:
     run(Kept())
     yarn.called.unlink()
     yarn.then = [503]
-    monkeypatch.setattr(resource_manager, "SILENCE_SECONDS", -1.0)
+    monkeypatch.setattr(yarn_module, "SILENCE_SECONDS", -1.0)
     with pytest.raises(AirflowException, match=r"the ResourceManager at .* does not answer"):
         run(Kept())
 

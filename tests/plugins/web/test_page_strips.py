@@ -11,7 +11,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.kafka_log import OpenTransaction
-from tidemark_airflow.web.offset_strips import spans_of
+from tidemark_airflow.web.responses import spans_of
 
 OPEN = OpenTransaction(producer_id=1, producer_epoch=0, first_offset=40)
 BEYOND = entry(next_offset=50, gaps=[gap(50, 60)], uploaded_end=80, log_end=90)

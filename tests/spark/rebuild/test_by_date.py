@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,14 +17,17 @@ from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, dates_of, 
 from tests.spark.run.test_runs import spread
 from tests.spark.test_vacuum import Died, as_of
 from tests.spark.world import World, in_process
+from tidemark.backfill.outcome import outcome_of
+from tidemark.backfill.preview import Preview
 from tidemark.errors import ConfigError, ContinuityError, PublishError
 from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult
 from tidemark.formats.table.steps import DatewiseRebuild
-from tidemark.planning import plan_rebuild, write_plan
+from tidemark.planning import landed_parts, plan_rebuild, write_plan
 from tidemark.planning.maintenance.vacuum import REPORTS_KEPT
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import run_job
-from tidemark_spark.rebuild.by_date import TRIES, rebuild_by_date
+from tidemark_spark.rebuild.by_date import TRIES, carry_out_by_date, rebuild_by_date
+from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
 
@@ -213,3 +217,60 @@ def test_the_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(*days, "--exchange", "by-date", "--compare")[0] == 0
     assert world.ledger.n == n
     world.check()
+
+
+def test_a_stored_plan_by_date(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*options: str) -> tuple[int, list[dict[str, Any]], str]:
+        words = ["--topics", str(world.topics_file), "--topic", "orders", *options]
+        code = run_job("run_plan", words, Inline())
+        printed = capsys.readouterr()
+        return code, [json.loads(line) for line in printed.out.splitlines()], printed.err
+
+    plan, preview = previewed(world)
+    key, n, before = world.table.keys.attempt(plan.attempt), world.ledger.n, world.rows()
+    by = ["--plan", key, "--exchange", "by-date"]
+    code, lines, _ = said(*by)
+    assert (code, [line["dates"] for line in lines]) == (0, [*([dt] for dt in SPREAD), [*SPREAD]])
+    assert (lines[-1]["attempt"], lines[-1]["status"], lines[-1]["ledger_n"]) == (plan.attempt, "landed", n + 3)
+    assert lines[-1]["rows"] == sum(line["rows"] for line in lines[:-1]) == len(before)
+    assert world.rows() == before
+    assert said(*by)[:2] == (0, lines[-1:]), "it is not carried out twice"
+    assert world.ledger.n == n + 3
+    outcome = outcome_of(world.table, preview, landed_parts(world.table, plan))
+    assert [(change.dt, change.before == change.after) for change in outcome.dates] == [(dt, True) for dt in SPREAD]
+    assert (outcome.status, outcome.rows) == ("landed", len(before))
+    for refused, why in (
+        (["--plan", key, "--exchange", "by-date", "--compare"], "is no option of --compare"),
+        (["--plan", world.table.keys.attempt(world.ledger.landed[0]), "--exchange", "by-date"], "that makes dates"),
+    ):
+        code, _, error = said(*refused)
+        assert (code, why in error) == (2, True), error
+
+
+def test_a_stored_plan_by_date_is_gone_on_with_after_a_kill(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(_table: TopicTable, part: RunPlan) -> RunResult:
+        if part.dates == (SPREAD[1],):
+            raise Died
+        return run(world.table, part, in_process)
+
+    plan, preview = previewed(world)
+    with pytest.raises(Died):
+        carry_out_by_date(world.table, plan, in_process, dies)
+    n = world.ledger.n
+    failed = outcome_of(world.table, preview, landed_parts(world.table, plan))
+    assert (failed.status, [change.dt for change in failed.dates]) == ("failed", [SPREAD[0]])
+    with monkeypatch.context() as patched:
+        patched.setattr("tidemark_spark.rebuild.by_date.code_digest", lambda: "other")
+        with pytest.raises(PublishError, match="or the code have changed since the plan"):
+            carry_out_by_date(world.table, plan, in_process, carry_out)
+    result = carry_out_by_date(world.table, plan, in_process, carry_out)
+    assert (result.status, result.dates, world.ledger.n) == ("landed", SPREAD, n + 2)
+    assert result.rows == len(world.rows()), "with those of the part that the killed job has landed"
+    world.check()
+
+
+def previewed(world: World) -> tuple[RunPlan, Preview]:
+    """A stored plan of all dates, and its preview."""
+    plan = plan_rebuild(world.table, SPREAD)
+    found = preview(world.table, plan, None, {})
+    return plan, found.model_copy(update={"attempt": plan.attempt, "plan": write_plan(world.table, plan)})

@@ -56,7 +56,9 @@ def test_the_requests_of_a_run(
     world.land()  # which creates the table
     upload()
     requests.clear()
+    world.table.log.ledger = None  # a process plans, and another one runs
     plan = world.plan()
+    world.table.log.ledger = None
     run(world.table, plan, in_process)
     stored, each = partitions * segments, PerRun()
     assert len(plan.tasks) == partitions, "a task for the segments of a partition"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tidemark.backfill.request import (
+    BY_DATE,
     LONGEST_REASON,
     MODES,
     MOST_DAYS,
@@ -83,6 +84,12 @@ def test_a_form_is_a_request_for_each_topic() -> None:
         ),
         pytest.param({"mode": "missing", "extend": True}, "extend", "cannot be with mode missing", id="extend"),
         pytest.param({"mode": "repair", "extend": True}, "extend", "cannot be with mode repair", id="extended repair"),
+        pytest.param({"exchange": "at once"}, "exchange", "must be one of together, by-date", id="exchange"),
+        *(
+            pytest.param({"exchange": "by-date", "mode": mode}, "exchange", "only in mode rebuild or missing", id=mode)
+            for mode in MODES
+            if mode not in {*BY_DATE, "schema"}
+        ),
         pytest.param({"max_gib": 0}, "max_gib", "must be a whole number of GiB, 1 or more", id="zero"),
         pytest.param({"max_gib": "many"}, "max_gib", "must be a whole number", id="no number"),
         pytest.param({"max_gib": True}, "max_gib", "must be a whole number", id="a flag"),

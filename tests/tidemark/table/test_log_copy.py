@@ -344,3 +344,97 @@ def test_the_directory_of_a_process_that_was_killed_is_removed_by_a_later_one(la
         os.utime(path, (0, 0))
     assert LogCopy().look(lake.store, ROOT) is not None
     assert sorted(lake.directories()) == sorted([ours, young])
+
+
+class FarStore(LocalStore):
+    """A store that is no directory, as far as its name says."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.url = "s3://lake"
+
+
+@pytest.fixture
+def far(lake: Lake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Lake:
+    """A lake that is no directory, and a user without a cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lake.store = FarStore(lake.path.parents[1])
+    return lake
+
+
+def another_process(lake: Lake) -> Counter[str]:
+    """The requests of a process that looks at the table for the first time, and finds what is there."""
+    lake.copy = LogCopy()
+    lake.reads.clear()
+    lake.version()
+    return +lake.reads
+
+
+def in_cache(lake: Lake) -> list[Path]:
+    root = lake.path.parents[2] / "cache"
+    return [path for path in root.rglob("*") if path.is_file() and path.name != "swept"]
+
+
+def test_a_process_reads_only_what_no_other_has_read(far: Lake) -> None:
+    far.write(3)
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, **{name(n): 1 for n in range(3)}}
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1}
+    far.write()
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, name(3): 1}
+    assert {path.stat().st_mode & 0o777 for path in in_cache(far)} == {0o600}
+
+
+def test_a_version_that_was_made_again_is_read_again(far: Lake) -> None:
+    far.write(2)
+    another_process(far)
+    shutil.rmtree(far.path)
+    far.write(2)
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, name(0): 1, name(1): 1}
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\0" * 500])
+def test_what_is_damaged_in_the_cache_is_read_again(far: Lake, damage: bytes) -> None:
+    far.write(2)
+    another_process(far)
+    for path in in_cache(far):
+        path.write_bytes(damage)
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, name(0): 1, name(1): 1}
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1}
+
+
+def test_what_another_user_may_write_is_not_believed(far: Lake) -> None:
+    far.write()
+    another_process(far)
+    for path in in_cache(far):
+        path.chmod(0o622)
+    assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, name(0): 1}
+
+
+def test_the_cache_has_what_the_last_look_needed(far: Lake) -> None:
+    far.write(4)
+    another_process(far)
+    assert len(in_cache(far)) == 4
+    DeltaTable(far.path).create_checkpoint()
+    another_process(far)
+    assert len(in_cache(far)) == 2, "the checkpoint, and the newest version"
+    other = next(path for path in (far.path.parents[2] / "cache").rglob("*") if path.is_dir() and len(path.name) == 32)
+    long_ago = other.stat().st_mtime - 8 * 86400
+    os.utime(other, (long_ago, long_ago))
+    os.utime(other.parent / "swept", (long_ago, long_ago))
+    far.write()
+    LogCopy().look(LocalStore(far.path.parents[1]), ROOT)
+    assert other.exists(), "a directory has no cache, and sweeps none"
+    elsewhere = FarStore(far.path.parents[1])
+    elsewhere.url = "s3://elsewhere"
+    LogCopy().look(elsewhere, ROOT)
+    assert not other.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    far: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    far.write(2)
+    for _ in range(2):
+        assert another_process(far) == {"LIST": 1, "_last_checkpoint": 1, name(0): 1, name(1): 1}
+    assert "which cannot be written" in caplog.text

@@ -69,6 +69,7 @@ export function acknowledge(at, row, gap, done) {
 const MODES_OF = {
   from_date: ["rebuild", "compare", "missing", "replay"],
   to_date: ["rebuild", "compare", "missing", "replay"],
+  exchange: ["rebuild", "missing"],
   extend: ["rebuild", "compare", "replay"],
   differences: ["rebuild", "schema"],
   schema_version: ["schema"],
