@@ -33,8 +33,7 @@ from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import Abandoned, FoundTails
-from uploader_agent.partitions.disk_faults import DiskFaults
-from uploader_agent.partitions.leadership import Leadership
+from uploader_agent.partitions.leadership import DiskFaults, Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import Poller
