@@ -356,7 +356,7 @@ class CommandAnswer:
     def add(self, line: Any) -> None:
         """Print ``line``, or keep it for the table."""
         self._widths.add(len(line))
-        if self._output is Output.json:
+        if self._output == "json":
             typer.echo(json.dumps(line._asdict()))
         else:
             self._rows.append(line)
@@ -364,5 +364,5 @@ class CommandAnswer:
     def close(self, heads: list[str]) -> None:
         """Print the table, for output as text. ``heads`` must fit the fields of all lines, also for JSON."""
         assert self._widths <= {len(heads)}, f"{len(heads)} heads over lines of {self._widths} fields"
-        if self._output is Output.text:
+        if self._output == "text":
             typer.echo(columns([heads, *self._rows]))

@@ -90,7 +90,7 @@ def lineage(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show the origin and the readers of a topic's rows: the stored data, the table, its catalogs, its readers.
 
@@ -104,7 +104,7 @@ def lineage(
     readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
     answer = {**flow.model_dump(mode="json"), "readers": readers}
     lines = [*_flow_lines(flow), *_reader_lines(readers)]
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
 
 
 def _flow_lines(flow: DataFlow) -> Iterator[str]:
@@ -165,7 +165,7 @@ def quarantine(
     ] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show why records of a topic were refused: how many, by reason and schema, with three examples of each.
 
@@ -183,7 +183,7 @@ def quarantine(
     table = opened(topics, topic, cluster)
     found = quarantine_of(table, evidence_of(table), wanted, most_files=0 if files else None)
     lines = found.files if files else _quarantine_lines(found)
-    typer.echo(found.model_dump_json() if output is Output.json else "\n".join(lines))
+    typer.echo(found.model_dump_json() if output == "json" else "\n".join(lines))
     raise typer.Exit(int(bool(found.lost)))
 
 
@@ -212,7 +212,7 @@ def incidents(
     closed: Annotated[bool, typer.Option("--closed", help="Show also incidents closed in the last 30 days.")] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: OnlyCluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show the open incidents: each problem, its begin, its likely cause and the remedy.
 
@@ -223,7 +223,7 @@ def incidents(
     recorded = [read_incidents(deployment, name) for name in names]
     stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _WATCH_STALE]
     shown = [entry.model_copy(update={"incidents": _chosen_incidents(entry, closed=closed)}) for entry in recorded]
-    if output is Output.json:
+    if output == "json":
         typer.echo(
             json.dumps([_dumped_incidents(entry, stale=entry.cluster in stale) for entry in shown], ensure_ascii=False)
         )
@@ -285,7 +285,7 @@ def files(
     dt: Annotated[list[str] | None, typer.Option(callback=iso_dates, help="Only this date; may be repeated.")] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """List the live data files of a topic's table, for engines that do not read Delta."""
     listed = files_of(opened(topics, topic, cluster), dt)
@@ -299,7 +299,7 @@ def status(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show how far a topic has landed: its state, each partition's next offset and gaps, each date's rows.
 
@@ -315,7 +315,7 @@ def status(
 
 
 @app.command(epilog="Example: tidemark versions --output json")
-def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, output: As = Output.text) -> None:
+def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, output: As = "text") -> None:
     """Show the version of each broker's agent, of the triggerer, and of the job that committed last to each table.
 
     Parts state it in the objects that they write, at the time shown. A dash means that no object states it.
@@ -329,7 +329,7 @@ def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, outpu
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
 def paths(
     name: Annotated[Folder | None, typer.Argument(help="Print only this folder's path.")] = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Print where DAG files, Spark's programs and deployment files are installed."""
     folders = {folder: str(installation.folder(folder)) for folder in installation.FILES}
@@ -401,4 +401,4 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
 
 
 def _print(answer: Any, lines: list[str], output: Output) -> None:
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))

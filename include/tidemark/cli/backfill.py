@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,24 +12,12 @@ import typer
 
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
-from tidemark.backfill.request import DEFAULTS, check_form, report_name
+from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import As, writes
-from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
 
 DAG: Final = "tidemark_backfill"
-
-
-class BackfillMode(StrEnum):
-    """The work of a backfill on its dates, see :data:`tidemark.backfill.request.Mode`."""
-
-    rebuild = "rebuild"
-    compare = "compare"
-    missing = "missing"
-    replay = "replay"
-    repair = "repair"
-    schema = "schema"
 
 
 @writes
@@ -42,7 +29,7 @@ def backfill(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
     ] = None,
-    mode: Annotated[BackfillMode, typer.Option(help="What to do with the dates.")] = BackfillMode.rebuild,
+    mode: Annotated[Mode, typer.Option(help="What to do with the dates.")] = "rebuild",
     run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
@@ -57,7 +44,7 @@ def backfill(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the end, and show the reports.")] = True,
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many minutes.")] = 24 * 60,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Rebuild dates of tables, or show the changes that this would make, through Airflow's backfill DAG.
 
@@ -69,7 +56,7 @@ def backfill(
         "topics": topics,
         "from_date": first.date().isoformat(),
         "to_date": last.date().isoformat(),
-        "mode": mode.value,
+        "mode": mode,
         "dry_run": not run,
         "extend": extend,
         "differences": differences,
@@ -91,7 +78,7 @@ def backfill(
     name = report_name(started)
     reports = {topic: server.report(topic, name) if wait else None for topic in dict.fromkeys(topics)}
     answer = {"run": started, "url": url, "state": state, "failures": failures, "reports": reports}
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps(answer, ensure_ascii=False))
     else:
         typer.echo("\n\n".join([*(_text(report) for report in reports.values() if report), f"{started}: {state}"]))

@@ -12,9 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
 
 import typer
 
@@ -25,10 +24,8 @@ from tidemark.cli.options import (
     Cluster,
     First,
     Isolation,
-    IsolationLevel,
     Last,
     OnGap,
-    OnGaps,
     Partitions,
     Topics,
     client_settings,
@@ -50,13 +47,8 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 
 
-class Format(StrEnum):
-    """The form of the written records, see :mod:`tidemark.cli.consumed_records`."""
-
-    json = "json"
-    text = "text"
-    raw = "raw"
-    arrow = "arrow"
+Format = Literal["json", "text", "raw", "arrow"]
+"""The form of the written records, see :mod:`tidemark.cli.consumed_records`."""
 
 
 def consume(
@@ -66,14 +58,14 @@ def consume(
     last: Last = None,
     limit: Annotated[int | None, typer.Option(min=0, metavar="N", help="Stop after N records.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait at the end for more, until Ctrl-C.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="The form of the written records.")] = Format.json,
+    form: Annotated[Format, typer.Option("--format", help="The form of the written records.")] = "json",
     file: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; - is standard output.")] = Path("-"),
     delimiter: Annotated[str, typer.Option(help="Of raw values; \\n, \\t and \\0 mean what they do in C.")] = "\\n",
     length_prefixed: Annotated[
         bool, typer.Option("--length-prefixed", help="Raw values after their length, 4 bytes, -1 for null.")
     ] = False,
-    isolation: Isolation = IsolationLevel.read_committed,
-    on_gap: OnGap = OnGaps.error,
+    isolation: Isolation = "read_committed",
+    on_gap: OnGap = "error",
     bootstrap: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Brokers; without this option none is contacted.")
     ] = None,
@@ -102,7 +94,7 @@ def consume(
         partitions=tuple(partition or ()),
         first=parse_bounds(first or (), "--from", BEGINNING),
         last=parse_bounds(last or (), "--to", END),
-        committed=isolation is IsolationLevel.read_committed,
+        committed=isolation == "read_committed",
         on_gap=on_gap.value,
         follow=follow,
         to_given=bool(last),
@@ -115,9 +107,7 @@ def consume(
     needed = not (bootstrap is not None and mode is Mode.KAFKA_ONLY)
     storage = storage_of(topics, topic, cluster) if needed else None
     with _sink(file) as sink, Counting("records") as progress:
-        writer = writer_of(
-            form.value, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed
-        )
+        writer = writer_of(form, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed)
         if bootstrap is not None:
             settings = client_settings(bootstrap, client_config)
             batches = batches_of_kafka(asked, mode, storage, group, settings)
@@ -167,15 +157,6 @@ def _give_up_output() -> None:
     os.close(nowhere)
 
 
-class Compression(StrEnum):
-    """The codec of the written batches."""
-
-    none = "none"
-    gzip = "gzip"
-    lz4 = "lz4"
-    zstd = "zstd"
-
-
 @writes
 def restore(
     topic: Annotated[str, typer.Argument(help="The topic whose history is restored.")],
@@ -198,13 +179,15 @@ def restore(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be read; contact no broker.")
     ] = False,
-    compression: Annotated[Compression, typer.Option(help="Codec of the written batches.")] = Compression.zstd,
-    isolation: Isolation = IsolationLevel.read_committed,
-    on_gap: OnGap = OnGaps.error,
+    compression: Annotated[
+        Literal["none", "gzip", "lz4", "zstd"], typer.Option(help="Codec of the written batches.")
+    ] = "zstd",
+    isolation: Isolation = "read_committed",
+    on_gap: OnGap = "error",
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Write a range of a topic's history into a topic of any cluster: each record once, also after a kill.
 
@@ -227,12 +210,12 @@ def restore(
         partitions=tuple(sorted(set(partition or ()))),
         first=parse_bounds(first or (), "--from", BEGINNING),
         last=parse_bounds(last or (), "--to", END),
-        committed=isolation is IsolationLevel.read_committed,
+        committed=isolation == "read_committed",
         on_gap=on_gap.value,
         transactional=transactional,
         create=create,
         append=append,
-        codec=compression.value,
+        codec=compression,
         config=_topic_config(config or (), create=create),
     )
     if dry_run:
@@ -242,7 +225,7 @@ def restore(
     for warning in report.warnings:
         typer.echo(f"note: {warning}", err=True)
     text = "\n".join(report.lines())
-    typer.echo(json.dumps(report.answer(), ensure_ascii=False) if output is Output.json else text)
+    typer.echo(json.dumps(report.answer(), ensure_ascii=False) if output == "json" else text)
 
 
 def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any], *, verify: bool) -> RestoreReport:
@@ -276,7 +259,7 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     estimates = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
     total = sum(partition.end - partition.start for partition in estimates)
     size = sum(partition.size for partition in estimates)
-    if output is Output.json:
+    if output == "json":
         partitions = [partition.answer() for partition in estimates]
         answer = {"bytes": size, "records_at_most": total, "partitions": partitions}
         typer.echo(json.dumps(answer, ensure_ascii=False))

@@ -33,7 +33,6 @@ from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, Storage
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
-from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 
@@ -51,7 +50,7 @@ def acknowledge_gap(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Accept that offsets of an open gap are lost, so that the partition continues past them.
 
@@ -73,7 +72,7 @@ def acknowledge_gap(
     }
     outcome = "acknowledged" if new else f"acknowledged already, at {acknowledgement.at:%Y-%m-%d %H:%M} UTC"
     line = f"{answer['topic']} {partition}: {start} to {end} {outcome}"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else line)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else line)
 
 
 def _ask(gaps: GapsOf, start: int, end: int) -> None:
@@ -93,7 +92,7 @@ def verify_copy(
     ] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Check a copy of raw: all that manifests, watermarks and heads name must be there, with the same bytes.
 
@@ -103,7 +102,7 @@ def verify_copy(
     deployment = load_topics(topics)
     chosen = [deployment.topic(topic, cluster)] if topic else deployment.topics_of(cluster)
     copies = [check_copy(open_topic_table(deployment, settings), renew=renew) for settings in chosen]
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps([copy.model_dump(mode="json") for copy in copies], ensure_ascii=False))
     else:
         for copy in copies:

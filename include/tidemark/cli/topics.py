@@ -13,9 +13,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 import yaml
@@ -48,12 +47,8 @@ if TYPE_CHECKING:
 topics_app = typer.Typer(no_args_is_help=True, help="Topics of the topics file.")
 
 
-class AnswerFormat(StrEnum):
-    """The form of the answer: for people, for programs, or the change alone."""
-
-    text = "text"
-    json = "json"
-    patch = "patch"
+AnswerFormat = Literal["text", "json", "patch"]
+"""The form of the answer: for people, for programs, or the change alone."""
 
 
 @topics_app.callback()
@@ -108,7 +103,7 @@ def add(
     compacted: Annotated[bool, typer.Option("--compacted", help="The topic may be compacted.")] = False,
     output: Annotated[
         AnswerFormat, typer.Option("--output", "-o", help="For people, for programs, or the patch alone.")
-    ] = AnswerFormat.text,
+    ] = "text",
     patch: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the change to this file.")] = None,
     write: Annotated[bool, typer.Option("--write", help="Change the topics file in place.")] = False,
     branch: Annotated[
@@ -218,7 +213,7 @@ def _create(
     from tidemark.onboarding.creation import Creation, create
 
     def show(creation: Creation) -> None:
-        if output is AnswerFormat.json:
+        if output == "json":
             typer.echo(json.dumps(creation.answer()))
         else:
             typer.echo("\n".join([*creation.lines(), creation.command]))
@@ -231,10 +226,10 @@ def _create(
 def _print(onboarding: Onboarding, rights: Sequence[Right], output: AnswerFormat) -> None:
     from tidemark.onboarding.report import answer, lines
 
-    if output is AnswerFormat.json:
+    if output == "json":
         typer.echo(json.dumps(answer(onboarding, rights), ensure_ascii=False))
         return
-    typer.echo("\n".join(lines(onboarding, rights)), err=output is AnswerFormat.patch)
+    typer.echo("\n".join(lines(onboarding, rights)), err=output == "patch")
     typer.echo(onboarding.change.patch(), nl=False)
 
 
