@@ -18,7 +18,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.storage import OpenStore, Storage
 from uploader_agent.broker.admin import Metadata
-from uploader_agent.broker.authority import Authority, NoAuthority
+from uploader_agent.broker.authority import Authority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import Watcher
@@ -121,7 +121,7 @@ class Components:
             cluster=cluster,
             hold=self.hold,
             settled_head=self.packs.settled_head,
-            foreign_epochs=ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic),
+            foreign_epochs=ForeignEpochs(broker.node_id, authority or Authority(), self.metrics, runtime.monotonic),
             other_origin=OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
             metrics=self.metrics,

@@ -19,7 +19,7 @@ from tidemark.storage import OpenStore, Storage
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
-from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
+from uploader_agent.broker.authority import Authority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker.properties import Broker, BrokerDirs, parse_properties, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.locks import DirectoryLocks, lock_directories
@@ -265,7 +265,7 @@ def authority_of(settings: AgentSettings, broker: Broker, current: Callable[[], 
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, current))
     if broker.zookeeper is None or settings.broker is None:
-        return NoAuthority()
+        return Authority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 

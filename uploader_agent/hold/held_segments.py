@@ -17,7 +17,7 @@ import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import structlog
 from pydantic import Field
@@ -271,17 +271,13 @@ logger = structlog.get_logger(__name__)
 
 Owner = tuple[TopicPartition, str | None]
 
+HeldKey = tuple[Owner, int]
+"""The owner of a held set, and the base offset of its segment."""
+
 Held = dict[int, tuple[HeldSegment, HoldBackend]]
 """Held segments of one partition and topic id, by base offset."""
 
 _EFFECT = "descriptors hold instead, until the agent ends"
-
-
-class HeldKey(NamedTuple):
-    """The owner of a held set, and its segment."""
-
-    owner: Owner
-    base_offset: int
 
 
 class HeldSegments:
@@ -322,7 +318,7 @@ class HeldSegments:
             everything = [(owner, dict(held)) for owner, held in self._sets.items()]
         for owner, held in everything:
             for base, (note, keeper) in held.items():
-                yield HeldKey(owner, base), note, keeper
+                yield (owner, base), note, keeper
 
     def add(self, note: HeldSegment, files: Mapping[str, int], device: int) -> bool:
         """Hold the open ``files`` of a log directory on ``device``, and own them; return False if there is no room."""
@@ -353,12 +349,13 @@ class HeldSegments:
     def drop(self, key: HeldKey) -> None:
         """Release a set."""
         with self._lock:
-            held = self._sets.get(key.owner, {})
-            if key.base_offset not in held:
+            owner, base_offset = key
+            held = self._sets.get(owner, {})
+            if base_offset not in held:
                 return
-            _, keeper = held.pop(key.base_offset)
+            _, keeper = held.pop(base_offset)
             if not held:
-                del self._sets[key.owner]
+                del self._sets[owner]
             self._open -= keeper.count
         keeper.drop()
 

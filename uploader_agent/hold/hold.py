@@ -68,13 +68,6 @@ class Cost(Generic[Key]):
     age: float
 
 
-class Space(NamedTuple):
-    """A file system: its size and the space free for users, in bytes."""
-
-    total: int
-    free: int
-
-
 class HoldLimits:
     """The bounds of the held sets. ``clock`` is monotonic: its jumps make nothing older."""
 
@@ -86,7 +79,7 @@ class HoldLimits:
         evicted: EvictedOffsets,
         metrics: Metrics,
         clock: Callable[[], float],
-        space: Callable[[Path], Space],
+        space: Callable[[Path], tuple[int, int]],
         tuning: AgentTuning,
     ) -> None:
         self.settings = settings
@@ -128,8 +121,8 @@ class HoldLimits:
         share, min_free, max_age = self.settings.max, tuning.hold_min_free, tuning.hold_max_age
         return to_evict(costs, space, share=share, min_free=min_free, max_age=max_age)
 
-    def _space_on(self, device: int) -> Space | None:
-        """The space of the log directory's file system; None if it cannot be read, for example on a failed disk."""
+    def _space_on(self, device: int) -> tuple[int, int] | None:
+        """The result of :func:`space_of` for the log directory; None if it cannot be read, as on a failed disk."""
         for log_dir in self._log_dirs:
             try:
                 if log_dir.stat().st_dev == device:
@@ -144,7 +137,7 @@ class HoldLimits:
             if key not in keys:
                 continue
             self._shelf.drop(key)
-            evicted.append((key.owner, (note.base_offset, note.next_offset)))
+            evicted.append((key[0], (note.base_offset, note.next_offset)))
             self._metrics.evicted.inc()
             logger.error(
                 "held_segment_evicted",
@@ -158,7 +151,7 @@ class HoldLimits:
 
 
 def to_evict(
-    costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
+    costs: Sequence[Cost[Key]], space: tuple[int, int] | None, *, share: float, min_free: float, max_age: timedelta
 ) -> list[Key]:
     """The sets of one file system to evict when they take too much space, oldest first, until all bounds hold.
 
@@ -167,8 +160,9 @@ def to_evict(
     """
     excess = lacking = 0.0
     if space is not None:
-        excess = sum(cost.size for cost in costs) - share * space.total
-        lacking = min_free * space.total - space.free
+        total, free = space
+        excess = sum(cost.size for cost in costs) - share * total
+        lacking = min_free * total - free
     evicted: list[Key] = []
     freed = 0
     for cost in sorted(costs, key=lambda cost: cost.modified):
@@ -178,10 +172,10 @@ def to_evict(
     return evicted
 
 
-def space_of(folder: Path) -> Space:
-    """The file system that ``folder`` is on."""
+def space_of(folder: Path) -> tuple[int, int]:
+    """(Size, space free for users) of the file system that ``folder`` is on, in bytes."""
     stat = os.statvfs(folder)
-    return Space(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
+    return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
 
 
 logger = structlog.get_logger(__name__)
@@ -204,7 +198,7 @@ class Hold:
         *,
         descriptors: int | None = None,
         runtime: Runtime = MACHINE,
-        space: Callable[[Path], Space] = space_of,
+        space: Callable[[Path], tuple[int, int]] = space_of,
         tuning: AgentTuning = STANDARD,
     ) -> None:
         """Read back the links of a former agent. At most ``descriptors`` are kept open; default: all available.
@@ -262,7 +256,7 @@ class Hold:
             raise SegmentChanged(f"{tp}: is not on a disk of this broker, and none of its segments are held")
 
         def spoilt(base: int, reason: str) -> None:
-            self._spoilt(HeldKey(owner, base), reason)
+            self._spoilt((owner, base), reason)
 
         return HeldFiles(folder or Path(str(tp)), live, held, spoilt, restores)
 
@@ -324,7 +318,7 @@ class Hold:
     def _release(self, owner: Owner, final: Intervals) -> None:
         for base, (note, _) in self._shelf.of(owner).items():
             if final.covers(base, note.next_offset):
-                self._shelf.drop(HeldKey(owner, base))
+                self._shelf.drop((owner, base))
         self._evicted.remove(owner, final)
 
     def _hold_new(
@@ -376,9 +370,9 @@ class Hold:
             note, keeper = held[base]
             reason = _no_longer_counts(note, keeper, lineage, watermark)
             if reason:
-                self._spoilt(HeldKey(owner, base), reason)
+                self._spoilt((owner, base), reason)
             else:
-                self._shelf.drop(HeldKey(owner, base))
+                self._shelf.drop((owner, base))
                 logger.info("held_segment_copied", partition=str(note.tp), base_offset=base, then="the copy is held")
 
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
@@ -452,7 +446,7 @@ class Hold:
                 judged = False
                 continue
             if reason:
-                self._spoilt(HeldKey(owner, base), reason)
+                self._spoilt((owner, base), reason)
         return judged
 
     def _below(self, owned: Owned, listing: DirectoryListing) -> list[LocalSegment]:
@@ -462,8 +456,8 @@ class Hold:
 
     def _spoilt(self, key: HeldKey, reason: str) -> None:
         self._shelf.drop(key)
-        tp, _ = key.owner
-        logger.warning("held_segment_dropped", partition=str(tp), base_offset=key.base_offset, reason=reason)
+        (tp, _), base_offset = key
+        logger.warning("held_segment_dropped", partition=str(tp), base_offset=base_offset, reason=reason)
 
     def _warn_once(self, subject: object, event: str, **details: str) -> None:
         if subject not in self._said:

@@ -430,7 +430,7 @@ class PartitionUploader:
         origin = self._context.source.origin
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, partition, broker, hold, origin, restores)
         self._judge_history(partition, log, lineage.restored(restores), differs=differs)
-        self._remote.survey(log, incarnation.number, min(bases, default=0))
+        self._remote.survey(log, incarnation, min(bases, default=0))
         if self.parting is not None:
             raise self._parted(self.parting)
 

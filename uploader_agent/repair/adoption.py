@@ -74,8 +74,8 @@ class Adoption:
         self._tp, self._broker, self._cleanup = tp, broker, Cleanup(cleanup_policy)
         self._topic_id = topic_id_of(folder)
         incarnation, self._partition = incarnations.resolve(tp, self._topic_id)
-        if incarnation.number:
-            rule = f"is incarnation {incarnation.number} of its topic, which has a prefix of its own"
+        if incarnation:
+            rule = f"is incarnation {incarnation} of its topic, which has a prefix of its own"
             own = self._partition.keys.folder
             raise FormatError(str(tp), f"{rule}: {own}; another uploader's segments are of the first one")
         self._route = UploadRoute(tp, self._topic_id, folder, self._partition, broker)
@@ -94,10 +94,10 @@ class Adoption:
         other = self._partition.watermark()
         if isinstance(other, StoredWatermark):
             return
-        listed = stored_log.list_segments(self._partition, 0)
-        with_manifest = {entry.name for entry in listed.manifests}
-        ends = [entry.name.base for entry in listed.logs[1:]]
-        for log, after in zip(listed.logs, [*ends, None], strict=True):
+        manifests, logs = stored_log.list_segments(self._partition, 0)
+        with_manifest = {entry.name for entry in manifests}
+        ends = [entry.name.base for entry in logs[1:]]
+        for log, after in zip(logs, [*ends, None], strict=True):
             if dry_run:
                 yield self._row(log, None, "as it was" if log.name in with_manifest else "would adopt")
                 continue

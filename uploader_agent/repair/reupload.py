@@ -132,9 +132,9 @@ class Reupload:
         """The stored segments of ``wanted`` that are intact, or got a new manifest and new indexes."""
         with self._route.files() as files:
             lineage = files.lineage()
-        listed = stored_log.list_reaching(self._partition, wanted)
-        logs = {log.name: log for log in listed.logs}
-        names = sorted({*logs, *(entry.name for entry in listed.manifests)})
+        manifests, found = stored_log.list_reaching(self._partition, wanted)
+        logs = {log.name: log for log in found}
+        names = sorted({*logs, *(entry.name for entry in manifests)})
         known = StoredLog(self._route.broker)
         below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
         for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:

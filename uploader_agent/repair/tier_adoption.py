@@ -42,7 +42,7 @@ from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum, opened
 from uploader_agent.repair.adoption import AdoptionRow, Outcome
 from uploader_agent.stored import manifests, stored_log, watermark
-from uploader_agent.stored.incarnations import Incarnations, TopicIncarnation
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.objects import Summed, create, put_derived
 from uploader_agent.upload.route import UploadRoute
 
@@ -58,7 +58,7 @@ class Adopted(NamedTuple):
 
     tp: TopicPartition
     topic_id: str
-    incarnation: TopicIncarnation
+    incarnation: int
     watermark: Watermark
 
 
@@ -188,7 +188,7 @@ def _entry(adopted: Adopted) -> IndexEntry:
         topic=adopted.tp.topic,
         partition=adopted.tp.partition,
         topic_id=adopted.topic_id,
-        incarnation=adopted.incarnation.number,
+        incarnation=adopted.incarnation,
         restored=len(stored.restores),
         leader_epoch=stored.leader_epoch,
         next_offset=stored.next_offset,
@@ -311,7 +311,7 @@ class _Partition:
         *,
         dry_run: bool,
     ) -> Iterator[AdoptionRow]:
-        present = {entry.name for entry in stored_log.list_segments(self.partition, 0).manifests}
+        present = {entry.name for entry in stored_log.list_segments(self.partition, 0)[0]}
         waiting = sorted(own, key=lambda copy: copy.name.base, reverse=True)
         at = min((copy.name.base for copy in own), default=0) if before is None else before.watermark.start_offset
         near: list[SegmentCopy] = []  # those that begin at or below `at`, and were not tried

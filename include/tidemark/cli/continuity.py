@@ -194,7 +194,7 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     """
     standing = evidence_of(table)
     accounts = accounts_of(standing, dates)
-    now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
+    now = topic_now(table, standing.ledger, *outside_tables(table.deployment, table.topic.cluster))
     known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}
     partitions = [_partition(part, known.get((part.incarnation, part.partition))) for part in now.health.partitions]
     state = now.state(equal=accounts["balanced"])

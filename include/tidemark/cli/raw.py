@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -125,12 +125,6 @@ class CopiedTopic(Model):
     findings: tuple[str, ...]
 
 
-class _CopiedSegment(NamedTuple):
-    size: int
-    renewed: bool
-    findings: tuple[str, ...]
-
-
 def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
     """What raw has of the topic of ``table``; with ``renew``, proved manifests get the ETags of their objects.
 
@@ -158,12 +152,12 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         topic=topic.topic,
         partitions=sum(bool(found) for found, _ in copied),
         segments=len(segments),
-        bytes=sum(segment.size for segment in segments),
-        renewed=sum(segment.renewed for segment in segments),
+        bytes=sum(size for size, _, _ in segments),
+        renewed=sum(renewed for _, renewed, _ in segments),
         findings=(
             *nothing,
             *(finding for _, findings in copied for finding in findings),
-            *(finding for segment in segments for finding in segment.findings),
+            *(finding for _, _, findings in segments for finding in findings),
             *_missing_masks(raw, table, ledger),
             *raw.unread.messages,
         ),
@@ -172,8 +166,8 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
 
 def _check_partition(
     raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
-) -> tuple[list[_CopiedSegment], list[str]]:
-    """(segments, findings about the partition as a whole)."""
+) -> tuple[list[tuple[int, bool, tuple[str, ...]]], list[str]]:
+    """(segments as in :func:`_check_segment`, findings about the partition as a whole)."""
     partition = raw.partition_store(part)
     names = [entry.name for entry in partition.manifests()]
     segments = [_check_segment(partition, name, renew=renew) for name in names]
@@ -184,10 +178,11 @@ def _check_partition(
     return segments, [f"{part.keys.watermark}: is missing"] if missing else []
 
 
-def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> _CopiedSegment:
+def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> tuple[int, bool, tuple[str, ...]]:
+    """(bytes, whether its manifest was renewed, findings)."""
     key, stored = partition.keys.manifest(name), objects.read_manifest(partition, name)
     if stored is None:
-        return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
+        return 0, False, (f"{key}: was removed just now; check again",)
     found: dict[str, ObjectSum] = {}
     findings: list[str] = []
     for file, described in stored.manifest.sums.items():
@@ -198,11 +193,11 @@ def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool)
             findings.append(f"{partition.located(stored.manifest, file)[1]}: {proved}")
     size = sum(described.size for described in found.values())
     if findings or found == stored.manifest.sums:
-        return _CopiedSegment(size, renewed=False, findings=tuple(findings))
+        return size, False, tuple(findings)
     if not renew:
-        return _CopiedSegment(size, renewed=False, findings=(f"{key}: names other ETags than this copy's: --renew",))
+        return size, False, (f"{key}: names other ETags than this copy's: --renew",)
     _renew(partition.store, key, stored, found)
-    return _CopiedSegment(size, renewed=True, findings=())
+    return size, True, ()
 
 
 def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:

@@ -282,15 +282,12 @@ def _gap(known: KnownPartition, start: int, end: int, reason: GapReason) -> Gap:
     return next((gap for gap in before if _identity(gap) == _identity(fresh)), fresh)
 
 
-class Rewind(NamedTuple):
-    """A cut, and the offset from which all records are converted again."""
+def rewind(
+    table: TopicTable, raw: RawTopic, view: StoredPartition, state: PartitionState, at: int
+) -> tuple[BranchCut, int] | None:
+    """The cut that leaves, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
 
-    cut: BranchCut
-    start: int
-
-
-def rewind(table: TopicTable, raw: RawTopic, view: StoredPartition, state: PartitionState, at: int) -> Rewind | None:
-    """The way to leave, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
+    With it comes the offset from which all records are converted again.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
 
@@ -303,7 +300,7 @@ def rewind(table: TopicTable, raw: RawTopic, view: StoredPartition, state: Parti
     if decided is None:
         return None
     reach = EffectiveEvidence.of(table).from_offset(state.key, decided)
-    return Rewind(cut_of(state, at, reach), reach.start)
+    return cut_of(state, at, reach), reach.start
 
 
 def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> BranchCut:

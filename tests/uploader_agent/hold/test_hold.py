@@ -27,8 +27,8 @@ from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold, held_segments
-from uploader_agent.hold.held_segments import HEADROOM, MOST, NOTE, HeldKey, budget, read_back
-from uploader_agent.hold.hold import Cost, Owned, Space, ends_at, rotated_segments, to_evict
+from uploader_agent.hold.held_segments import HEADROOM, MOST, NOTE, budget, read_back
+from uploader_agent.hold.hold import Cost, Owned, ends_at, rotated_segments, to_evict
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 
@@ -251,8 +251,8 @@ def test_what_is_held_is_no_hole(world: World) -> None:
     partition.fill(100, 200, 300, 400, end=500)
     with watching(world) as agent:
         lose(partition, 0, 100, 200, 300)
-        agent.hold._shelf.drop(HeldKey((T, ID), 100))
-        agent.hold._shelf.drop(HeldKey((T, ID), 300))
+        agent.hold._shelf.drop(((T, ID), 100))
+        agent.hold._shelf.drop(((T, ID), 300))
         world.metadata.default_high, world.metadata.log_start = 150, 400
         agent.upload_once()
         assert gaps(world) == [(100, 200, "deleted_before_upload"), (300, 400, "deleted_before_upload")]
@@ -623,7 +623,7 @@ def test_the_oldest_go_until_all_bounds_hold(
     share: float, min_free: float, free: int, ages: tuple[float, ...], gone: list[str]
 ) -> None:
     costs = [cost("new", 100, 3.0, ages[2]), cost("old", 100, 1.0, ages[0]), cost("middle", 100, 2.0, ages[1])]
-    evicted = to_evict(costs, Space(1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
+    evicted = to_evict(costs, (1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
     assert evicted == gone
     assert to_evict(costs, None, share=0, min_free=1, max_age=timedelta(minutes=2)) == []
 

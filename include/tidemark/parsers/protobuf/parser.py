@@ -454,7 +454,7 @@ class ProtobufWriters:
         if self._lands:
             self.misfits[number] = frozenset(found.column for found in differ)
         elif differ and (first := differ[0].difference):
-            return f"differs from the table's in {differ[0].path}: {first.detail}"
+            return f"differs from the table's in {differ[0].path}: {first[1]}"
         return MessagePlace(indexes_of(theirs), Reading.of(self._message, theirs))
 
 
