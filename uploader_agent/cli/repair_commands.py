@@ -39,10 +39,10 @@ from uploader_agent.cli.common import (
     surveyed,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
+from uploader_agent.repair.adoption import Adoption, partitions_here
 from uploader_agent.repair.branching import Branching, Statement, confirmed
 from uploader_agent.repair.from_packs import FromPacks
-from uploader_agent.repair.reupload import Reupload
+from uploader_agent.repair.reupload import RepairRow, Reupload
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.settings import AgentSettings, load_settings
 from uploader_agent.stored.incarnations import Incarnations
@@ -156,7 +156,7 @@ def _of_pinterest(
     partitions: list[int] | None,
     *,
     dry_run: bool,
-) -> Iterator[AdoptionRow]:
+) -> Iterator[RepairRow]:
     """Adopt what Pinterest's uploader has stored of the partitions that this broker has a replica of."""
     wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partitions or tp.partition in partitions]
     if not wanted:

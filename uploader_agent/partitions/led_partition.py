@@ -388,7 +388,7 @@ class LedPartition:
         local, stored, tail = self.local.log, self.remote.log, self.packed.tail
         lacked = jobs.missing(local, stored, self._source)
         short = (self.disk.tail, self.stored_end) if self.is_short else None
-        standing = self.uploader.standing(stored, jobs.holes(lacked.lost, stored))
+        standing = self.uploader.standing(stored, jobs.holes(lacked[0], stored))
         if short is not None and short != self._short:  # once for each tail: the check tells what is to be done
             standing = replace(standing, is_unchecked=True)
         found = jobs.plan(local, stored, tail, lacked, standing, quiet_before)

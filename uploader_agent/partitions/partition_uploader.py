@@ -616,10 +616,10 @@ class PartitionUploader:
 
     def _lost(self, log: StoredLog) -> Intervals:
         """The offsets that ``log``, the disk and the hold lack for good. For others, the source begins again."""
-        lacked = jobs.missing(self._local.log, log, self._context.source)
-        if lacked.awaited:
+        lost, awaited = jobs.missing(self._local.log, log, self._context.source)
+        if awaited:
             self.begin_again()
-        return lacked.lost
+        return lost
 
     def begin_again(self) -> None:
         """Have the source fetch what the directory lacks, and the store read again, which may have it by then."""

@@ -222,7 +222,7 @@ def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator
     watermark = view.watermark
     start = raw.first(part, watermark.start_offset)
     explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
-    segments = raw.segments(view, start, view.end, NO_LIMIT).segments
+    segments, _ = raw.segments(view, start, view.end, NO_LIMIT)
     lineage = whole_lineage(view.lineage, Lineage(), segments)
     _, hole = cover(segments, lineage, Intervals([(start, max(start, view.end))]) - explained)
     if hole is not None:

@@ -192,7 +192,7 @@ def plan_partition(
     deciding: list[Segment] = []
     lineage = state.history
     for span in offsets:
-        segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
+        segments, _ = raw.segments(view, span.start, span.end, NO_LIMIT)
         lineage = whole_lineage(newest, lineage, segments)
         covered, hole = cover(segments, lineage, Intervals([span]))
         if hole:

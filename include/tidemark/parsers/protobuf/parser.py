@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -329,11 +329,11 @@ class ProtobufColumns:
             return
         if self._writers is not None:
             framed, numbers = numbered(values)
-            for place, names in self._writers.readable.items():
-                loop = self._reader_of(place.reading).loop
+            for (indexes, reading), names in self._writers.readable.items():
+                loop = self._reader_of(reading).loop
                 named = np.zeros(len(values), np.bool_)
                 named[framed[np.isin(numbers, names)]] = True
-                for rows, skipped in of_message(values, place.indexes):
+                for rows, skipped in of_message(values, indexes):
                     if loop is not None and named[rows].any():
                         yield Group(loop, rows[named[rows]], skipped)
         elif self._settings.framing == "confluent":
@@ -399,13 +399,6 @@ class _MessageReader:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
 
 
-class MessagePlace(NamedTuple):
-    """How records of a schema are read: the message's indexes in its file, and what unset fields mean."""
-
-    indexes: MessageIndexes
-    reading: Reading
-
-
 class ProtobufWriters:
     """The schemas that wrote the records of one task, as far as their registry knows them; ``message`` is the table's.
 
@@ -418,10 +411,10 @@ class ProtobufWriters:
         self._schemas = schemas
         self._message = message
         self._lands = misfits == "land"
-        self._found: dict[int, MessagePlace | str] = {}
+        self._found: dict[int, tuple[MessageIndexes, Reading] | str] = {}
         self.misfits: dict[int, frozenset[str]] = {}
         """By number, the columns that are null in records of schemas that do not agree, if these land."""
-        self.readable: dict[MessagePlace, list[int]] = {}
+        self.readable: dict[tuple[MessageIndexes, Reading], list[int]] = {}
         """The numbers of schemas that agree with the table's, by the way in which their records are read."""
 
     def learn(self, numbers: Sequence[int]) -> None:
@@ -435,14 +428,14 @@ class ProtobufWriters:
             if not isinstance(judged, str):
                 self.readable.setdefault(judged, []).append(number)
 
-    def place(self, number: int) -> MessagePlace:
+    def place(self, number: int) -> tuple[MessageIndexes, Reading]:
         """The way in which records of a number that was learnt are read. Raises RefusedRecord."""
         judged = self._found.get(number, f"is not looked up: the task has looked up {MAX_KNOWN}; a replay looks again")
         if isinstance(judged, str):
             raise RefusedRecord(f"names schema {guid_of(number) or number}, which {judged}")
         return judged
 
-    def _judged(self, number: int, answer: Written | Unreadable) -> MessagePlace | str:
+    def _judged(self, number: int, answer: Written | Unreadable) -> tuple[MessageIndexes, Reading] | str:
         """The way in which its records are read, or the reason why they cannot be."""
         if isinstance(answer, Unreadable):
             return answer.reason
@@ -455,7 +448,7 @@ class ProtobufWriters:
             self.misfits[number] = frozenset(found.column for found in differ)
         elif differ and (first := differ[0].difference):
             return f"differs from the table's in {differ[0].path}: {first[1]}"
-        return MessagePlace(indexes_of(theirs), Reading.of(self._message, theirs))
+        return indexes_of(theirs), Reading.of(self._message, theirs)
 
 
 class UnknownFields:
