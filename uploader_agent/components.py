@@ -18,7 +18,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.storage import OpenStore, Storage
 from uploader_agent.broker.admin import Metadata
-from uploader_agent.broker.authority import Authority, NoAuthority
+from uploader_agent.broker.authority import Authority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import Watcher
@@ -33,8 +33,7 @@ from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import Abandoned, FoundTails
-from uploader_agent.partitions.disk_faults import DiskFaults
-from uploader_agent.partitions.leadership import Leadership
+from uploader_agent.partitions.leadership import DiskFaults, Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import Poller
@@ -122,7 +121,7 @@ class Components:
             cluster=cluster,
             hold=self.hold,
             settled_head=self.packs.settled_head,
-            foreign_epochs=ForeignEpochs(broker.node_id, authority or NoAuthority(), self.metrics, runtime.monotonic),
+            foreign_epochs=ForeignEpochs(broker.node_id, authority or Authority(), self.metrics, runtime.monotonic),
             other_origin=OtherOrigin(cluster, self.source.origin, runtime),
             source=self.source,
             metrics=self.metrics,

@@ -35,7 +35,7 @@ from tidemark.raw.heads import LiveEnd, Unread
 from tidemark.raw.masks import mask_index_of
 from tidemark.raw.objects import LOOK_BACK, pieces_between
 from tidemark.raw.packs import PackedTail
-from tidemark.raw.partition import RawPartition, SegmentWindow, StoredPartition
+from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
 from tidemark.storage import ClusterStore, PartitionStore, Storage, StoredWatermark
 from tidemark.table.delta_table import TopicTable
@@ -174,8 +174,10 @@ class RawTopic:
         removals = tombstones.listed(self.partition_store(part))
         return next((removal.key for removal in removals if removal.start <= offset < removal.end), None)
 
-    def segments(self, view: StoredPartition, start: int, end: int, limit_bytes: int) -> SegmentWindow:
+    def segments(self, view: StoredPartition, start: int, end: int, limit_bytes: int) -> tuple[list[Segment], bool]:
         """The seals and ranges with offsets in ``[start, end)``, until the seals have ``limit_bytes``.
+
+        The boolean is false if the limit left out later segments.
 
         If ranges hold all of these offsets, the seals are not listed: a run that continues from there does not need
         them. A listing only moves forward, so the search for the seal with ``start`` begins further and further below.
@@ -183,17 +185,18 @@ class RawTopic:
         sealed, lineage = view.watermark.next_offset, view.lineage
         ranges = self._ranges(view, max(start, sealed)) if end > sealed else []
         if sealed <= start < end and cover(ranges, lineage, Intervals([(start, end)]))[1] is None:
-            return SegmentWindow(ranges, complete=True)  # a listing would add no offset
+            return ranges, True  # a listing would add no offset
         below: Sequence[int] = LOOK_BACK
         if start >= sealed and any(live_until(segment, lineage, start) > start for segment in ranges):
             below = (start - sealed,)  # only segments that were sealed since may hold it, too
-        window = SegmentWindow([], complete=True)
+        segments: list[Segment] = []
+        complete = True
         for distance in below:
             first = max(0, start - distance)
-            window = self._window(view.place, first, start, end, limit_bytes)
-            if first == 0 or any(live_until(segment, lineage, start) > start for segment in window.segments):
+            segments, complete = self._window(view.place, first, start, end, limit_bytes)
+            if first == 0 or any(live_until(segment, lineage, start) > start for segment in segments):
                 break
-        return window._replace(segments=[*window.segments, *ranges]) if window.complete else window
+        return ([*segments, *ranges] if complete else segments), complete
 
     def cuts(self, segment: Segment) -> list[BatchCut]:
         """The positions at which a large segment is cut, from its index; the batch header there proves each cut.
@@ -321,7 +324,9 @@ class RawTopic:
         ranges = tail.segments(view.entries, view.lineage, end_of_seals, self.unread.add)
         return [segment for segment in ranges if segment.end > end_of_seals]
 
-    def _window(self, partition: PartitionStore, first: int, start: int, end: int, limit_bytes: int) -> SegmentWindow:
+    def _window(
+        self, partition: PartitionStore, first: int, start: int, end: int, limit_bytes: int
+    ) -> tuple[list[Segment], bool]:
         listed = partition.manifests(first, end)
         segments: list[Segment] = []
         size = 0
@@ -332,8 +337,8 @@ class RawTopic:
             segments += fresh
             size += sum(segment.size for segment in fresh)
             if size >= limit_bytes:
-                return SegmentWindow(segments, complete=next(listed, None) is None)
-        return SegmentWindow(segments, complete=True)
+                return segments, next(listed, None) is None
+        return segments, True
 
     def _judged(self, segment: Segment) -> Segment:
         """The segment, without its parts if no record of it can be ahead of the time when its part was shipped."""

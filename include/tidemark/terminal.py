@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 _FIRST_SECONDS: Final = 3.0
 _EVERY_SECONDS: Final = 5.0
 
 
-class Output(StrEnum):
-    """The form of an answer: for people or for programs."""
-
-    text = "text"
-    json = "json"
+Output = Literal["text", "json"]
+"""The form of an answer: for people or for programs."""
 
 
 def columns(rows: Iterable[Sequence[object]], *, right: bool = False) -> str:

@@ -15,7 +15,7 @@ from kafka import KafkaProducer
 
 from tidemark import cli
 from tidemark.restore import run
-from tidemark.restore.producer import Sender
+from tidemark.restore.run import Sender
 from tidemark.restore.target import Target
 
 STEP_RECORDS, STABLE_SECONDS = 40, 0.3

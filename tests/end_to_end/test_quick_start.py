@@ -19,7 +19,7 @@ from tests.support.java import java_home
 from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_bin
 from tests.support.s3 import S3Server
-from tidemark.cli import try_topic
+from tidemark.cli import topics as topics_cli
 from tidemark.errors import ConfigError, TidemarkError
 
 PAGE = (ROOT / "docs" / "quick-start.md").read_text()
@@ -145,7 +145,7 @@ def test_brokers_that_do_not_answer_are_named(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
     with pytest.raises(TidemarkError, match=rf"(?s)No such command 'none'.*ended with exit code 2; {tmp_path}/log"):
-        try_topic.run_program(tmp_path / "log", "tidemark", "none")
+        topics_cli.run_program(tmp_path / "log", "tidemark", "none")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_part_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr("tidemark.installation.find_spec", lambda name: None if name == lacking else object())
     with pytest.raises(ConfigError, match=told):
-        try_topic.try_topic("orders", "127.0.0.1:9092", str(tmp_path))
+        topics_cli.try_topic("orders", "127.0.0.1:9092", str(tmp_path))
 
 
 def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ConfigError, match="lacks Java"):
-        try_topic.try_topic("orders", "127.0.0.1:9092", str(tmp_path))
+        topics_cli.try_topic("orders", "127.0.0.1:9092", str(tmp_path))
 
 
 def test_files_of_another_place_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Else an agent would store records where no job reads them."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(try_topic, "_check_topic", lambda *_: None)
+    monkeypatch.setattr(topics_cli, "_check_topic", lambda *_: None)
     (tmp_path / "topics.yaml").write_text("lake: file:///elsewhere/lake\ntopics: []\n")
     with pytest.raises(ConfigError, match=r"lake: is file:///elsewhere/lake: give --to its folder"):
-        try_topic.try_topic("orders", "127.0.0.1:9092", str(tmp_path), folder=tmp_path)
+        topics_cli.try_topic("orders", "127.0.0.1:9092", str(tmp_path), folder=tmp_path)
 
 
 def test_each_command_of_the_page_is_run() -> None:

@@ -221,7 +221,7 @@ AGENT: Final = (
     ),
     Mutant(
         "held links that cannot be read are not removed",
-        "uploader_agent/hold/backends.py",
+        "uploader_agent/hold/held_segments.py",
         "except (FileNotFoundError, FormatError) as error:",
         "except (OSError, FormatError) as error:",
         (f"{_FAILING}::test_links_that_cannot_be_read_at_the_start_stay_and_are_read_later",),

@@ -25,7 +25,7 @@ from tidemark.kafka_log import scan_batches
 from tidemark.store import Body, LocalStore, Store
 from tidemark.store.base import Fetched, ObjectInfo
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, KafkaTier, Leader, Led, Offsets
-from uploader_agent.broker.authority import Authority, NoAuthority
+from uploader_agent.broker.authority import Authority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
 from uploader_agent.disk.watcher import NoWatcher, Watcher
@@ -250,7 +250,7 @@ class World:
         self.root = root
         self.disk = Disk(root / "disk", log_dirs)
         self.metadata = FakeMetadata()
-        self.authority: Authority = NoAuthority()
+        self.authority: Authority = Authority()
         self.store = WatchedStore(LocalStore(root / "store"))
         self.others: dict[str, WatchedStore] = {}
         """Other buckets than :attr:`store`, by their URLs."""

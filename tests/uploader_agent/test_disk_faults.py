@@ -37,7 +37,7 @@ from uploader_agent.disk.locks import AlreadyRunning, DirectoryLocks
 from uploader_agent.disk.watcher import DirectoryWatcher
 from uploader_agent.observability.health import PAGES
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.partitions import disk_faults
+from uploader_agent.partitions import leadership
 
 ALL = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)]
 QUICK = {"scan_interval": "50ms", "metadata_interval": "50ms", "index_interval": "50ms"}
@@ -55,7 +55,7 @@ class Broker:
         self.end = 0
         self._ends = dict.fromkeys(ALL, 0)
         self.calls = FailingCalls(self.world.disk.log_dirs[0].parent)
-        monkeypatch.setattr(disk_faults, "PATIENCE", 0.05)
+        monkeypatch.setattr(leadership, "PATIENCE", 0.05)
         for name in ("_OVERVIEW_INTERVAL", "_MEASURE_INTERVAL"):
             monkeypatch.setattr(agent_module, name, 0.05)
         for partition in self.partitions.values():
@@ -362,7 +362,7 @@ def test_a_partition_counts_only_after_some_time(broker: Broker, monkeypatch: py
         agent.leadership.unreadable = {broker.properties: "told so"}
         faults.look()
         assert [fault.path for fault in faults.current] == [str(broker.properties)]
-        now[0] += disk_faults.PATIENCE
+        now[0] += leadership.PATIENCE
         faults.look()
         assert [fault.topic for fault in faults.current] == [None, "orders"]
         assert str(agent.health.trouble()).startswith(f"{broker.properties} cannot be read: told so; and 1 more")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from typing_extensions import override
 
@@ -47,35 +47,22 @@ class MetadataMark:
     fetched: Mapping[int, int] = field(default_factory=dict)
 
 
-class Authority(Protocol):
-    """The source of certain leader epochs. Every method raises :class:`BrokerUnavailable` without a usable answer."""
+class Authority:
+    """The source of certain leader epochs. Every method raises :class:`BrokerUnavailable` without a usable answer.
+
+    This one never has any: it is that of commands that change nothing.
+    """
 
     def mark(self) -> MetadataMark:
         """The current end of the cluster's metadata."""
-        ...
+        raise BrokerUnavailable("the cluster's metadata is not asked for here")
 
     def confirms(self, mark: MetadataMark) -> bool | None:
         """True if the metadata did reach ``mark`` and this broker now has it; None: ask for a new mark."""
-        ...
+        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not up to {mark}")
 
     def leader(self, tp: TopicPartition) -> Leader | None:
         """The leader of ``tp`` in this broker's metadata; None if there is no such partition."""
-        ...
-
-
-class NoAuthority(Authority):
-    """The :class:`Authority` of commands that change nothing: no leader is ever certain."""
-
-    @override
-    def mark(self) -> MetadataMark:
-        raise BrokerUnavailable("the cluster's metadata is not asked for here")
-
-    @override
-    def confirms(self, mark: MetadataMark) -> bool | None:
-        raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not up to {mark}")
-
-    @override
-    def leader(self, tp: TopicPartition) -> Leader | None:
         raise BrokerUnavailable(f"the cluster's metadata is not asked for here, and so not about {tp}")
 
 

@@ -89,7 +89,7 @@ def upload_once(
     tails: Annotated[
         bool, typer.Option("--tails", help="Also seal tails that are not quiet, before the last replica goes.")
     ] = False,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Upload rotated segments and the tails that were quiet for tail_after, and exit: with 1 if a partition failed."""
     settings = load_settings(config)
@@ -103,7 +103,7 @@ def upload_once(
 
 
 @app.command(epilog="Example: tidemark-agent status -c agent.yaml --output json")
-def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = Output.text) -> None:
+def status(config: ConfigOption = DEFAULT_CONFIG, output: OutputOption = "text") -> None:
     """Compare disk, broker and store without uploading anything; may run beside the agent.
 
     Names the offsets that are not stored, with the reason. A running agent reports its waits at /waiting.
@@ -128,7 +128,7 @@ def _report(components: Components, output: Output) -> None:
     leadership, waits = components.leadership, components.waits()
     broker_reached, lines = leadership.has_answer, inspect_commands.status_rows(leadership.partitions.values())
     unread = {str(path): reason for path, reason in leadership.unreadable.items()}
-    if output is Output.json:
+    if output == "json":
         answer = {
             "broker_reached": broker_reached,
             "log_dirs": [{"path": path, "reason": reason} for path, reason in unread.items()],

@@ -19,7 +19,7 @@ from tidemark.storage import OpenStore, Storage
 from tidemark.store import Store, open_store
 from tidemark.terminal import Output, columns
 from uploader_agent.broker.admin import AdminMetadata, connect
-from uploader_agent.broker.authority import Authority, NoAuthority, QuorumAuthority, ZooKeeperAuthority
+from uploader_agent.broker.authority import Authority, QuorumAuthority, ZooKeeperAuthority
 from uploader_agent.broker.properties import Broker, BrokerDirs, parse_properties, read_broker
 from uploader_agent.components import Components
 from uploader_agent.disk.locks import DirectoryLocks, lock_directories
@@ -265,7 +265,7 @@ def authority_of(settings: AgentSettings, broker: Broker, current: Callable[[], 
     if broker.mode == "kraft":
         return QuorumAuthority(broker.node_id, _connector(settings, current))
     if broker.zookeeper is None or settings.broker is None:
-        return NoAuthority()
+        return Authority()
     return ZooKeeperAuthority({**broker.zookeeper, **settings.broker.zookeeper})
 
 
@@ -356,7 +356,7 @@ class CommandAnswer:
     def add(self, line: Any) -> None:
         """Print ``line``, or keep it for the table."""
         self._widths.add(len(line))
-        if self._output is Output.json:
+        if self._output == "json":
             typer.echo(json.dumps(line._asdict()))
         else:
             self._rows.append(line)
@@ -364,5 +364,5 @@ class CommandAnswer:
     def close(self, heads: list[str]) -> None:
         """Print the table, for output as text. ``heads`` must fit the fields of all lines, also for JSON."""
         assert self._widths <= {len(heads)}, f"{len(heads)} heads over lines of {self._widths} fields"
-        if self._output is Output.text:
+        if self._output == "text":
             typer.echo(columns([heads, *self._rows]))

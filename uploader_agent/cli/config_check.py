@@ -13,7 +13,6 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import ControlKeys
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
-from tidemark.terminal import Output
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.broker.properties import Broker
 from uploader_agent.cli.common import (
@@ -43,7 +42,7 @@ def check(
     offline: Annotated[
         bool, typer.Option("--offline", help="Check the files alone: ask neither store nor broker.")
     ] = False,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Read the file and the broker's own files, try to hold files, ask store and broker, and show the results.
 
@@ -71,7 +70,7 @@ def check(
         held = {"holding": [guarantee._asdict() for guarantee in guarantees], "file_delete_delay_ms": delay._asdict()}
         lines = [*preflight.lines(guarantees, delay)]
     checks = [] if offline else [*_asked(settings, broker)]
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps(facts | held | {"checks": [tried._asdict() for tried in checks]}))
     else:
         typer.echo("\n".join([*(f"{key}: {value}" for key, value in facts.items()), *lines]))

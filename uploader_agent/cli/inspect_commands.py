@@ -28,7 +28,7 @@ _MOST_PUTS = 4
 """``.log``, ``.index``, ``.timeindex`` and the manifest; a ``.txnindex`` only where a transaction was aborted."""
 
 
-def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text) -> None:
+def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = "text") -> None:
     """Show the uploads, bytes and requests that upload-once, without --tails, would make now; uploads nothing."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
@@ -43,9 +43,7 @@ def plan(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, outpu
             raise typer.Exit(1)
 
 
-def leaders(
-    config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = Output.text
-) -> None:
+def leaders(config: ConfigOption = DEFAULT_CONFIG, topic: TopicOption = None, output: OutputOption = "text") -> None:
     """Show the partitions that this broker leads according to its metadata, if the agent's file includes them."""
     settings = load_settings(config)
     answer = CommandAnswer(output)
@@ -61,7 +59,7 @@ def verify_command(
     config: ConfigOption = DEFAULT_CONFIG,
     topic: TopicOption = None,
     deep: Annotated[bool, typer.Option("--deep", help="Read all bytes, in the store and on the disk.")] = False,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Compare the store with itself, with offset.wm and with this broker's disk, for the partitions that it leads.
 
@@ -92,7 +90,7 @@ def verify_command(
                 _report_failure(str(tp), f"{type(error).__name__}: {error}", output)
                 continue
             failed |= verdict.wrong > 0
-            if output is Output.json:
+            if output == "json":
                 typer.echo(json.dumps(verdict._asdict()))
             else:
                 typer.echo(f"{verdict.word:9}  {tp}: {verdict.in_words()}")
@@ -273,7 +271,7 @@ def _show_progress(progress: Progress, subject: str, done: int) -> None:
 
 
 def _report(partition: str, output: Output, finding: VerifyFinding) -> None:
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps({"partition": partition, **finding._asdict()}))
         return
     subject = f"{finding.object}: " if finding.object else ""
@@ -282,7 +280,7 @@ def _report(partition: str, output: Output, finding: VerifyFinding) -> None:
 
 
 def _report_failure(partition: str, error: str, output: Output) -> None:
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps({"partition": partition, "error": error}))
     else:
         typer.echo(f"FAILED     {partition}: {error}")

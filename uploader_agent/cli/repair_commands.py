@@ -22,7 +22,7 @@ from tidemark.kafka_log.names import MAX_OFFSET
 from tidemark.kafka_tier.copies import TierStore
 from tidemark.kafka_tier.encryption import KeyPairs
 from tidemark.store.identity import identity
-from tidemark.terminal import Output, Progress
+from tidemark.terminal import Progress
 from uploader_agent.broker.admin import Cleanup
 from uploader_agent.broker.properties import Broker
 from uploader_agent.cli.common import (
@@ -39,10 +39,10 @@ from uploader_agent.cli.common import (
     surveyed,
 )
 from uploader_agent.observability.log_config import configure
-from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
+from uploader_agent.repair.adoption import Adoption, partitions_here
 from uploader_agent.repair.branching import Branching, Statement, confirmed
 from uploader_agent.repair.from_packs import FromPacks
-from uploader_agent.repair.reupload import Reupload
+from uploader_agent.repair.reupload import RepairRow, Reupload
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.settings import AgentSettings, load_settings
 from uploader_agent.stored.incarnations import Incarnations
@@ -58,7 +58,7 @@ def reupload(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Upload a range again from this broker's replica, leader or not, even if the store has it as final.
 
@@ -109,7 +109,7 @@ def adopt(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only name the segments.")] = False,
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Take over a topic that another program has stored: Pinterest's uploader, or Kafka's own tiered storage.
 
@@ -156,7 +156,7 @@ def _of_pinterest(
     partitions: list[int] | None,
     *,
     dry_run: bool,
-) -> Iterator[AdoptionRow]:
+) -> Iterator[RepairRow]:
     """Adopt what Pinterest's uploader has stored of the partitions that this broker has a replica of."""
     wanted = [tp for tp in partitions_here(broker.log_dirs, topic) if not partitions or tp.partition in partitions]
     if not wanted:
@@ -189,7 +189,7 @@ def branch(
         bool, typer.Option("--unproved", help="Also if the disk's log begins where they part, so that it may be below.")
     ] = False,
     config: ConfigOption = DEFAULT_CONFIG,
-    output: OutputOption = Output.text,
+    output: OutputOption = "text",
 ) -> None:
     """Go on with the log of a restored broker, which is another history than the stored one.
 
@@ -224,7 +224,7 @@ def branch(
             row = branching.look()
     answer.add(row)
     answer.close(["PARTITION", "AT", "STORED END", "LOG END", "OUTCOME", "BOTH"])
-    if row.outcome == "would branch" and output is Output.text:
+    if row.outcome == "would branch" and output == "text":
         typer.echo(f"To go on: tidemark-agent branch {topic} {partition} --execute --by NAME --reason TEXT")
 
 

@@ -82,9 +82,10 @@ class ActiveReader:
             return
         maxima = parse_time_index(index_head(times, log, TIME_INDEX_ENTRY_SIZE), base_offset, _ANY_OFFSET, times.name)
         # The walk must start no later than the offset of the running maximum, or it would miss batches in between.
-        entry = entry_up_to(files, log, base_offset, maxima[-1].offset) if maxima else None
+        timestamp, offset = maxima[-1] if maxima else (-1, -1)
+        entry = entry_up_to(files, log, base_offset, offset) if maxima else None
         if entry is not None:
-            self._position, self._largest = entry.position, maxima[-1].timestamp
+            self._position, self._largest = entry.position, timestamp
 
     def _take(self, header: BatchHeader) -> None:
         self._position, self._end, self._leader_epoch = header.end, header.last_offset + 1, header.leader_epoch

@@ -3,6 +3,9 @@
 Promises: a held segment is, byte for byte, the segment that was seen in the log directory, or it is dropped, and the
 drop is logged. It belongs to (partition, topic id), whichever broker leads.
 
+The segments to hold are found in a partition's directory. All their files are opened first and judged afterwards: the
+file behind a name may change at any moment, the file behind a descriptor does not.
+
 An upload reads a partition by :class:`HeldFiles`, from its directory and from what is held.
 """
 
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,14 +27,29 @@ from tidemark.errors import ConfigError, FormatError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import Lineage
-from uploader_agent.disk.log_dirs import DirectoryListing, LocalSegment, list_segments, resolved
+from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index
+from uploader_agent.disk.log_dirs import DELETED, DirectoryListing, LocalSegment, list_segments, resolved
 from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, file_name, log_bases, opened
-from uploader_agent.hold import discovery
-from uploader_agent.hold.backends import HeldSegment, HoldBackend, close_all, raise_limit
-from uploader_agent.hold.discovery import FoundSegment, Owned
-from uploader_agent.hold.held_segments import EvictedOffsets, Held, HeldKey, HeldSegments, Owner
+from uploader_agent.disk.segment_files import (
+    OpenFile,
+    SegmentChanged,
+    SegmentFiles,
+    batch_headers,
+    file_name,
+    log_bases,
+    opened,
+)
+from uploader_agent.hold.held_segments import (
+    EvictedOffsets,
+    Held,
+    HeldKey,
+    HeldSegment,
+    HeldSegments,
+    HoldBackend,
+    Owner,
+    close_all,
+    raise_limit,
+)
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
@@ -50,13 +68,6 @@ class Cost(Generic[Key]):
     age: float
 
 
-class Space(NamedTuple):
-    """A file system: its size and the space free for users, in bytes."""
-
-    total: int
-    free: int
-
-
 class HoldLimits:
     """The bounds of the held sets. ``clock`` is monotonic: its jumps make nothing older."""
 
@@ -68,7 +79,7 @@ class HoldLimits:
         evicted: EvictedOffsets,
         metrics: Metrics,
         clock: Callable[[], float],
-        space: Callable[[Path], Space],
+        space: Callable[[Path], tuple[int, int]],
         tuning: AgentTuning,
     ) -> None:
         self.settings = settings
@@ -110,8 +121,8 @@ class HoldLimits:
         share, min_free, max_age = self.settings.max, tuning.hold_min_free, tuning.hold_max_age
         return to_evict(costs, space, share=share, min_free=min_free, max_age=max_age)
 
-    def _space_on(self, device: int) -> Space | None:
-        """The space of the log directory's file system; None if it cannot be read, for example on a failed disk."""
+    def _space_on(self, device: int) -> tuple[int, int] | None:
+        """The result of :func:`space_of` for the log directory; None if it cannot be read, as on a failed disk."""
         for log_dir in self._log_dirs:
             try:
                 if log_dir.stat().st_dev == device:
@@ -126,7 +137,7 @@ class HoldLimits:
             if key not in keys:
                 continue
             self._shelf.drop(key)
-            evicted.append((key.owner, (note.base_offset, note.next_offset)))
+            evicted.append((key[0], (note.base_offset, note.next_offset)))
             self._metrics.evicted.inc()
             logger.error(
                 "held_segment_evicted",
@@ -140,7 +151,7 @@ class HoldLimits:
 
 
 def to_evict(
-    costs: Sequence[Cost[Key]], space: Space | None, *, share: float, min_free: float, max_age: timedelta
+    costs: Sequence[Cost[Key]], space: tuple[int, int] | None, *, share: float, min_free: float, max_age: timedelta
 ) -> list[Key]:
     """The sets of one file system to evict when they take too much space, oldest first, until all bounds hold.
 
@@ -149,8 +160,9 @@ def to_evict(
     """
     excess = lacking = 0.0
     if space is not None:
-        excess = sum(cost.size for cost in costs) - share * space.total
-        lacking = min_free * space.total - space.free
+        total, free = space
+        excess = sum(cost.size for cost in costs) - share * total
+        lacking = min_free * total - free
     evicted: list[Key] = []
     freed = 0
     for cost in sorted(costs, key=lambda cost: cost.modified):
@@ -160,10 +172,10 @@ def to_evict(
     return evicted
 
 
-def space_of(folder: Path) -> Space:
-    """The file system that ``folder`` is on."""
+def space_of(folder: Path) -> tuple[int, int]:
+    """(Size, space free for users) of the file system that ``folder`` is on, in bytes."""
     stat = os.statvfs(folder)
-    return Space(stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail)
+    return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
 
 
 logger = structlog.get_logger(__name__)
@@ -186,7 +198,7 @@ class Hold:
         *,
         descriptors: int | None = None,
         runtime: Runtime = MACHINE,
-        space: Callable[[Path], Space] = space_of,
+        space: Callable[[Path], tuple[int, int]] = space_of,
         tuning: AgentTuning = STANDARD,
     ) -> None:
         """Read back the links of a former agent. At most ``descriptors`` are kept open; default: all available.
@@ -244,7 +256,7 @@ class Hold:
             raise SegmentChanged(f"{tp}: is not on a disk of this broker, and none of its segments are held")
 
         def spoilt(base: int, reason: str) -> None:
-            self._spoilt(HeldKey(owner, base), reason)
+            self._spoilt((owner, base), reason)
 
         return HeldFiles(folder or Path(str(tp)), live, held, spoilt, restores)
 
@@ -306,7 +318,7 @@ class Hold:
     def _release(self, owner: Owner, final: Intervals) -> None:
         for base, (note, _) in self._shelf.of(owner).items():
             if final.covers(base, note.next_offset):
-                self._shelf.drop(HeldKey(owner, base))
+                self._shelf.drop((owner, base))
         self._evicted.remove(owner, final)
 
     def _hold_new(
@@ -326,7 +338,7 @@ class Hold:
                 others.append(segment.base_offset)
             new.append(segment)
         ignored = self._ignored.get(owner, set()) & listing.deleted
-        bases = discovery.unknown_deleted(listing, held, final) - ignored
+        bases = unknown_deleted(listing, held, final) - ignored
         self._unheld.pop(owner, None)
         try:
             if not (new or bases):
@@ -358,15 +370,15 @@ class Hold:
             note, keeper = held[base]
             reason = _no_longer_counts(note, keeper, lineage, watermark)
             if reason:
-                self._spoilt(HeldKey(owner, base), reason)
+                self._spoilt((owner, base), reason)
             else:
-                self._shelf.drop(HeldKey(owner, base))
+                self._shelf.drop((owner, base))
                 logger.info("held_segment_copied", partition=str(note.tp), base_offset=base, then="the copy is held")
 
     def _hold_rotated(self, files: PartitionFiles, owned: Owned, new: list[LocalSegment]) -> None:
         if not new:
             return
-        with closing(discovery.rotated(files, owned, files.lineage(), new)) as rotated:
+        with closing(rotated_segments(files, owned, files.lineage(), new)) as rotated:
             for segment in rotated:
                 if not self._shelf.add(*segment):
                     return  # there is no room for newer ones either
@@ -384,7 +396,7 @@ class Hold:
         held = [note for note, _ in self._shelf.of((owned.tp, owned.topic_id)).values()]
         start, found = listing.segments[0].base_offset, deque[FoundSegment]()
         try:
-            found.extend(discovery.deleted(files, owned, bases))
+            found.extend(deleted_segments(files, owned, bases))
             notes = [segment.note for segment in found]
             chosen = {note.base_offset for note in believable(notes, held, start, files.lineage(), watermark)}
             while found:
@@ -434,7 +446,7 @@ class Hold:
                 judged = False
                 continue
             if reason:
-                self._spoilt(HeldKey(owner, base), reason)
+                self._spoilt((owner, base), reason)
         return judged
 
     def _below(self, owned: Owned, listing: DirectoryListing) -> list[LocalSegment]:
@@ -444,8 +456,8 @@ class Hold:
 
     def _spoilt(self, key: HeldKey, reason: str) -> None:
         self._shelf.drop(key)
-        tp, _ = key.owner
-        logger.warning("held_segment_dropped", partition=str(tp), base_offset=key.base_offset, reason=reason)
+        (tp, _), base_offset = key
+        logger.warning("held_segment_dropped", partition=str(tp), base_offset=base_offset, reason=reason)
 
     def _warn_once(self, subject: object, event: str, **details: str) -> None:
         if subject not in self._said:
@@ -617,3 +629,193 @@ def _lineages_agree(note: HeldSegment, live: Lineage, watermark: Watermark | Non
     if note.diverges(live) is not None:
         return False
     return watermark is None or note.diverges(Lineage(watermark.lineage), watermark.next_offset) is None
+
+
+EXTENSIONS = ("log", "index", "timeindex", "snapshot")
+"""The files that sealing reads: the bytes, the index, the time index, and the transactions open at the base."""
+
+_OPENED_AT_ONCE = 32
+"""Segments opened before the directory is listed again. Their descriptors come out of the headroom."""
+
+
+class FoundSegment(NamedTuple):
+    """A segment to hold: its record, and its open files on ``device``, which the receiver then owns."""
+
+    note: HeldSegment
+    files: dict[str, int]
+    device: int
+
+
+class Owned(NamedTuple):
+    """The owner of segments: a partition of one topic id, and the epoch of its leadership."""
+
+    tp: TopicPartition
+    topic_id: str | None
+    leader_epoch: int
+
+
+def rotated_segments(
+    files: PartitionFiles, owned: Owned, lineage: Lineage, segments: Sequence[LocalSegment]
+) -> Generator[FoundSegment]:
+    """Open ``segments``, oldest first. Segments that have changed since the listing are left out.
+
+    Closing the iterator closes the files that the caller has not received. OSError for files that could not be opened
+    is raised at the end.
+    """
+    failure: OSError | None = None
+    for start in range(0, len(segments), _OPENED_AT_ONCE):
+        taken: deque[tuple[LocalSegment, dict[str, int]]] = deque()
+        try:
+            for segment in segments[start : start + _OPENED_AT_ONCE]:
+                try:
+                    taken.append((segment, take(files, segment.base_offset)))
+                except OSError as error:
+                    failure = error
+            names = files.names()
+            while taken:
+                segment_found = _rotated(owned, lineage, *taken[0], names)
+                _, opened_files = taken.popleft()
+                if segment_found is None:
+                    close_all(opened_files)
+                else:
+                    yield segment_found
+        finally:
+            for _, opened_files in taken:
+                close_all(opened_files)
+    if failure is not None:
+        raise failure
+
+
+def deleted_segments(files: PartitionFiles, owned: Owned, bases: Iterable[int]) -> Iterator[FoundSegment]:
+    """Open the usable ``.deleted`` files of the segments with these ``bases``."""
+    for base in sorted(bases):
+        taken = take(files, base, DELETED)
+        try:
+            log, index = open_file(taken, file_name(base, "log")), open_file(taken, file_name(base, "index"))
+            known = extent(log, index, base) if log is not None else None
+        except OSError:
+            close_all(taken)
+            raise
+        if log is None or known is None:
+            close_all(taken)
+            continue
+        end, epochs = known
+        segment = LocalSegment(base, end, log.size, log.stat.st_mtime)
+        note = _note(owned, Lineage(epochs), segment, taken).model_copy(update={"deleted": True})
+        yield FoundSegment(note, taken, log.stat.st_dev)
+
+
+def unknown_deleted(listing: DirectoryListing, known: Iterable[int], final: Intervals) -> set[int]:
+    """Bases of unknown ``.deleted`` segments below the first live one that the store may not have."""
+    if not listing.deleted:
+        return set()
+    live_start = listing.segments[0].base_offset
+    bases = sorted(base for base in listing.deleted if base < live_start)
+    ends = [*bases[1:], live_start]
+    lacking = {base for base, end in zip(bases, ends, strict=False) if not final.covers(base, end)}
+    return lacking - set(known)
+
+
+def _rotated(
+    owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int], names: list[str]
+) -> FoundSegment | None:
+    log = open_file(files, file_name(segment.base_offset, "log"))
+    if log is None or (log.size, log.stat.st_mtime) != (segment.size, segment.modified):
+        return None
+    assert segment.next_offset is not None
+    if not ends_at(names, segment.base_offset, segment.next_offset):
+        return None
+    return FoundSegment(_note(owned, lineage, segment, files), files, log.stat.st_dev)
+
+
+def _note(owned: Owned, lineage: Lineage, segment: LocalSegment, files: dict[str, int]) -> HeldSegment:
+    assert segment.next_offset is not None
+    return HeldSegment(
+        topic=owned.tp.topic,
+        partition=owned.tp.partition,
+        topic_id=owned.topic_id,
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size=segment.size,
+        modified=segment.modified,
+        leader_epoch=owned.leader_epoch,
+        lineage=lineage.truncated(segment.next_offset).entries,
+        files=tuple(files),
+    )
+
+
+def take(files: PartitionFiles, base_offset: int, suffix: str = "") -> dict[str, int]:
+    """Open descriptors of a segment's files, by name without ``suffix``; empty if its ``.log`` is gone.
+
+    The caller closes them. Raises OSError if a file cannot be opened.
+    """
+    taken: dict[str, int] = {}
+    try:
+        for extension in EXTENSIONS:
+            name = file_name(base_offset, extension)
+            descriptor = files.descriptor(name + suffix)
+            if descriptor is not None:
+                taken[name] = descriptor
+            elif extension == "log":
+                break
+    except OSError:
+        close_all(taken)
+        raise
+    return taken
+
+
+def open_file(files: dict[str, int], name: str) -> OpenFile | None:
+    """The file ``name`` of ``files``, to read from; ``files`` still own it. None if it is not there."""
+    return opened(name, files[name]) if name in files else None
+
+
+def ends_at(names: Iterable[str], base_offset: int, next_offset: int) -> bool:
+    """True if ``next_offset`` follows ``base_offset``'s segment in a later listing of the directory.
+
+    A listing that ran while segments were added may have missed a segment between the two. If the segment was deleted
+    in the meantime, the next segment may have been deleted too: then ``.deleted`` files count as well.
+    """
+    names = list(names)
+    bases = set(log_bases(names))
+    if base_offset not in bases:
+        bases |= set(log_bases(names, DELETED))
+    return min((base for base in bases if base > base_offset), default=None) == next_offset
+
+
+def extent(log: OpenFile, index: OpenFile | None, base_offset: int) -> tuple[int, tuple[tuple[int, int], ...]] | None:
+    """The end of a sound-looking segment, and the leader epochs of its batches with their first offsets.
+
+    From the headers of the first and last batches; from all headers if the two epochs differ. None if there are no
+    batches, or the file does not end with a complete batch. No checksum is verified.
+    """
+    first = next(batch_headers(log, 0), None)
+    last = _last_batch(log, _last_indexed(log, index, base_offset)) or _last_batch(log, 0)
+    if first is None or last is None:
+        return None
+    if first.leader_epoch == last.leader_epoch:
+        return last.next_offset, _epochs([first])
+    return last.next_offset, _epochs(batch_headers(log, 0))
+
+
+def _last_indexed(log: OpenFile, index: OpenFile | None, base_offset: int) -> int:
+    """The last position in the index."""
+    if index is None:
+        return 0
+    try:
+        entries = parse_offset_index(index.read(), base_offset, log.size, index.name)
+    except FormatError:
+        return 0  # reading from the start takes longer, and finds the same batch
+    return entries[-1].position if entries else 0
+
+
+def _last_batch(log: OpenFile, position: int) -> BatchHeader | None:
+    last = deque(batch_headers(log, position), maxlen=1)
+    return last[0] if last and last[0].end == log.size else None
+
+
+def _epochs(batches: Iterable[BatchHeader]) -> tuple[tuple[int, int], ...]:
+    epochs: list[tuple[int, int]] = []
+    for header in batches:
+        if header.leader_epoch >= 0 and (not epochs or epochs[-1][0] != header.leader_epoch):
+            epochs.append((header.leader_epoch, header.base_offset))
+    return tuple(epochs)

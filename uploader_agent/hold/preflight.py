@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import structlog
 
 from uploader_agent.disk.log_dirs import find_partitions
-from uploader_agent.hold.backends import link
+from uploader_agent.hold.held_segments import link
 from uploader_agent.settings import HoldSettings
 from uploader_agent.tuning import STANDARD
 

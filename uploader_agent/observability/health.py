@@ -165,14 +165,8 @@ class HttpServer:
 
         ``waiting`` returns the answer of ``/waiting``, as JSON.
         """
-
-        class Handler(_Handler):
-            pass
-
-        Handler.health = health
-        Handler.registry = registry
-        Handler.waiting = staticmethod(waiting)
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        shared = {"health": health, "registry": registry, "waiting": staticmethod(waiting)}
+        self._server = ThreadingHTTPServer((host, port), type("Handler", (_Handler,), shared))
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property

@@ -140,8 +140,8 @@ class PartitionTick:
     def entry(self, now: float) -> HeadEntry:
         """The partition's entry with the packed ranges; ``now`` is a time of the monotonic clock."""
         partition, last = self.partition, self.packed[-1]
-        confirmed = partition.confirmed
-        assert confirmed is not None
+        assert partition.confirmed is not None
+        high_watermark, asked_at = partition.confirmed
         assert partition.led.topic_id is not None
         unsealed = partition.packed.tail.own_unsealed(self.sealed_end)
         unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].written.part.shipped_at))
@@ -154,8 +154,8 @@ class PartitionTick:
             restores=self.lineage.restores,
             tail_end=last.next,
             last=last.written.pointer,
-            high_watermark=max(confirmed.high_watermark, last.next),
-            observed_at=confirmed.asked_at,
+            high_watermark=max(high_watermark, last.next),
+            observed_at=asked_at,
             oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
             ranges=unsealed.ranges,
             size=unsealed.size,

@@ -26,24 +26,17 @@ CHECK: Check = "check"
 Job = SealRun | Survey | Check
 
 
-class Missing(NamedTuple):
-    """The offsets below the active segment that neither the store nor the disk has, nor the hold.
+def missing(local: LocalLog, stored: StoredLog, source: LogSource) -> tuple[Intervals, Intervals]:
+    """(Lost offsets, awaited ones) below the active segment that neither the store nor the disk has, nor the hold.
 
-    ``lost`` ones are gone. ``awaited`` ones may be fetched: the store lacks them, and the directory begins above them.
+    Awaited ones may be fetched by ``source``: the store lacks them, and the directory begins above them.
     """
-
-    lost: Intervals
-    awaited: Intervals
-
-
-def missing(local: LocalLog, stored: StoredLog, source: LogSource) -> Missing:
-    """What the ``stored`` log and the ``local`` one lack, which ``source`` keeps."""
     start = stored.start
     active = local.segments[-1].base_offset if local.segments else start
     lacked = stored.present.missing(start, max(start, active)) - local.rotated
     lost = lacked.clip(start, max(start, source.lost_below(active, local.offsets)))
     # Before the leader has told its log's start, nothing tells what may still be fetched.
-    return Missing(lost, lacked - lost if local.offsets is not None else Intervals())
+    return lost, lacked - lost if local.offsets is not None else Intervals()
 
 
 def holes(lost: Intervals, stored: StoredLog) -> Intervals:
@@ -77,9 +70,14 @@ class Plan(NamedTuple):
 
 
 def plan(
-    local: LocalLog, stored: StoredLog, tail: Tail, lacked: Missing, standing: Standing, quiet_before: float | None
+    local: LocalLog,
+    stored: StoredLog,
+    tail: Tail,
+    lacked: tuple[Intervals, Intervals],
+    standing: Standing,
+    quiet_before: float | None,
 ) -> Plan:
-    """The next jobs. ``lacked`` is what both logs are :func:`missing`; ``quiet_before`` is as in :func:`runs`."""
+    """The next jobs. ``lacked`` is the result of :func:`missing`; ``quiet_before`` is as in :func:`runs`."""
     if not local.segments:
         return Plan([])
     # The order matters: what the store has is known before the log is compared with it, and that it is the same log
@@ -91,10 +89,11 @@ def plan(
     if local.offsets is None or standing.awaits_start:
         return Plan([])
     jobs: list[Job] = [*runs(local, stored, tail, quiet_before)]
-    begins_again = bool(lacked.awaited)
+    lost, awaited = lacked
+    begins_again = bool(awaited)
     if not stored.surveyed:
         # A former index tells all while nothing is new. It costs no request, and so a restart costs none.
-        unsettled = standing.is_in_doubt or begins_again or holes(lacked.lost, stored) or local.offsets.tier
+        unsettled = standing.is_in_doubt or begins_again or holes(lost, stored) or local.offsets.tier
         return Plan([SURVEY] if jobs or unsettled else [], begins_again)
     if not standing.is_claimed:
         return Plan([SURVEY])

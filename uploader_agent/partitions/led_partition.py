@@ -29,7 +29,7 @@ from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs
 from uploader_agent.partitions.jobs import CHECK, Job
-from uploader_agent.partitions.local_log import QUESTION_BACKOFF, Confirmed, LocalState, Observation
+from uploader_agent.partitions.local_log import QUESTION_BACKOFF, LocalState, Observation
 from uploader_agent.partitions.partition_uploader import Context, PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.stored_log import RemoteState
@@ -88,7 +88,7 @@ class LedPartition:
         self.looked_at = context.runtime.monotonic()
         self.ages = Ages(self.looked_at)
         """The ends of the log at several times, if the topic has a ``freshness``."""
-        self.confirmed: Confirmed | None = None
+        self.confirmed: tuple[int, datetime] | None = None  # the high watermark, and when the broker was asked for it
         """The high watermark that the broker has answered under this leadership."""
         self._error: str | None = None
         self._is_local = False  # True if the last error was one of this host's disk
@@ -221,7 +221,7 @@ class LedPartition:
             return False
         before, self._answered = self.observation, question
         if answer.asked_at is not None:
-            self.confirmed = Confirmed(answer.offsets.high_watermark, answer.asked_at)
+            self.confirmed = answer.offsets.high_watermark, answer.asked_at
         if answer.log_end is None:  # the log end is unknown: the former observation of the whole log stays
             answer = before.with_offsets(answer.offsets) if before else replace(answer, asked_at=None)
         moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
@@ -301,7 +301,7 @@ class LedPartition:
         if stored.surveyed and not self.uploader.tails:
             return True
         sealed = stored.end if stored.gaps else stored.next_offset
-        return self.confirmed is not None and stored.known and self.confirmed.high_watermark <= sealed
+        return self.confirmed is not None and stored.known and self.confirmed[0] <= sealed
 
     @property
     def seals_quiet_tail(self) -> bool:
@@ -318,7 +318,7 @@ class LedPartition:
     @property
     def high_watermark(self) -> int | None:
         """The high watermark that the broker has answered under this leadership; None before that."""
-        return self.confirmed.high_watermark if self.confirmed else None
+        return self.confirmed[0] if self.confirmed else None
 
     @property
     def entry_key(self) -> EntryKey:
@@ -388,7 +388,7 @@ class LedPartition:
         local, stored, tail = self.local.log, self.remote.log, self.packed.tail
         lacked = jobs.missing(local, stored, self._source)
         short = (self.disk.tail, self.stored_end) if self.is_short else None
-        standing = self.uploader.standing(stored, jobs.holes(lacked.lost, stored))
+        standing = self.uploader.standing(stored, jobs.holes(lacked[0], stored))
         if short is not None and short != self._short:  # once for each tail: the check tells what is to be done
             standing = replace(standing, is_unchecked=True)
         found = jobs.plan(local, stored, tail, lacked, standing, quiet_before)

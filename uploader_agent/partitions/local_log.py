@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.intervals import Intervals
 from tidemark.retry import Backoff
@@ -137,10 +137,3 @@ class Observation:
         if self.is_outdated(tail):
             return self.asked_at
         return confirmed_at
-
-
-class Confirmed(NamedTuple):
-    """A high watermark that the broker has answered as the leader, to a question of ``asked_at``."""
-
-    high_watermark: int
-    asked_at: datetime

@@ -430,7 +430,7 @@ class PartitionUploader:
         origin = self._context.source.origin
         self._route = UploadRoute(self._tp, self._led.topic_id, self._folder, partition, broker, hold, origin, restores)
         self._judge_history(partition, log, lineage.restored(restores), differs=differs)
-        self._remote.survey(log, incarnation.number, min(bases, default=0))
+        self._remote.survey(log, incarnation, min(bases, default=0))
         if self.parting is not None:
             raise self._parted(self.parting)
 
@@ -616,10 +616,10 @@ class PartitionUploader:
 
     def _lost(self, log: StoredLog) -> Intervals:
         """The offsets that ``log``, the disk and the hold lack for good. For others, the source begins again."""
-        lacked = jobs.missing(self._local.log, log, self._context.source)
-        if lacked.awaited:
+        lost, awaited = jobs.missing(self._local.log, log, self._context.source)
+        if awaited:
             self.begin_again()
-        return lacked.lost
+        return lost
 
     def begin_again(self) -> None:
         """Have the source fetch what the directory lacks, and the store read again, which may have it by then."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import TopicPartition
@@ -25,6 +24,7 @@ from tidemark.raw.objects import read_manifest
 from tidemark.storage import ListedObject, OtherWatermark, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
+from uploader_agent.repair.reupload import Outcome, RepairRow
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
@@ -32,22 +32,6 @@ from uploader_agent.stored.objects import find, put_derived
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
-
-Outcome = Literal["would adopt", "would refer", "adopted", "referred", "as it was", "passed over", "left"]
-
-
-class AdoptionRow(NamedTuple):
-    """The outcome for a segment, and the reason if it was left or passed over. ``next_offset`` is None if not read.
-
-    From Kafka's remote tier a row may also be about a partition or a topic as a whole: then both offsets are None.
-    """
-
-    partition: str
-    base_offset: int | None
-    next_offset: int | None
-    bytes: int
-    outcome: Outcome
-    detail: str | None
 
 
 class Adoption:
@@ -74,8 +58,8 @@ class Adoption:
         self._tp, self._broker, self._cleanup = tp, broker, Cleanup(cleanup_policy)
         self._topic_id = topic_id_of(folder)
         incarnation, self._partition = incarnations.resolve(tp, self._topic_id)
-        if incarnation.number:
-            rule = f"is incarnation {incarnation.number} of its topic, which has a prefix of its own"
+        if incarnation:
+            rule = f"is incarnation {incarnation} of its topic, which has a prefix of its own"
             own = self._partition.keys.folder
             raise FormatError(str(tp), f"{rule}: {own}; another uploader's segments are of the first one")
         self._route = UploadRoute(tp, self._topic_id, folder, self._partition, broker)
@@ -84,7 +68,7 @@ class Adoption:
         self._offsets = checkpointed_offsets(log_dirs, {tp: folder}).get(tp)
         self._stored = StoredLog(broker)
 
-    def run(self, *, dry_run: bool = False) -> Iterator[AdoptionRow]:
+    def run(self, *, dry_run: bool = False) -> Iterator[RepairRow]:
         """Adopt segment after segment, and ``offset.wm`` at the end; nothing if Tidemark wrote ``offset.wm``.
 
         Raises:
@@ -94,10 +78,10 @@ class Adoption:
         other = self._partition.watermark()
         if isinstance(other, StoredWatermark):
             return
-        listed = stored_log.list_segments(self._partition, 0)
-        with_manifest = {entry.name for entry in listed.manifests}
-        ends = [entry.name.base for entry in listed.logs[1:]]
-        for log, after in zip(listed.logs, [*ends, None], strict=True):
+        manifests, logs = stored_log.list_segments(self._partition, 0)
+        with_manifest = {entry.name for entry in manifests}
+        ends = [entry.name.base for entry in logs[1:]]
+        for log, after in zip(logs, [*ends, None], strict=True):
             if dry_run:
                 yield self._row(log, None, "as it was" if log.name in with_manifest else "would adopt")
                 continue
@@ -105,7 +89,7 @@ class Adoption:
         if self._stored.segments:
             self._write_watermark(other)
 
-    def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> AdoptionRow:
+    def _adopt(self, log: ListedObject, after: int | None, other: OtherWatermark | None) -> RepairRow:
         stored = read_manifest(self._partition, log.name)
         if stored is not None and _describes(stored.manifest, log):
             self._stored = self._stored.with_segment(stored, self._lineage)
@@ -163,8 +147,8 @@ class Adoption:
         base = watermark.last_base(bases, new.next_offset, start)
         watermark.put(self._partition, base, new, other.etag if other else None)
 
-    def _row(self, log: ListedObject, end: int | None, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
-        return AdoptionRow(str(self._tp), log.name.base, end, log.info.size, outcome, detail)
+    def _row(self, log: ListedObject, end: int | None, outcome: Outcome, detail: str | None = None) -> RepairRow:
+        return RepairRow(str(self._tp), log.name.base, end, log.info.size, outcome, detail)
 
 
 def _describes(manifest: SegmentManifest, log: ListedObject) -> bool:

@@ -38,7 +38,7 @@ from tidemark.store import ObjectInfo, Store
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup
 from uploader_agent.disk.segment_files import Bytes, OpenFile, checksum, opened
-from uploader_agent.repair.reupload import Outcome, ReuploadRow
+from uploader_agent.repair.reupload import Outcome, RepairRow
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages
@@ -78,7 +78,7 @@ class FromPacks:
         stored = watermark.read(self._partition)
         self._lineage = stored.lineage if stored else Lineage()
 
-    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
+    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[RepairRow]:
         """Make the segments whole that hold offsets of ``[start, end)``, from all existing packs; the last first.
 
         So a segment that gets a transaction's batches is followed by segments that have its marker. There is a row for
@@ -124,7 +124,7 @@ class FromPacks:
 
     def _segment(
         self, stored: StoredManifest, near: list[PackedRange], ranges: list[PackedRange], *, dry_run: bool
-    ) -> ReuploadRow | None:
+    ) -> RepairRow | None:
         """Make one segment whole from the ranges ``near`` it; None if it lacks no record."""
         manifest = stored.manifest
         try:
@@ -186,8 +186,8 @@ class FromPacks:
         final = whole.model_copy(update={"objects": before.objects | sums})
         manifests.write_over(self._partition, final, stored)
 
-    def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
-        return ReuploadRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, detail)
+    def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> RepairRow:
+        return RepairRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, detail)
 
 
 def _is_to_change(manifest: SegmentManifest, log: ObjectInfo, changes: list[Edit]) -> bool:

@@ -194,12 +194,12 @@ class GapSearch:
     def run(self, wanted: SearchInput, remote: RemoteState) -> None:
         """Add the segments found to ``remote``. Raises StoreError, and FormatError for objects that do not parse."""
         partition, holes = wanted.route.partition, wanted.holes()
-        listed = stored_log.list_reaching(partition, holes)
+        manifests, logs = stored_log.list_reaching(partition, holes)
         known = remote.log
-        for stored in stored_log.read_news(partition, listed, known.read, holes, known.gaps):
+        for stored in stored_log.read_news(partition, manifests, known.read, holes, known.gaps):
             remote.add(stored, wanted.lineage)
-        with_manifest = {entry.name for entry in listed.manifests}
-        for log in listed.logs:
+        with_manifest = {entry.name for entry in manifests}
+        for log in logs:
             bare = log.name not in with_manifest and self._is_wanted(log, wanted)
             if bare and log.name.base not in tombstones.removed(partition):
                 self._rebuild(log, wanted, remote)

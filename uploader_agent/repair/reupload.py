@@ -37,18 +37,33 @@ from uploader_agent.upload.route import UploadRoute
 
 logger = structlog.get_logger(__name__)
 
-Outcome = Literal["would bring", "brought", "rebuilt", "as it was", "left"]
+Outcome = Literal[
+    "would bring",
+    "brought",
+    "rebuilt",
+    "would adopt",
+    "would refer",
+    "adopted",
+    "referred",
+    "passed over",
+    "as it was",
+    "left",
+]
 
 _NEAREST = 8
 """Stored segments below the range that are read: the last one reaches into it, unless branches overlap."""
 
 
-class ReuploadRow(NamedTuple):
-    """The outcome for a stored segment or run, and the reason if it was left. ``bytes`` are the local file's."""
+class RepairRow(NamedTuple):
+    """The outcome for a segment or run, and the reason if it was left or passed over.
+
+    ``bytes`` are those of its log. ``next_offset`` is None if it was not read. From Kafka's remote tier a row may also
+    be about a partition or a topic as a whole: then both offsets are None.
+    """
 
     partition: str
-    base_offset: int
-    next_offset: int
+    base_offset: int | None
+    next_offset: int | None
     bytes: int
     outcome: Outcome
     detail: str | None
@@ -77,7 +92,7 @@ class Reupload:
         self._high_watermark = _high_watermark(log_dirs, tp, folder)
         self._sizes = {segment.base_offset: segment.size for segment in self._replica.segments()}
 
-    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[ReuploadRow]:
+    def run(self, start: int = 0, end: int = MAX_OFFSET, *, dry_run: bool = False) -> Iterator[RepairRow]:
         """Upload the offsets that the store lacks of the local segments that overlap ``[start, end)``.
 
         The segments must be rotated, and end at or below the high watermark.
@@ -92,6 +107,8 @@ class Reupload:
         surroundings = around(self._partition, Interval(wanted.parts[0].start, wanted.parts[-1].end))
         intact = Intervals()
         for row in self._stored(wanted, surroundings, dry_run=dry_run):
+            assert row.base_offset is not None, "a row is about a segment here"
+            assert row.next_offset is not None
             intact |= Intervals([(row.base_offset, row.next_offset)])
             yield row
         works = self._works(wanted - intact)
@@ -128,13 +145,13 @@ class Reupload:
     def _works(self, wanted: Intervals) -> list[SealRun]:
         return overlapping(self._replica.segments(), wanted, self._high_watermark)
 
-    def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[ReuploadRow]:
+    def _stored(self, wanted: Intervals, surroundings: Surroundings, *, dry_run: bool) -> Iterator[RepairRow]:
         """The stored segments of ``wanted`` that are intact, or got a new manifest and new indexes."""
         with self._route.files() as files:
             lineage = files.lineage()
-        listed = stored_log.list_reaching(self._partition, wanted)
-        logs = {log.name: log for log in listed.logs}
-        names = sorted({*logs, *(entry.name for entry in listed.manifests)})
+        manifests, found = stored_log.list_reaching(self._partition, wanted)
+        logs = {log.name: log for log in found}
+        names = sorted({*logs, *(entry.name for entry in manifests)})
         known = StoredLog(self._route.broker)
         below = [name for name in names if name.base <= wanted.parts[0].start][-_NEAREST:]
         for name in [*below, *(name for name in names if name.base > wanted.parts[0].start)]:
@@ -149,7 +166,7 @@ class Reupload:
             known = known.with_segment(stored, lineage)
             end = known.segments[name].readable_end
             if wanted.clip(base, end):
-                yield ReuploadRow(str(self._route.tp), base, end, 0, outcome, None)
+                yield RepairRow(str(self._route.tp), base, end, 0, outcome, None)
 
     def _rebuild(
         self,
@@ -176,9 +193,9 @@ class Reupload:
             manifest = manifest.model_copy(update={"erased": stored.manifest.erased})
         return manifests.write_over(route.partition, manifest, stored)
 
-    def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> ReuploadRow:
+    def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> RepairRow:
         size = self._sizes.get(work.segment, 0)
-        return ReuploadRow(str(self._route.tp), work.base_offset, work.end, size, outcome, detail)
+        return RepairRow(str(self._route.tp), work.base_offset, work.end, size, outcome, detail)
 
 
 _AS_IT_WAS: Outcome = "as it was"

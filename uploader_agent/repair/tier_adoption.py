@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
 from tidemark.concurrency import THREADS, in_parallel
 from tidemark.errors import FormatError, NotFound
@@ -40,9 +40,9 @@ from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum, opened
-from uploader_agent.repair.adoption import AdoptionRow, Outcome
+from uploader_agent.repair.reupload import Outcome, RepairRow
 from uploader_agent.stored import manifests, stored_log, watermark
-from uploader_agent.stored.incarnations import Incarnations, TopicIncarnation
+from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.objects import Summed, create, put_derived
 from uploader_agent.upload.route import UploadRoute
 
@@ -51,15 +51,6 @@ _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _COMPACTED: Final = Cleanup("compact,delete")
 _DELETED: Final = Cleanup("delete")
-
-
-class Adopted(NamedTuple):
-    """A partition after its adoption, for the watermark index."""
-
-    tp: TopicPartition
-    topic_id: str
-    incarnation: TopicIncarnation
-    watermark: Watermark
 
 
 class TierAdoption:
@@ -85,7 +76,7 @@ class TierAdoption:
             )
             raise FormatError(f"{tier.store.url}/{tier.prefix}{topic}-…", rule)
         self._topic_id = self._life(self._copies)
-        self._done: list[Adopted] = []
+        self._entries: list[IndexEntry] = []
 
     def _life(self, copies: Sequence[ListedCopy]) -> str:
         """The id of the topic's newest life: by Tidemark's list if there is one, else by the times of the copies."""
@@ -114,7 +105,7 @@ class TierAdoption:
                     continue
         return max(times)
 
-    def run(self, partitions: Collection[int] = (), *, dry_run: bool = False) -> Iterator[AdoptionRow]:
+    def run(self, partitions: Collection[int] = (), *, dry_run: bool = False) -> Iterator[RepairRow]:
         """Adopt the ``partitions``, or all, eight at a time; the watermark index comes last.
 
         The rows of a partition come once it is done. What is wrong with one as a whole is told in a row, and does not
@@ -129,9 +120,9 @@ class TierAdoption:
                 detail = (
                     f"another life of the topic, with the id {topic_id}, of which the tier has {len([*copies])} copies"
                 )
-                yield AdoptionRow(self._topic, None, None, 0, "passed over", detail)
+                yield RepairRow(self._topic, None, None, 0, "passed over", detail)
         for key in self._strangers:
-            yield AdoptionRow(self._topic, None, None, 0, "passed over", f"{key}: is no object of a copy")
+            yield RepairRow(self._topic, None, None, 0, "passed over", f"{key}: is no object of a copy")
         own = [copy for copy in self._copies if copy.name.topic_id == self._topic_id]
         groups = {number: [*listed] for number, listed in groupby(own, key=lambda copy: copy.name.partition)}
         if lacking := sorted({*partitions} - groups.keys()):
@@ -141,21 +132,21 @@ class TierAdoption:
         with ThreadPoolExecutor(THREADS) as pool:
             for rows in pool.map(lambda number: self._partition(number, groups[number], dry_run=dry_run), wanted):
                 yield from rows
-        if self._done:
+        if self._entries:
             self._write_index()
 
-    def _partition(self, number: int, listed: list[ListedCopy], *, dry_run: bool) -> list[AdoptionRow]:
+    def _partition(self, number: int, listed: list[ListedCopy], *, dry_run: bool) -> list[RepairRow]:
         """Adopt one partition."""
         tp = TopicPartition(self._topic, number)
-        rows: list[AdoptionRow] = []
+        rows: list[RepairRow] = []
         try:
             incarnation, partition = self._incarnations.resolve(tp, self._topic_id)
             adoption = _Partition(self._tier, partition, tp, self._topic_id, listed, copies=self._copy)
             rows.extend(adoption.run(dry_run=dry_run))
         except FormatError as error:
-            return [*rows, AdoptionRow(str(tp), None, None, 0, "left", str(error))]
+            return [*rows, RepairRow(str(tp), None, None, 0, "left", str(error))]
         if adoption.watermark is not None:
-            self._done.append(Adopted(tp, self._topic_id, incarnation, adoption.watermark))
+            self._entries.append(_entry(tp, self._topic_id, incarnation, adoption.watermark))
         return rows
 
     def _write_index(self) -> None:
@@ -169,7 +160,7 @@ class TierAdoption:
         if found is not None and found.value.endpoints is not None:
             return
         entries = {(one.topic, one.partition): one for one in (found.value.entries if found else ())}
-        entries |= {(one.tp.topic, one.tp.partition): _entry(one) for one in self._done}
+        entries |= {(one.topic, one.partition): one for one in self._entries}
         index = WatermarkIndex(
             cluster=cluster.keys.cluster,
             broker=self._broker,
@@ -181,14 +172,13 @@ class TierAdoption:
         cluster.store.put(key, index.to_bytes(), if_match=etag, if_none_match=etag is None)
 
 
-def _entry(adopted: Adopted) -> IndexEntry:
-    stored = adopted.watermark
+def _entry(tp: TopicPartition, topic_id: str, incarnation: int, stored: Watermark) -> IndexEntry:
     end = max([stored.next_offset, *(end for _, end in stored.ranges_above)])
     return IndexEntry(
-        topic=adopted.tp.topic,
-        partition=adopted.tp.partition,
-        topic_id=adopted.topic_id,
-        incarnation=adopted.incarnation.number,
+        topic=tp.topic,
+        partition=tp.partition,
+        topic_id=topic_id,
+        incarnation=incarnation,
         restored=len(stored.restores),
         leader_epoch=stored.leader_epoch,
         next_offset=stored.next_offset,
@@ -225,7 +215,7 @@ class _Partition:
     _failed: list[_Failed] = field(default_factory=list)
     _stored: list[StoredManifest] = field(default_factory=list)
 
-    def run(self, *, dry_run: bool) -> Iterator[AdoptionRow]:
+    def run(self, *, dry_run: bool) -> Iterator[RepairRow]:
         """Adopt the copies in the order of offsets, and ``offset.wm`` at the end.
 
         Raises:
@@ -263,19 +253,19 @@ class _Partition:
             raise FormatError(self.partition.keys.watermark, rule)
         return found
 
-    def _opened(self, listed: ListedCopy) -> SegmentCopy | AdoptionRow:
+    def _opened(self, listed: ListedCopy) -> SegmentCopy | RepairRow:
         name, key = listed.name, listed.name.key(self.tier.prefix, "rsm-manifest")
         size = sum(info.size for info in listed.objects.values())
         if "rsm-manifest" not in listed.objects:
             detail = f"{key}: is missing: the copy was not finished, or is being deleted"
-            return AdoptionRow(str(self.tp), name.base, None, size, "passed over", detail)
+            return RepairRow(str(self.tp), name.base, None, size, "passed over", detail)
         try:
             return SegmentCopy.open(self.tier, listed)
         except NotFound as error:
-            return AdoptionRow(str(self.tp), name.base, None, size, "passed over", str(error))
+            return RepairRow(str(self.tp), name.base, None, size, "passed over", str(error))
         except FormatError as error:
             self._failed.append(_Failed(name.base, None, "corrupt", str(error)))
-            return AdoptionRow(str(self.tp), name.base, None, size, "left", str(error))
+            return RepairRow(str(self.tp), name.base, None, size, "left", str(error))
 
     def _history(self, copies: Iterable[SegmentCopy]) -> Lineage:
         """The newest history, by the index of the newest copy; of copies with a damaged one only by their epochs."""
@@ -310,8 +300,8 @@ class _Partition:
         before: StoredWatermark | None,
         *,
         dry_run: bool,
-    ) -> Iterator[AdoptionRow]:
-        present = {entry.name for entry in stored_log.list_segments(self.partition, 0).manifests}
+    ) -> Iterator[RepairRow]:
+        present = {entry.name for entry in stored_log.list_segments(self.partition, 0)[0]}
         waiting = sorted(own, key=lambda copy: copy.name.base, reverse=True)
         at = min((copy.name.base for copy in own), default=0) if before is None else before.watermark.start_offset
         near: list[SegmentCopy] = []  # those that begin at or below `at`, and were not tried
@@ -359,7 +349,7 @@ class _Partition:
         present: Collection[SegmentName],
         *,
         dry_run: bool,
-    ) -> tuple[AdoptionRow, tuple[OpenTransaction, ...] | None]:
+    ) -> tuple[RepairRow, tuple[OpenTransaction, ...] | None]:
         """Store one copy. Returns its row, and the transactions open at its end if they are known."""
         plain = SegmentName(copy.name.base)
         branch = SegmentName.of_branch(plain.base, copy.manifest.about.epochs[0][0])
@@ -505,11 +495,11 @@ class _Partition:
         gaps += [_gap(part, "unknown") for part in missing]
         return tuple(sorted(gaps, key=lambda gap: gap.start))
 
-    def _row(self, copy: SegmentCopy, outcome: Outcome, detail: str | None = None) -> AdoptionRow:
+    def _row(self, copy: SegmentCopy, outcome: Outcome, detail: str | None = None) -> RepairRow:
         if detail is not None and not detail.startswith(self.tier.prefix + self.tp.topic):
             detail = f"{copy.key('rsm-manifest')}: {detail}"
         about = copy.manifest.about
-        return AdoptionRow(str(self.tp), about.start_offset, about.next_offset, copy.manifest.size, outcome, detail)
+        return RepairRow(str(self.tp), about.start_offset, about.next_offset, copy.manifest.size, outcome, detail)
 
 
 def _preference(copy: SegmentCopy) -> tuple[int, int, int]:

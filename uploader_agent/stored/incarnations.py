@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import TopicPartition
@@ -16,14 +15,7 @@ _RECORD_TRIES = 3
 _AFTER_TRIES = "the partition is tried again after its back-off"
 
 
-class TopicIncarnation(NamedTuple):
-    """An incarnation's number, and the name of its folders."""
-
-    number: int
-    place: str
-
-
-Resolve = Callable[[TopicPartition, str | None], tuple[TopicIncarnation, PartitionStore]]
+Resolve = Callable[[TopicPartition, str | None], tuple[int, PartitionStore]]
 """The signature of :meth:`Incarnations.resolve`."""
 
 
@@ -39,16 +31,16 @@ class Incarnations:
         self.storage = storage
         self._record = record
         self._cluster = storage.cluster_store()
-        self._known: dict[tuple[str, str | None], TopicIncarnation] = {}
+        self._known: dict[tuple[str, str | None], tuple[int, str]] = {}
 
-    def resolve(self, tp: TopicPartition, topic_id: str | None) -> tuple[TopicIncarnation, PartitionStore]:
-        """The topic's incarnation, and the objects of the partition. Raises as :meth:`find`, and as opening a store."""
-        incarnation = self.find(tp.topic, topic_id)
-        keys = self.storage.partition_keys(tp.topic, tp.partition, incarnation.place)
-        return incarnation, self.storage.partition_store(keys)
+    def resolve(self, tp: TopicPartition, topic_id: str | None) -> tuple[int, PartitionStore]:
+        """(The incarnation's number, the partition's objects). Raises as :meth:`find`, and as opening a store."""
+        number, place = self.find(tp.topic, topic_id)
+        keys = self.storage.partition_keys(tp.topic, tp.partition, place)
+        return number, self.storage.partition_store(keys)
 
-    def find(self, topic: str, topic_id: str | None) -> TopicIncarnation:
-        """The incarnation of ``topic`` that has ``topic_id``.
+    def find(self, topic: str, topic_id: str | None) -> tuple[int, str]:
+        """(The number of the incarnation of ``topic`` that has ``topic_id``, the name of its folders).
 
         Raises:
             FormatError: a topic was re-created on a cluster without topic ids: an operator must decide.
@@ -59,7 +51,7 @@ class Incarnations:
             incarnation = self._known[topic, topic_id] = self._agree(topic, topic_id)
         return incarnation
 
-    def _agree(self, topic: str, topic_id: str | None) -> TopicIncarnation:
+    def _agree(self, topic: str, topic_id: str | None) -> tuple[int, str]:
         """Ask the store. If two threads do so for one topic, they agree as two agents do."""
         store, key = self._cluster.store, self._cluster.keys.incarnations(topic)
 
@@ -81,4 +73,4 @@ class Incarnations:
             known = with_topic_id(read()[0])
         agreed = known.find(topic_id)
         assert agreed is not None
-        return TopicIncarnation(agreed[0], agreed[1].place)
+        return agreed[0], agreed[1].place

@@ -30,10 +30,6 @@ A running one waits for both intervals of its index at most; the rest is for the
 _LOOK_SECONDS: Final = 10.0
 
 
-class UploadedOtherwise(ContinuityError):
-    """An agent of another origin uploads a compacted log."""
-
-
 class OtherOrigin:
     """The agents of another origin than ``origin``, by the indexes of ``cluster``. Any thread may ask."""
 
@@ -47,7 +43,7 @@ class OtherOrigin:
         """Refuse to go on beside another agent.
 
         Raises:
-            UploadedOtherwise: the index of a running agent of another origin has the partition.
+            ContinuityError: the index of a running agent of another origin has the partition.
             StoreError, FormatError: an index cannot be read.
         """
         with self._lock:
@@ -64,7 +60,7 @@ class OtherOrigin:
                 who = f"the agent of {of_broker(index.broker)} uploads it by {origin_of(index.broker)}"
                 rule = f"and this one would by {self._origin}: one origin at a time may upload a compacted log"
                 remedy = "exclude the topic there, or stop that agent; this one goes on three minutes later"
-                raise UploadedOtherwise(f"{tp}: {who}, {rule}; {remedy}")
+                raise ContinuityError(f"{tp}: {who}, {rule}; {remedy}")
 
 
 class _Led:

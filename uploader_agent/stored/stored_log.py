@@ -10,7 +10,7 @@ of ``offset.wm``, from which a leader's agent lists. Relative offsets in a segme
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -370,15 +370,15 @@ def load(
         log = replace(log, stored=current, agreed=agreed, start=agreed.start_offset, below=below)
         if agreed.next_offset <= first:  # cut off below line 1: line 1 moves back to the last segment below the cut
             first = last_base_below(partition, agreed.next_offset)
-    listed = list_segments(partition, first)
-    log = replace(log, logs=frozenset(entry.name for entry in listed.logs))
-    log = _with_last(partition, log.with_segments(_manifests(partition, listed), lineage))
+    manifests, logs = list_segments(partition, first)
+    log = replace(log, logs=frozenset(entry.name for entry in logs))
+    log = _with_last(partition, log.with_segments(_manifests(partition, manifests), lineage))
     return replace(log, is_split=log.is_split or _is_split(log))
 
 
-def _manifests(partition: PartitionStore, listed: StoredListing) -> Iterator[StoredManifest]:
+def _manifests(partition: PartitionStore, listed: Iterable[ListedObject]) -> Iterator[StoredManifest]:
     """Read the ``listed`` manifests one by one: a topic may have thousands, of which little is kept."""
-    for name, _, info in listed.manifests:
+    for name, _, info in listed:
         stored = read_manifest(partition, name)
         if stored is None:
             raise FormatError(info.key, "was listed, but cannot be read")
@@ -429,38 +429,33 @@ def last_base_below(partition: PartitionStore, offset: int) -> int:
     return max((entry.name.base for entry in partition.manifests(max(0, offset - REACH), offset)), default=0)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredListing:
-    """The manifests and the ``.log`` objects of a range, by name."""
-
-    manifests: list[ListedObject] = field(default_factory=list)
-    logs: list[ListedObject] = field(default_factory=list)
-
-
-def list_segments(partition: PartitionStore, start: int, end: int | None = None) -> StoredListing:
-    """The listed segments that start in ``[start, end)``."""
-    listing = StoredListing()
+def list_segments(
+    partition: PartitionStore, start: int, end: int | None = None
+) -> tuple[list[ListedObject], list[ListedObject]]:
+    """(Manifests, ``.log`` objects) of the segments that start in ``[start, end)``, by name."""
+    manifests: list[ListedObject] = []
+    logs: list[ListedObject] = []
     for entry in partition.objects(start, end):
         if entry.extension == MANIFEST_EXTENSION:
-            listing.manifests.append(entry)
+            manifests.append(entry)
         elif entry.extension == "log":
-            listing.logs.append(entry)
-    return listing
+            logs.append(entry)
+    return manifests, logs
 
 
-def list_reaching(partition: PartitionStore, holes: Intervals) -> StoredListing:
-    """The listed segments that may overlap ``holes``, which are not empty."""
+def list_reaching(partition: PartitionStore, holes: Intervals) -> tuple[list[ListedObject], list[ListedObject]]:
+    """Those of :func:`list_segments` that may overlap ``holes``, which are not empty."""
     return list_segments(partition, max(0, holes.parts[0].start - REACH), holes.parts[-1].end)
 
 
 def read_news(
     partition: PartitionStore,
-    listing: StoredListing,
+    manifests: Collection[ListedObject],
     etags: Mapping[SegmentName, str],
     holes: Intervals,
     gaps: tuple[Gap, ...],
 ) -> list[StoredManifest]:
-    """Read the manifests of ``listing`` that may cover ``holes``; ``etags`` are of the manifests already read.
+    """Read those of the listed ``manifests`` that may cover ``holes``; ``etags`` are of the manifests already read.
 
     For holes in ``gaps``, only manifests written since may cover them; for others, the nearest ones below may too.
     """
@@ -468,11 +463,11 @@ def read_news(
     since = min((gap.detected_at for gap in gaps), default=None)
     near: set[SegmentName] = set()
     for hole in holes - recorded:
-        below = [entry.name for entry in listing.manifests if entry.name.base < hole.end]
+        below = [entry.name for entry in manifests if entry.name.base < hole.end]
         near |= {*below[-_NEAREST_MANIFESTS:]}
     chosen = [
         name
-        for name, _, info in listing.manifests
+        for name, _, info in manifests
         if etags.get(name) != info.etag
         and (name in near or name in etags or (since is not None and info.modified >= since - _CLOCK_SLACK))
     ]

@@ -1,33 +1,258 @@
-"""The commands: their options, and the form of their answers."""
+"""All commands, and what those do that only show what a deployment has.
+
+These are files, status, versions, paths, incidents, quarantine, lineage and state.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from tidemark import installation
+from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.backfill import backfill
 from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.config_check import config_app
-from tidemark.cli.consume import consume
+from tidemark.cli.consume import consume, restore
 from tidemark.cli.continuity import continuity
 from tidemark.cli.erase import erase_app
-from tidemark.cli.incidents import incidents
-from tidemark.cli.lineage import lineage
-from tidemark.cli.options import DEFAULT_TOPICS, WRITING, As, Cluster, OnlyCluster, TopicName, Topics, iso_dates
-from tidemark.cli.quarantine import quarantine
+from tidemark.cli.options import (
+    DEFAULT_TOPICS,
+    WRITING,
+    As,
+    Cluster,
+    OnlyCluster,
+    TopicName,
+    Topics,
+    chosen_clusters,
+    iso_dates,
+)
 from tidemark.cli.raw import acknowledge_gap, verify_copy
-from tidemark.cli.read_models import files_of, landed_of, opened, status_of, versions_of
-from tidemark.cli.restore import restore
+from tidemark.cli.read_models import evidence_of, files_of, landed_of, opened, status_of, versions_of
 from tidemark.cli.schema import schema_app
-from tidemark.cli.state import state_app
-from tidemark.cli.topics import topics_app
-from tidemark.cli.try_topic import try_topic
+from tidemark.cli.topics import topics_app, try_topic
+from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.data_flow import SAMPLE_BYTES, DataFlow, Listing, Named, data_flow
+from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, quarantine_of
+from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.judgement import exit_code
+from tidemark.table.delta_table import open_topic_table
+from tidemark.table.state_table import StateTable
+from tidemark.table.state_view import Engine, state_view
 from tidemark.terminal import Output, columns
+from tidemark.timestamps import utc_now
+from tidemark.topics import load_topics
+from tidemark.words import plural, utc_time
+
+state_app = typer.Typer(no_args_is_help=True, help="State tables: one row for each key.")
+
+
+@state_app.callback()
+def _state_group() -> None:
+    """State tables: one row for each key."""
+
+
+@state_app.command(epilog="Example: tidemark state sql customers --engine duckdb")
+def sql(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic with a state table.")],
+    engine: Annotated[Engine, typer.Option(help="The engine that reads it.")],
+    table: Annotated[str | None, typer.Option(help="The name of the topic's table in the engine.")] = None,
+    state: Annotated[str | None, typer.Option(help="The name of the state table in the engine.")] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+) -> None:
+    """Print a query for the newest record of each key: the state table, and the records that have landed since.
+
+    Make a view of it. Without --table and --state, DuckDB and Spark read the tables by their addresses.
+    """
+    deployment = load_topics(topics)
+    opened = StateTable.open(open_topic_table(deployment, deployment.topic(topic, cluster)))
+    typer.echo(state_view(opened, engine, table, state), nl=False)
+
+
+def lineage(
+    topic: TopicName,
+    producers: Annotated[
+        bool, typer.Option("--producers", help=f"Read {SAMPLE_BYTES >> 20} MiB of each partition for producer ids.")
+    ] = False,
+    airflow: Annotated[
+        str | None,
+        typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Ask this Airflow which DAGs read the table."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
+    ] = None,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = "text",
+) -> None:
+    """Show the origin and the readers of a topic's rows: the stored data, the table, its catalogs, its readers.
+
+    Storage does not know the names of producers: batches have the ids and epochs of idempotent ones, and no client id.
+    Readers are DAGs and tasks of Airflow that name the table's assets; other readers leave no trace.
+    """
+    server = None if airflow is None else Airflow(airflow, read_token(token_file))
+    table = opened(topics, topic, cluster)
+    flow = data_flow(table, producers=producers)
+    check_begun(table, flow.table.ledger)
+    readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
+    answer = {**flow.model_dump(mode="json"), "readers": readers}
+    lines = [*_flow_lines(flow), *_reader_lines(readers)]
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
+
+
+def _flow_lines(flow: DataFlow) -> Iterator[str]:
+    raw, table = flow.raw, flow.table
+    yield f"{flow.cluster}/{flow.topic}"
+    yield f"  topic    {_dataset_name(flow.kafka)}"
+    for producer in flow.producers or ():
+        partition = f"{producer.incarnation}/{producer.partition}"
+        yield f"    {partition}: producer {producer.producer_id}, epoch {producer.epoch}"
+    yield f"  raw      {_dataset_name(raw.dataset)}"
+    yield f"    {raw.partitions} partitions: {raw.segments} segments, {raw.bytes} bytes, {raw.offsets} offsets"
+    if raw.packed_ranges:
+        more = f"{raw.packed_ranges} ranges, {raw.packed_bytes} bytes, {raw.packed_offsets} offsets"
+        yield f"    in packs, beyond the segments: {more}"
+    yield from (f"    damaged: {damage}" for damage in raw.unread)
+    yield f"  table    {_dataset_name(table.dataset)}"
+    version = "not there yet" if table.delta_version is None else f"Delta version {table.delta_version}"
+    yield f"    {version}, ledger {table.ledger}: {table.rows} rows, {table.files} files, {table.bytes} bytes"
+    if table.dates:
+        yield f"    {table.dates} dates, {table.first_date} to {table.last_date}"
+    if table.columns:
+        yield f"    {', '.join(f'{column.name} {column.kind}' for column in table.columns)}"
+    yield from (f"  catalog  {listing.catalog}: {_listing_line(listing)}" for listing in flow.catalogs)
+
+
+def _reader_lines(readers: Sequence[Mapping[str, str]] | None) -> Iterator[str]:
+    for reader in readers or ():
+        task = f", task {reader['task']}" if reader["task"] else ""
+        yield f"  reader   {reader['dag']}{task}: {reader['asset']}"
+    if readers is not None and not readers:
+        yield "  readers  none that Airflow knows of"
+
+
+def _dataset_name(dataset: Named) -> str:
+    return f"{dataset.namespace} {dataset.name}"
+
+
+def _listing_line(listing: Listing) -> str:
+    state = listing.state
+    if state is None or (state.at is None and state.failing_since is None):
+        return "not listed yet"
+    if state.failing_since is not None:
+        return f"fails since {state.failing_since:%Y-%m-%d %H:%M} UTC: {state.error}"
+    behind = f", {listing.behind} commits behind" if listing.behind else ""
+    return f"{state.identifier}, ledger {state.ledger_n}{behind}"
+
+
+def quarantine(
+    topic: TopicName,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")
+    ] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Only list the files that count, for another engine; read none of them.")
+    ] = False,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: Cluster = None,
+    output: As = "text",
+) -> None:
+    """Show why records of a topic were refused: how many, by reason and schema, with three examples of each.
+
+    A record belongs to the date of its timestamp; those without a sane one have no date, and are left out if dates are
+    given. Files that a replay has replaced do not count, even while they are still there. Exits with 1 if a file that
+    counts is not in the store.
+    """
+    since, until = (day.date().isoformat() if day else None for day in (first, last))
+    if since and until and since > until:
+        raise typer.BadParameter(f"{since} is after --to {until}; swap them", param_hint="--from")
+
+    def wanted(dt: str) -> bool:
+        return (since is None or dt >= since) and (until is None or "" < dt <= until)
+
+    table = opened(topics, topic, cluster)
+    found = quarantine_of(table, evidence_of(table), wanted, most_files=0 if files else None)
+    lines = found.files if files else _quarantine_lines(found)
+    typer.echo(found.model_dump_json() if output == "json" else "\n".join(lines))
+    raise typer.Exit(int(bool(found.lost)))
+
+
+def _quarantine_lines(found: Quarantine) -> Iterator[str]:
+    yield f"{found.cluster}/{found.topic}: {plural(found.records, 'record')} in quarantine at ledger {found.ledger_n}"
+    yield from (f"  {dt or 'no date'}: {records:,}" for dt, records in found.dates.items())
+    yield from (f"  not in the store: {file}; its dates can be rebuilt from raw" for file in found.lost)
+    for reason in found.reasons:
+        yield reason.text()
+        yield from (f"  {_example(found.topic, example)}" for example in reason.examples)
+
+
+def _example(topic: str, example: QuarantinedExample) -> str:
+    place = f"{topic}-{example.partition}-{example.start}"
+    place += f" of incarnation {example.incarnation}" if example.incarnation else ""
+    place += "" if example.timestamp_ms is None else f" at {utc_time(example.timestamp_ms)}"
+    if example.kind == "batch":
+        return f"{place}: a batch, up to offset {example.end - 1}"
+    return f"{place}: {'null' if example.value is None else example.value}"
+
+
+_WATCH_STALE = timedelta(minutes=10)
+
+
+def incidents(
+    closed: Annotated[bool, typer.Option("--closed", help="Show also incidents closed in the last 30 days.")] = False,
+    topics: Topics = DEFAULT_TOPICS,
+    cluster: OnlyCluster = None,
+    output: As = "text",
+) -> None:
+    """Show the open incidents: each problem, its begin, its likely cause and the remedy.
+
+    Reads the records of the DAG tidemark_watch. Exits with 1 if an incident is open, or if the DAG has not run lately.
+    """
+    deployment = load_topics(topics)
+    names = chosen_clusters(topics, deployment, cluster)
+    recorded = [read_incidents(deployment, name) for name in names]
+    stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _WATCH_STALE]
+    shown = [entry.model_copy(update={"incidents": _chosen_incidents(entry, closed=closed)}) for entry in recorded]
+    if output == "json":
+        typer.echo(
+            json.dumps([_dumped_incidents(entry, stale=entry.cluster in stale) for entry in shown], ensure_ascii=False)
+        )
+    else:
+        typer.echo("\n".join(line for entry in shown for line in _incident_lines(entry, stale=entry.cluster in stale)))
+    if stale or any(item.open for entry in recorded for item in entry.incidents):
+        raise typer.Exit(1)
+
+
+def _chosen_incidents(recorded: Incidents, *, closed: bool) -> tuple[Any, ...]:
+    return tuple(incident for incident in recorded.incidents if incident.open or closed)
+
+
+def _dumped_incidents(recorded: Incidents, *, stale: bool) -> dict[str, Any]:
+    return {**recorded.model_dump(mode="json", exclude={"format"}), "stale": stale}
+
+
+def _incident_lines(recorded: Incidents, *, stale: bool) -> Iterator[str]:
+    open_ones = sum(incident.open for incident in recorded.incidents)
+    looked = f"looked at {recorded.at:%Y-%m-%d %H:%M} UTC" if recorded.at.timestamp() else "never looked at"
+    yield f"{recorded.cluster}: {open_ones} open, {looked}" + (": does the DAG tidemark_watch run?" if stale else "")
+    for incident in recorded.incidents:
+        until = f" to {incident.closed_at:%Y-%m-%d %H:%M} UTC" if incident.closed_at else ""
+        yield f"  {incident.kind}: {incident.title}, since {incident.since:%Y-%m-%d %H:%M} UTC{until}"
+        if incident.open:
+            yield from (
+                f"    {line}" for line in (incident.text, f"likely: {incident.likely}", f"what to do: {incident.mend}")
+            )
+
 
 Folder = Literal["dags", "jobs", "deploy"]
 """The names of :data:`tidemark.installation.FILES`."""
@@ -60,7 +285,7 @@ def files(
     dt: Annotated[list[str] | None, typer.Option(callback=iso_dates, help="Only this date; may be repeated.")] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """List the live data files of a topic's table, for engines that do not read Delta."""
     listed = files_of(opened(topics, topic, cluster), dt)
@@ -74,7 +299,7 @@ def status(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show how far a topic has landed: its state, each partition's next offset and gaps, each date's rows.
 
@@ -90,7 +315,7 @@ def status(
 
 
 @app.command(epilog="Example: tidemark versions --output json")
-def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, output: As = Output.text) -> None:
+def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, output: As = "text") -> None:
     """Show the version of each broker's agent, of the triggerer, and of the job that committed last to each table.
 
     Parts state it in the objects that they write, at the time shown. A dash means that no object states it.
@@ -104,7 +329,7 @@ def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, outpu
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
 def paths(
     name: Annotated[Folder | None, typer.Argument(help="Print only this folder's path.")] = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Print where DAG files, Spark's programs and deployment files are installed."""
     folders = {folder: str(installation.folder(folder)) for folder in installation.FILES}
@@ -176,4 +401,4 @@ def _status_lines(status: dict[str, Any]) -> list[str]:
 
 
 def _print(answer: Any, lines: list[str], output: Output) -> None:
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -13,31 +12,13 @@ import typer
 
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
-from tidemark.backfill.request import DEFAULTS, check_form, report_name
+from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import As, writes
-from tidemark.terminal import Output
+from tidemark.jobs.options import Exchange
 from tidemark.timestamps import utc_now
 
 DAG: Final = "tidemark_backfill"
-
-
-class BackfillMode(StrEnum):
-    """The work of a backfill on its dates, see :data:`tidemark.backfill.request.Mode`."""
-
-    rebuild = "rebuild"
-    compare = "compare"
-    missing = "missing"
-    replay = "replay"
-    repair = "repair"
-    schema = "schema"
-
-
-class BackfillExchange(StrEnum):
-    """How the rows of the dates are replaced, see :data:`tidemark.jobs.options.Exchange`."""
-
-    together = "together"
-    by_date = "by-date"
 
 
 @writes
@@ -49,13 +30,13 @@ def backfill(
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
     ] = None,
-    mode: Annotated[BackfillMode, typer.Option(help="What to do with the dates.")] = BackfillMode.rebuild,
+    mode: Annotated[Mode, typer.Option(help="What to do with the dates.")] = "rebuild",
     run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
     exchange: Annotated[
-        BackfillExchange,
+        Exchange,
         typer.Option(help="One commit for all dates, or one for each date or dates that exchange rows."),
-    ] = BackfillExchange.together,
+    ] = "together",
     extend: Annotated[bool, typer.Option("--extend", help="Also the dates that exchange rows with these.")] = False,
     differences: Annotated[bool, typer.Option(help="Before a rebuild, report the rows that change.")] = True,
     configuration: Annotated[str | None, typer.Option(help="Refuse unless the topics file has these settings.")] = None,
@@ -68,7 +49,7 @@ def backfill(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Wait for the end, and show the reports.")] = True,
     timeout: Annotated[int, typer.Option(min=1, help="Wait at most so many minutes.")] = 24 * 60,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Rebuild dates of tables, or show the changes that this would make, through Airflow's backfill DAG.
 
@@ -80,8 +61,8 @@ def backfill(
         "topics": topics,
         "from_date": first.date().isoformat(),
         "to_date": last.date().isoformat(),
-        "mode": mode.value,
-        "exchange": exchange.value,
+        "mode": mode,
+        "exchange": exchange,
         "dry_run": not run,
         "extend": extend,
         "differences": differences,
@@ -103,7 +84,7 @@ def backfill(
     name = report_name(started)
     reports = {topic: server.report(topic, name) if wait else None for topic in dict.fromkeys(topics)}
     answer = {"run": started, "url": url, "state": state, "failures": failures, "reports": reports}
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps(answer, ensure_ascii=False))
     else:
         typer.echo("\n\n".join([*(_text(report) for report in reports.values() if report), f"{started}: {state}"]))

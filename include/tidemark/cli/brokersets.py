@@ -6,9 +6,8 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +21,7 @@ from tidemark.config import Duration
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition, check_topic
 from tidemark.inspection.led_partitions import led_partitions
-from tidemark.terminal import Output, columns
+from tidemark.terminal import columns
 from tidemark.topics import load_topics
 from tidemark.words import plural
 
@@ -35,11 +34,8 @@ DEFAULT_BROKERSETS: Final = Path("brokersets.yaml")
 ClusterOfFile = Annotated[str | None, typer.Option(help="Needed where the file has several clusters.")]
 
 
-class Tool(StrEnum):
-    """The Kafka tool that takes the placement."""
-
-    reassign = "kafka-reassign-partitions"
-    create = "kafka-topics"
+Tool = Literal["kafka-reassign-partitions", "kafka-topics"]
+"""The Kafka tool that takes the placement."""
 
 
 @brokersets_app.command(epilog="Example: tidemark brokersets show --topics include/topics.yaml --output json")
@@ -54,7 +50,7 @@ def show(
     client_config: ClientConfig = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: ClusterOfFile = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show each brokerset's upload load, lag and hold in the agents' watermark indexes, and its load without a broker.
 
@@ -72,7 +68,7 @@ def show(
     partitions = observed_loads(led_partitions(deployment, name), before, replicas)
     loaded = [load_of(brokerset, partitions) for brokerset in known]
     answer = {"cluster": name, "brokersets": [load.answer() for load in loaded]}
-    typer.echo(json.dumps(answer) if output is Output.json else "\n".join(_lines(name, loaded)))
+    typer.echo(json.dumps(answer) if output == "json" else "\n".join(_lines(name, loaded)))
     if any(load.exceeded for load in loaded):
         raise typer.Exit(1)
 
@@ -90,7 +86,9 @@ def place(
     stride: Annotated[
         int, typer.Option(min=0, help="0 is sequential; topics of one brokerset take different ones.")
     ] = 0,
-    tool: Annotated[Tool, typer.Option("--for", help="The Kafka tool that takes the answer.")] = Tool.reassign,
+    tool: Annotated[
+        Tool, typer.Option("--for", help="The Kafka tool that takes the answer.")
+    ] = "kafka-reassign-partitions",
     brokersets: BrokersetsPath = DEFAULT_BROKERSETS,
     cluster: ClusterOfFile = None,
 ) -> None:
@@ -101,7 +99,8 @@ def place(
         raise ConfigError("the topic", [("", str(error))]) from error
     _, known = cluster_brokersets(brokersets, cluster)
     placement = placed(brokerset_named(known, brokerset), partitions, replication_factor, stride)
-    typer.echo(replica_assignment(placement) if tool is Tool.create else json.dumps(reassignment(topic, placement)))
+    created = tool == "kafka-topics"
+    typer.echo(replica_assignment(placement) if created else json.dumps(reassignment(topic, placement)))
 
 
 def cluster_brokersets(path: Path, cluster: str | None) -> tuple[str, tuple[Brokerset, ...]]:

@@ -19,7 +19,6 @@ from tidemark.errors import ConfigError, FormatError, RegistryUnavailable, Store
 from tidemark.monitoring.deployment_conditions import waiting_triggers
 from tidemark.parsers.settings import followed_by, registry_of
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
-from tidemark.terminal import Output
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark.words import plural
 
@@ -59,7 +58,7 @@ def check(
         bool, typer.Option("--offline", help="Check the file alone: ask no store, broker or registry.")
     ] = False,
     client_config: ClientConfig = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Check the topics file, and whether its buckets, brokers and registries answer these credentials.
 
@@ -81,7 +80,7 @@ def check(
     if any(check.what == f"list {deployment.lake_store}" and check.outcome == "yes" for check in checks):
         checks += _of_tables(topics, deployment, parsers)
     checks = [*(parsers.tried if parsers else [_NO_PARSERS]), *checks]
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
     else:
         typer.echo(f"{topics}: {plural(len(summary), 'topic')}")

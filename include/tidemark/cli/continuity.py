@@ -28,7 +28,7 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, OffsetClass
 from tidemark.table.state_table import state_status
-from tidemark.terminal import Output, columns
+from tidemark.terminal import columns
 
 _BESIDE: Final = ("truncated", "remote_tier", "lost", "corrupt", "leaving", "lag")
 
@@ -50,7 +50,7 @@ def continuity(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show the class of every offset of a topic, its gaps, and the transactions that hold a partition.
 
@@ -59,7 +59,7 @@ def continuity(
     incident is open.
     """
     report = continuity_of(opened(topics, topic, cluster), dt or ())
-    typer.echo(json.dumps(report, ensure_ascii=False) if output is Output.json else "\n".join(_lines(report)))
+    typer.echo(json.dumps(report, ensure_ascii=False) if output == "json" else "\n".join(_lines(report)))
     raise typer.Exit(exit_code(report["state"]))
 
 
@@ -194,7 +194,7 @@ def continuity_of(table: TopicTable, dates: Collection[str] = ()) -> dict[str, A
     """
     standing = evidence_of(table)
     accounts = accounts_of(standing, dates)
-    now = topic_now(table, standing.ledger, outside_tables(table.deployment, table.topic.cluster))
+    now = topic_now(table, standing.ledger, *outside_tables(table.deployment, table.topic.cluster))
     known = {(account["incarnation"], account["partition"]): account for account in accounts["partitions"]}
     partitions = [_partition(part, known.get((part.incarnation, part.partition))) for part in now.health.partitions]
     state = now.state(equal=accounts["balanced"])

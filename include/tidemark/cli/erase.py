@@ -44,7 +44,6 @@ from tidemark.formats.raw.erasure import (
 )
 from tidemark.inspection.agent_sightings import check_begun
 from tidemark.table.delta_table import committed_ledger, open_topic_table
-from tidemark.terminal import Output
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
 from tidemark.words import plural
@@ -112,7 +111,7 @@ def request(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Ask to erase the records that have one of the values, up to the present end of the topics. Prints the id.
 
@@ -140,7 +139,7 @@ def request(
     answer = {**_dumped(made), "duplicates": len(given) - len(made.values)}
     twice = f" (and {plural(answer['duplicates'], 'duplicate')})" if answer["duplicates"] else ""
     text = f"{made.id}: {summary(made)}{twice}; waits for the approval of another person"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
 
 
 @erase_app.command(epilog="Example: tidemark erase approve 9f3c52b07d1e4a66 --by grace")
@@ -154,7 +153,7 @@ def approve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Approve another person's request, after it was shown: the next pass erases the records for good.
 
@@ -168,7 +167,7 @@ def approve(
     approval, new = folder.approve(stored, by, records)
     answer = {"id": name, **approval.model_dump(mode="json", exclude={"format", "id"}), "new": new}
     text = f"{name}: approved" if new else f"{name}: approved already, at {approval.at:%Y-%m-%d %H:%M} UTC"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
 
 
 @erase_app.command(epilog="Example: tidemark erase withdraw 9f3c52b07d1e4a66 --by ada --reason 'asked again'")
@@ -179,14 +178,14 @@ def withdraw(
     by: By,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Withdraw a request: no pass carries it out any more. What passes have erased stays so."""
     folder, stored = find_request(load_topics(topics), cluster, name)
     withdrawal = folder.withdraw(stored, by, reason)
     answer = withdrawal.model_dump(mode="json", exclude={"format"})
     text = f"{name}: {withdrawn_by(withdrawal)}"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else text)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
 
 
 @erase_app.command(epilog="Example: tidemark erase status --output json")
@@ -196,7 +195,7 @@ def status(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Show requests: what each asks for, who approved it, the days left, and the topics in which it is done.
 
@@ -215,13 +214,13 @@ def status(
     today, known = utc_now().date(), progress_of(deployment, found)
     states = [_state(each, today) for each in known]
     lines = [line for each in known for line in _lines(each, today)]
-    typer.echo(json.dumps(states, ensure_ascii=False) if output is Output.json else "\n".join(lines or ["no requests"]))
+    typer.echo(json.dumps(states, ensure_ascii=False) if output == "json" else "\n".join(lines or ["no requests"]))
     if any(state["objection"] for state in states):
         raise typer.Exit(1)
 
 
 @erase_app.command(epilog="Example: tidemark erase report 9f3c52b07d1e4a66 > DSR-1182.txt")
-def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text) -> None:
+def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = "text") -> None:
     """Print the report of a request, to be kept: what was asked, found and erased, what remains, what is not covered.
 
     It has no value, and none can be tested against it.
@@ -240,7 +239,7 @@ def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = 
         "not_covered": NOT_COVERED,
     }
     lines = report_lines(known, stored.sha256, now)
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else "\n".join(lines))
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
 
 
 def _read_text(file: Path | None) -> tuple[bytes, str]:

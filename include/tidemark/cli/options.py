@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
@@ -65,25 +64,16 @@ As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for p
 DEFAULT_TOPICS = Path("topics.yaml")
 
 
-class IsolationLevel(StrEnum):
-    """The records of transactions that are read."""
-
-    read_committed = "read_committed"
-    read_uncommitted = "read_uncommitted"
-
-
-class OnGaps(StrEnum):
-    """The reaction to a recorded gap."""
-
-    error = "error"
-    skip = "skip"
-
-
 Partitions = Annotated[list[int] | None, typer.Option(min=0, help="Only this partition; may be repeated.")]
 First = Annotated[list[str] | None, typer.Option("--from", metavar="WHERE", help="Where to begin; may be repeated.")]
 Last = Annotated[list[str] | None, typer.Option("--to", metavar="WHERE", help="Where to stop; may be repeated.")]
-Isolation = Annotated[IsolationLevel, typer.Option(help="Without aborted and undecided records, or with them.")]
-OnGap = Annotated[OnGaps, typer.Option(help="At a recorded gap: stop, or warn and continue behind it.")]
+Isolation = Annotated[
+    Literal["read_committed", "read_uncommitted"],
+    typer.Option(help="Without aborted and undecided records, or with them."),
+]
+OnGap = Annotated[
+    Literal["error", "skip"], typer.Option(help="At a recorded gap: stop, or warn and continue behind it.")
+]
 ClientConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="YAML with kafka-python's settings, such as security_protocol.")
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,6 @@ from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, Storage
 from tidemark.store import Store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
-from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 
@@ -51,7 +50,7 @@ def acknowledge_gap(
     ] = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Accept that offsets of an open gap are lost, so that the partition continues past them.
 
@@ -73,7 +72,7 @@ def acknowledge_gap(
     }
     outcome = "acknowledged" if new else f"acknowledged already, at {acknowledgement.at:%Y-%m-%d %H:%M} UTC"
     line = f"{answer['topic']} {partition}: {start} to {end} {outcome}"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output is Output.json else line)
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else line)
 
 
 def _ask(gaps: GapsOf, start: int, end: int) -> None:
@@ -93,7 +92,7 @@ def verify_copy(
     ] = False,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
-    output: As = Output.text,
+    output: As = "text",
 ) -> None:
     """Check a copy of raw: all that manifests, watermarks and heads name must be there, with the same bytes.
 
@@ -103,7 +102,7 @@ def verify_copy(
     deployment = load_topics(topics)
     chosen = [deployment.topic(topic, cluster)] if topic else deployment.topics_of(cluster)
     copies = [check_copy(open_topic_table(deployment, settings), renew=renew) for settings in chosen]
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps([copy.model_dump(mode="json") for copy in copies], ensure_ascii=False))
     else:
         for copy in copies:
@@ -123,12 +122,6 @@ class CopiedTopic(Model):
     segments: int
     bytes: int
     renewed: int
-    findings: tuple[str, ...]
-
-
-class _CopiedSegment(NamedTuple):
-    size: int
-    renewed: bool
     findings: tuple[str, ...]
 
 
@@ -159,12 +152,12 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         topic=topic.topic,
         partitions=sum(bool(found) for found, _ in copied),
         segments=len(segments),
-        bytes=sum(segment.size for segment in segments),
-        renewed=sum(segment.renewed for segment in segments),
+        bytes=sum(size for size, _, _ in segments),
+        renewed=sum(renewed for _, renewed, _ in segments),
         findings=(
             *nothing,
             *(finding for _, findings in copied for finding in findings),
-            *(finding for segment in segments for finding in segment.findings),
+            *(finding for _, _, findings in segments for finding in findings),
             *_missing_masks(raw, table, ledger),
             *raw.unread.messages,
         ),
@@ -173,8 +166,8 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
 
 def _check_partition(
     raw: RawTopic, part: RawPartition, ledger: Ledger, *, renew: bool
-) -> tuple[list[_CopiedSegment], list[str]]:
-    """(segments, findings about the partition as a whole)."""
+) -> tuple[list[tuple[int, bool, tuple[str, ...]]], list[str]]:
+    """(segments as in :func:`_check_segment`, findings about the partition as a whole)."""
     partition = raw.partition_store(part)
     names = [entry.name for entry in partition.manifests()]
     segments = [_check_segment(partition, name, renew=renew) for name in names]
@@ -185,10 +178,11 @@ def _check_partition(
     return segments, [f"{part.keys.watermark}: is missing"] if missing else []
 
 
-def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> _CopiedSegment:
+def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool) -> tuple[int, bool, tuple[str, ...]]:
+    """(bytes, whether its manifest was renewed, findings)."""
     key, stored = partition.keys.manifest(name), objects.read_manifest(partition, name)
     if stored is None:
-        return _CopiedSegment(0, renewed=False, findings=(f"{key}: was removed just now; check again",))
+        return 0, False, (f"{key}: was removed just now; check again",)
     found: dict[str, ObjectSum] = {}
     findings: list[str] = []
     for file, described in stored.manifest.sums.items():
@@ -199,11 +193,11 @@ def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool)
             findings.append(f"{partition.located(stored.manifest, file)[1]}: {proved}")
     size = sum(described.size for described in found.values())
     if findings or found == stored.manifest.sums:
-        return _CopiedSegment(size, renewed=False, findings=tuple(findings))
+        return size, False, tuple(findings)
     if not renew:
-        return _CopiedSegment(size, renewed=False, findings=(f"{key}: names other ETags than this copy's: --renew",))
+        return size, False, (f"{key}: names other ETags than this copy's: --renew",)
     _renew(partition.store, key, stored, found)
-    return _CopiedSegment(size, renewed=True, findings=())
+    return size, True, ()
 
 
 def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:
@@ -228,7 +222,7 @@ def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator
     watermark = view.watermark
     start = raw.first(part, watermark.start_offset)
     explained = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps)) | raw.acknowledged(part)
-    segments = raw.segments(view, start, view.end, NO_LIMIT).segments
+    segments, _ = raw.segments(view, start, view.end, NO_LIMIT)
     lineage = whole_lineage(view.lineage, Lineage(), segments)
     _, hole = cover(segments, lineage, Intervals([(start, max(start, view.end))]) - explained)
     if hole is not None:

@@ -26,7 +26,7 @@ from tidemark.inspection.agent_sightings import check_begun, check_seen
 from tidemark.inspection.led_partitions import indexes_of
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.health import PartitionHealth
-from tidemark.monitoring.incident_store import OutsideTables, outside_tables, topic_now
+from tidemark.monitoring.incident_store import JudgedTopic, outside_tables, topic_now
 from tidemark.monitoring.judgement import sentence, state_of_partition
 from tidemark.store import open_store
 from tidemark.table.delta_table import (
@@ -96,12 +96,11 @@ def status_of(table: TopicTable) -> dict[str, Any]:
     """
     standing = evidence_of(table)
     quarantined = sum(standing.rows_by_date("quarantined").values())
-    around = outside_tables(table.deployment, table.topic.cluster)
-    return _status(table, standing.ledger, around, quarantined) | {"quarantined": quarantined}
+    now = topic_now(table, standing.ledger, *outside_tables(table.deployment, table.topic.cluster))
+    return _status(table, standing.ledger, now, quarantined) | {"quarantined": quarantined}
 
 
-def _status(table: TopicTable, ledger: Ledger, around: OutsideTables, quarantined: int = 0) -> dict[str, Any]:
-    now = topic_now(table, ledger, around)
+def _status(table: TopicTable, ledger: Ledger, now: JudgedTopic, quarantined: int = 0) -> dict[str, Any]:
     state, health = now.state(), now.health
     return {
         **ledger.model_dump(mode="json", include={"cluster", "topic", "n", "rows", "committed_at"}),
@@ -138,7 +137,12 @@ def landed_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     deployment = load_topics(topics)
     around = {name: outside_tables(deployment, name) for name in chosen_clusters(topics, deployment, cluster)}
     tables = [configured_table(deployment, topic) for topic in deployment.topics_of(cluster)]
-    statuses = in_parallel(lambda table: _status(table, committed_ledger(table), around[table.topic.cluster]), tables)
+
+    def status(table: TopicTable) -> dict[str, Any]:
+        ledger = committed_ledger(table)
+        return _status(table, ledger, topic_now(table, ledger, *around[table.topic.cluster]))
+
+    statuses = in_parallel(status, tables)
     return [
         {**{name: status[name] for name in _OF_ALL}, "topic": f"{status['cluster']}/{status['topic']}"}
         for status in statuses

@@ -16,22 +16,21 @@ from tidemark.monitoring.incidents import in_utc
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
 from tidemark.table.delta_table import TopicTable, configured_table
-from tidemark.terminal import Output
 from tidemark.topics import load_topics
 
 schema_app = typer.Typer(no_args_is_help=True, help="The schema that a topic follows.")
 
 
 @schema_app.command(epilog="Example: tidemark schema show orders --output json")
-def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = Output.text) -> None:
+def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = "text") -> None:
     """Show the adopted versions, with times, and the version that waits. Exits with 1 if a version waits."""
     table = _following(topics, topic, cluster)
     stored = read_state(table.store, table.keys)
     if stored is None:
-        typer.echo("null" if output is Output.json else f"{topic}: nothing was adopted yet; its next run does it")
+        typer.echo("null" if output == "json" else f"{topic}: nothing was adopted yet; its next run does it")
         return
     state = stored.value
-    if output is Output.json:
+    if output == "json":
         typer.echo(json.dumps(_dumped(state), ensure_ascii=False))
     else:
         typer.echo("\n".join(_lines(topic, state)))

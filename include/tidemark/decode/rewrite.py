@@ -11,7 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Container, Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
@@ -36,13 +36,6 @@ _SNAPPY_BLOCK: Final = 32 << 10
 _LONGEST_VARINT: Final = 10
 
 
-class RewrittenBatch(NamedTuple):
-    """A batch with ``gone`` records fewer; the very bytes as before if that is 0."""
-
-    data: bytes
-    gone: int
-
-
 class BatchRewriter:
     """Takes records out of batches, one after another. Not for use from several threads."""
 
@@ -50,8 +43,10 @@ class BatchRewriter:
         self._decompressor = Decompressor(DEFAULT_LIMITS.records_bytes)
         self._arena = Arena(1 << 20)
 
-    def without(self, batch: bytes, offsets: Container[int]) -> RewrittenBatch:
-        """The v2 data ``batch``, whose checksum is right, without the records at ``offsets``.
+    def without(self, batch: bytes, offsets: Container[int]) -> tuple[bytes, int]:
+        """(The v2 data ``batch`` without the records at ``offsets``, how many these are). Its checksum is right.
+
+        They are the very bytes as before if none is gone.
 
         Raises:
             CorruptRecords: the records cannot be told apart.
@@ -66,13 +61,13 @@ class BatchRewriter:
                 latest = max(latest, header.base_timestamp + timestamp_delta)
         gone = header.record_count - len(kept)
         if not gone:
-            return RewrittenBatch(batch, 0)
+            return batch, 0
         if not kept:
-            return RewrittenBatch(_emptied(header), gone)
+            return _emptied(header), gone
         body = _COMPRESS[header.codec](b"".join(kept))
         if header.timestamp_type == "append":
             latest = header.max_timestamp
-        return RewrittenBatch(_sealed(header._replace(max_timestamp=latest, record_count=len(kept)), body), gone)
+        return _sealed(header._replace(max_timestamp=latest, record_count=len(kept)), body), gone
 
     def _records(self, header: BatchHeader, batch: bytes) -> bytes:
         source = memoryview(batch)[HEADER_SIZE[2] :]

@@ -139,8 +139,8 @@ def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tu
     if view is None:
         return [], True
     # The smallest limit reads a single batch of manifests.
-    window = raw.segments(view, start, end, 1)
-    return [segment.key for segment in window.segments], window.complete
+    segments, complete = raw.segments(view, start, end, 1)
+    return [segment.key for segment in segments], complete
 
 
 def _place(table: TopicTable, storage: Storage, key: tuple[int, int]) -> PartitionStore | None:

@@ -12,7 +12,6 @@ segment) and no other error.
 from tidemark.kafka_log.batch import BatchHeader, Codec, Rule, TimestampType
 from tidemark.kafka_log.indexes import (
     OffsetIndexEntry,
-    TimeIndexEntry,
     confirms_cut,
     cut_points,
     parse_offset_index,
@@ -50,7 +49,6 @@ __all__ = [
     "SegmentFileKind",
     "SegmentScanner",
     "SegmentSummary",
-    "TimeIndexEntry",
     "TimestampType",
     "TransactionTracker",
     "carry_forward",

@@ -88,13 +88,6 @@ _TEXTS: Final = {
 }
 
 
-class Broken(NamedTuple):
-    """A rule and the value of the field that breaks it."""
-
-    rule: Rule
-    value: int
-
-
 class BatchHeader(NamedTuple):
     """Header of one entry of a segment: a v2 record batch, or a v0/v1 message.
 
@@ -172,15 +165,15 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & DELETE_HORIZON)
 
 
-def check_prefix(buffer: Buffer, at: int, max_batch_bytes: int = MAX_BATCH_BYTES) -> Broken | None:
+def check_prefix(buffer: Buffer, at: int, max_batch_bytes: int = MAX_BATCH_BYTES) -> tuple[Rule, int] | None:
     """Check the prefix, which gives the format and the length: 17 bytes in ``buffer`` from index ``at``."""
     base_offset, length, epoch_or_crc, magic = _PREFIX.unpack_from(buffer, at)
     if not (base_offset or length or epoch_or_crc or magic):
-        return Broken(Rule.ZEROED, 0)
+        return Rule.ZEROED, 0
     if not 0 <= magic <= 2:
-        return Broken(Rule.MAGIC, magic)
+        return Rule.MAGIC, magic
     if not HEADER_SIZE[magic] <= length + LOG_OVERHEAD <= max_batch_bytes:
-        return Broken(Rule.LENGTH, length)
+        return Rule.LENGTH, length
     return None
 
 
@@ -214,23 +207,23 @@ def header_bytes(header: BatchHeader) -> bytes:
     return _V1.pack(*old, header.max_timestamp) if header.magic == 1 else _V0.pack(*old)
 
 
-def check_header(header: BatchHeader, base_offset: int, expected: int) -> Broken | None:
+def check_header(header: BatchHeader, base_offset: int, expected: int) -> tuple[Rule, int] | None:
     """Check every rule that the header alone can break.
 
     The segment's base is ``base_offset``; ``expected`` is the lowest offset that may come next.
     """
     if header.base_offset < expected:
-        return Broken(Rule.OFFSET, header.base_offset)
+        return Rule.OFFSET, header.base_offset
     delta = header.last_offset_delta
     if delta < 0:
-        return Broken(Rule.DELTA, delta)
+        return Rule.DELTA, delta
     if header.base_offset + delta - base_offset > MAX_RELATIVE_OFFSET:
-        return Broken(Rule.RANGE, header.base_offset + delta - base_offset)
+        return Rule.RANGE, header.base_offset + delta - base_offset
     if header.magic == 2 and not 0 <= header.record_count <= delta + 1:
-        return Broken(Rule.COUNT, header.record_count)
+        return Rule.COUNT, header.record_count
     codec = header.attributes & CODEC_MASK
     if codec > (4 if header.magic == 2 else 3):
-        return Broken(Rule.CODEC, codec)
+        return Rule.CODEC, codec
     if header.leader_epoch < -1:  # no checksum covers it, and NO_PARTITION_LEADER_EPOCH is the lowest of Kafka's
-        return Broken(Rule.EPOCH, header.leader_epoch)
+        return Rule.EPOCH, header.leader_epoch
     return None

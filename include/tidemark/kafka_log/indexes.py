@@ -48,16 +48,6 @@ class OffsetIndexEntry(NamedTuple):
     position: int
 
 
-class TimeIndexEntry(NamedTuple):
-    """``timestamp`` (ms since 1970) is the largest of the segment up to ``offset``: a running maximum.
-
-    It proves that a segment ends before some time, never that it starts after one.
-    """
-
-    timestamp: int
-    offset: int
-
-
 def parse_offset_index(raw: bytes, base_offset: int, log_size: int, name: str) -> list[OffsetIndexEntry]:
     """The valid entries of the ``.index`` of a ``.log`` with ``log_size`` bytes; both fields strictly increase.
 
@@ -74,19 +64,22 @@ def parse_offset_index(raw: bytes, base_offset: int, log_size: int, name: str) -
     return entries
 
 
-def parse_time_index(raw: bytes, base_offset: int, next_offset: int, name: str) -> list[TimeIndexEntry]:
+def parse_time_index(raw: bytes, base_offset: int, next_offset: int, name: str) -> list[tuple[int, int]]:
     """The valid entries of a ``.timeindex`` of a log that ends before ``next_offset``; both fields strictly increase.
+
+    An entry is (the largest timestamp of the segment up to an offset, the offset). It proves that a segment ends before
+    some time, never that it starts after one.
 
     Raises :class:`FormatError` for a partial entry.
     """
     _check_whole(raw, TIME_INDEX_ENTRY_SIZE, name)
-    entries: list[TimeIndexEntry] = []
+    entries: list[tuple[int, int]] = []
     timestamp, relative = -1, -1
     for next_timestamp, next_relative in _TIME_INDEX_ENTRY.iter_unpack(raw):
         if next_timestamp <= timestamp or next_relative <= relative or base_offset + next_relative >= next_offset:
             break
         timestamp, relative = next_timestamp, next_relative
-        entries.append(TimeIndexEntry(timestamp, base_offset + relative))
+        entries.append((timestamp, base_offset + relative))
     return entries
 
 

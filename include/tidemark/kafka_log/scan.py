@@ -23,7 +23,6 @@ from tidemark.kafka_log.batch import (
     MAX_BATCH_BYTES,
     PREFIX_SIZE,
     BatchHeader,
-    Broken,
     Buffer,
     Codec,
     Rule,
@@ -130,9 +129,9 @@ class SegmentScanner:
         """
         if not allow_partial_tail:
             if self._in_zeros:
-                raise self._error(Broken(Rule.ZEROED, 0))
+                raise self._error(Rule.ZEROED, 0)
             if self._header is not None or self._partial:
-                raise self._error(Broken(Rule.TRUNCATED, 0))
+                raise self._error(Rule.TRUNCATED, 0)
         return self.summary()
 
     def summary(self) -> SegmentSummary:
@@ -190,7 +189,7 @@ class SegmentScanner:
     def _accept(self, header: BatchHeader) -> None:
         """Verify the checksum of a whole batch, and add the batch to the summary."""
         if self._body_crc != header.crc:
-            self._check(Broken(Rule.CRC, header.crc))
+            self._check((Rule.CRC, header.crc))
         self._end = header.end
         self._next_offset = header.next_offset
         self._batch_count += 1
@@ -210,18 +209,18 @@ class SegmentScanner:
     def _expect_zeros(self, view: memoryview) -> None:
         """Check that only zeros follow zeros: anything else proves that bytes in between are lost."""
         if bytes(view) != bytes(len(view)):
-            raise self._error(Broken(Rule.ZEROED, 0))
+            raise self._error(Rule.ZEROED, 0)
 
-    def _check(self, broken: Broken | None) -> None:
+    def _check(self, broken: tuple[Rule, int] | None) -> None:
         if broken is None:
             return
-        if broken.rule is Rule.ZEROED:
+        if broken[0] is Rule.ZEROED:
             self._in_zeros = True
         else:
-            raise self._error(broken)
+            raise self._error(*broken)
 
-    def _error(self, broken: Broken) -> SegmentError:
-        return SegmentError(self._name, self._end, self._next_offset, broken.rule.text(broken.value))
+    def _error(self, rule: Rule, value: int) -> SegmentError:
+        return SegmentError(self._name, self._end, self._next_offset, rule.text(value))
 
 
 def scan_batches(

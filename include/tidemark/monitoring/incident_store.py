@@ -7,7 +7,7 @@ topic is its health in the store, its open incidents, and the judgement of both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
@@ -116,13 +116,6 @@ def read_sightings(deployment: Deployment, cluster: str) -> Sightings:
         return Sightings(cluster=cluster, at=_NEVER)
 
 
-class OutsideTables(NamedTuple):
-    """Facts about a cluster's topics from outside their tables: leaders' entries by topic, and open incidents."""
-
-    led: Mapping[str, Mapping[int, LeaderEntry]]
-    incidents: tuple[Incident, ...]
-
-
 class JudgedTopic(NamedTuple):
     """A topic's health and its open incidents."""
 
@@ -134,8 +127,10 @@ class JudgedTopic(NamedTuple):
         return state_of(self.health, [incident.kind for incident in self.incidents], equal=equal)
 
 
-def outside_tables(deployment: Deployment, cluster: str) -> OutsideTables:
-    """Facts about the topics of ``cluster`` from outside their tables.
+def outside_tables(
+    deployment: Deployment, cluster: str
+) -> tuple[Mapping[str, Mapping[int, LeaderEntry]], tuple[Incident, ...]]:
+    """What is known of topics of ``cluster`` outside their tables: leaders' entries by topic, and open incidents.
 
     Raises:
         StoreError: a store did not answer.
@@ -145,11 +140,16 @@ def outside_tables(deployment: Deployment, cluster: str) -> OutsideTables:
     for tp, leader in led_partitions(deployment, cluster).items():
         led.setdefault(tp.topic, {})[tp.partition] = leader
     known = read_incidents(deployment, cluster).incidents
-    return OutsideTables(led, tuple(incident for incident in known if incident.open))
+    return led, tuple(incident for incident in known if incident.open)
 
 
-def topic_now(table: TopicTable, ledger: Ledger, around: OutsideTables) -> JudgedTopic:
-    """The state of the topic of ``table``; ``ledger`` is its committed one."""
+def topic_now(
+    table: TopicTable,
+    ledger: Ledger,
+    led: Mapping[str, Mapping[int, LeaderEntry]],
+    incidents: Iterable[Incident],
+) -> JudgedTopic:
+    """The state of the topic of ``table``; ``ledger`` is its committed one, the rest as in :func:`outside_tables`."""
     topic = table.topic
-    health = topic_health(topic, ledger, around.led.get(topic.topic, {}).values(), utc_now())
-    return JudgedTopic(health, tuple(incident for incident in around.incidents if incident.topic == topic.topic))
+    health = topic_health(topic, ledger, led.get(topic.topic, {}).values(), utc_now())
+    return JudgedTopic(health, tuple(incident for incident in incidents if incident.topic == topic.topic))

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple
 from tidemark.errors import ConfigError
 from tidemark.formats.table.base_columns import PREFIX
 from tidemark.parsers.confluent_framing import MAX_NUMBER, split_frame
-from tidemark.parsers.json.document import RefusedValue, document
+from tidemark.parsers.json.document import document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import FORBIDDEN, Framing
 from tidemark.parsers.type_conversion import is_date, is_instant
@@ -109,7 +109,7 @@ def shape_of(value: bytes) -> Shape:
         return "avro container"
     try:
         document(value)
-    except RefusedValue as error:
+    except RefusedRecord as error:
         if "not an object" in str(error):
             return "json value"
     else:

@@ -14,7 +14,7 @@ from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer_chan
 from tidemark.onboarding.facts import Sample, TopicFacts
 from tidemark.onboarding.options import Format
 from tidemark.parsers.confluent_framing import split_frame, split_message
-from tidemark.parsers.json.document import RefusedValue, document
+from tidemark.parsers.json.document import document
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import SchemaKind, SchemaRegistry, Written
 from tidemark.parsers.settings import Registry
@@ -138,7 +138,7 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
         try:
             content = split_frame(value)[1] if value is not None and detected.framing == "confluent" else value
             documents += [document(content)] if content is not None else []
-        except (RefusedValue, RefusedRecord):
+        except RefusedRecord:
             continue  # counted as refused when the parser is tried
     changes = infer_changes(documents)
     columns = changes or infer_columns(documents)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tidemark.errors import ParserError
 from tidemark.parsers.base import Parsed, bisected, event_time_of, no_rows, shortened
+from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import FunctionParser
 from tidemark.parsers.type_conversion import arrow_type
 
@@ -33,10 +34,6 @@ class ParserAnswer(NamedTuple):
     columns: pa.RecordBatch
     refused: Mapping[int, str] = _NONE
     keep: pa.Array[Any] | None = None
-
-
-class _Failed(ValueError):
-    """The function raised; the message has its error."""
 
 
 class FunctionColumns:
@@ -66,7 +63,7 @@ class FunctionColumns:
         def alone(row: int) -> ParserAnswer:
             try:
                 return attempt(row, row + 1)
-            except _Failed as error:
+            except RefusedRecord as error:
                 return ParserAnswer(no_rows(self.columns, 1), {0: str(error)})
 
         pieces = bisected(len(rows), attempt, alone)
@@ -86,7 +83,7 @@ class FunctionColumns:
         try:
             returned = self._function(rows)
         except _OF_ROWS as error:
-            raise _Failed(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
+            raise RefusedRecord(f"{self._settings.function} raised {type(error).__name__}: {error}") from error
         if isinstance(returned, ParserAnswer):
             answer = returned
         else:

@@ -29,18 +29,12 @@ class ParsedRecord(NamedTuple):
     unknown: Collection[str] = ()
 
 
-class RowsRead(NamedTuple):
-    """Columns, the reasons of refused rows, and the number of other rows with each field that no column takes."""
-
-    columns: pa.RecordBatch
-    refused: dict[int, str]
-    unknown: Mapping[str, int]
-
-
 def read_rows(
     values: pa.Array[Any], read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
-) -> RowsRead:
+) -> tuple[pa.RecordBatch, dict[int, str], Mapping[str, int]]:
     """Read each of ``values`` that is not null with ``read``, which raises RefusedRecord.
+
+    Returns columns, the reasons of refused rows, and the number of other rows with each field that no column takes.
 
     The fields that it returns are those of ``raw``, and are cast to ``columns``, of the same names.
     """
@@ -54,7 +48,7 @@ def read_rows(
         unknown = summed((unknown, names))
     table = pa.Table.from_batches(batches, columns).combine_chunks()
     [batch] = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=columns)]
-    return RowsRead(batch, refused, unknown)
+    return batch, refused, unknown
 
 
 def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
@@ -73,7 +67,7 @@ def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
 def _piece(
     values: pa.Array[Any], first: int, read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
 ) -> tuple[list[pa.RecordBatch], dict[int, str], Mapping[str, int]]:
-    """(columns, refused rows, unknown fields) of ``values``, whose first row is ``first``; see :class:`RowsRead`."""
+    """(columns, refused rows, unknown fields) of ``values``, whose first row is ``first``, as of :func:`read_rows`."""
     records: list[dict[str, Any] | None] = []
     refused: dict[int, str] = {}
     unknown: dict[int, Collection[str]] = {}

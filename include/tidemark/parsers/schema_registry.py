@@ -249,50 +249,43 @@ class SchemaRegistry(Schemas):
     def _schema(self, path: str) -> Any:
         """The registry's answer, with the text of a schema of this kind. Raises _OfTheNumber."""
         path += self._format
-        answer = self._ask(path)
-        if answer.status != 200:
-            self._refuse(path, answer)
-        if answer.document is None:
+        status, document = self._ask(path)
+        if status != 200:
+            self._refuse(path, status, document)
+        if document is None:
             raise _OfTheNumber("has an answer too large to read")
-        kind = answer.document.get("schemaType") or "AVRO"
+        kind = document.get("schemaType") or "AVRO"
         if kind != self._kind:
             raise _OfTheNumber(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
-        if not isinstance(answer.document.get("schema"), str):
+        if not isinstance(document.get("schema"), str):
             raise _OfTheNumber("has no text")
-        return answer.document
+        return document
 
-    def _refuse(self, path: str, answer: HttpAnswer) -> None:
+    def _refuse(self, path: str, status: int, document: dict[str, Any] | None) -> None:
         """Raise the error of an answer other than 200."""
-        if answer.status == _DENIED and self._ask("/schemas/types").status not in {401, 403}:
+        if status == _DENIED and self._ask("/schemas/types")[0] not in {401, 403}:
             raise _OfTheNumber("the registry does not let us read (403)")
-        if answer.status in {401, 403}:
-            raise self._http.denied(answer.status)
-        code = (answer.document or {}).get("error_code")
-        if answer.status < 400 or not isinstance(code, int):
-            raise self._http.no_registry(path, answer.status)
-        raise _OfTheNumber("is unknown" if answer.status == 404 else f"the registry refuses ({answer.status}, {code})")
+        if status in {401, 403}:
+            raise self._http.denied(status)
+        code = (document or {}).get("error_code")
+        if status < 400 or not isinstance(code, int):
+            raise self._http.no_registry(path, status)
+        raise _OfTheNumber("is unknown" if status == 404 else f"the registry refuses ({status}, {code})")
 
-    def _ask(self, path: str) -> HttpAnswer:
+    def _ask(self, path: str) -> tuple[int, dict[str, Any] | None]:
         """Ask until an answer is not transient. Raises RegistryUnavailable."""
         problem = ""
         for pause in (*self._pauses, None):
             try:
-                answer = self._http.get(path)
-                if answer.status < 500 and answer.status not in _TRANSIENT:
-                    return answer
-                problem = f"answered {answer.status}"
+                status, document = self._http.get(path)
+                if status < 500 and status not in _TRANSIENT:
+                    return status, document
+                problem = f"answered {status}"
             except (OSError, ValueError) as error:
                 problem = str(error)
             if pause is not None:
                 time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads requests of the same time
         raise RegistryUnavailable(f"{self._url}{path}", problem)
-
-
-class HttpAnswer(NamedTuple):
-    """A status, and the object in the body; None if there was none, or one too large."""
-
-    status: int
-    document: dict[str, Any] | None
 
 
 class RegistryHttp:
@@ -322,7 +315,7 @@ class RegistryHttp:
             **options,
         )
 
-    def get(self, path: str) -> HttpAnswer:
+    def get(self, path: str) -> tuple[int, dict[str, Any] | None]:
         """Send one request, and return the answer.
 
         Raises:
@@ -345,7 +338,7 @@ class RegistryHttp:
             raise OSError(str(error)) from error
         except urllib3.exceptions.HTTPError as error:
             raise OSError(str(error)) from error
-        return HttpAnswer(answer.status, _document(answer.status, body))
+        return answer.status, _document(answer.status, body)
 
     def denied(self, status: int) -> ConfigError:
         """The error for an answer that denies access."""

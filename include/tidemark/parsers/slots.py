@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from tidemark.decode.jit import BYTES, NUMBERS, READ_ONLY_BYTES, copy_bytes, helper, kernel, type_of
 from tidemark.decode.schema import array, variable
 from tidemark.parsers.base import Bits, Indices, Parsed, blocks, bounds, event_time_of, joined
-from tidemark.parsers.row_parser import RowsRead
 from tidemark.parsers.settings import EventTime
 from tidemark.parsers.unknown_fields import summed
 
@@ -112,14 +111,6 @@ Loop = Callable[[NDArray[np.uint8], Indices, Indices, Slots, Bits], int]
 short, or NO_LEVEL. A value that it leaves unmarked has left nothing in the slots."""
 
 
-class SlotBlock(NamedTuple):
-    """The numbers of the values read, their columns, and the number of values with each field that no column takes."""
-
-    rows: Indices
-    columns: pa.RecordBatch
-    unknown: Mapping[str, int]
-
-
 class BlockReader:
     """Reads values with a compiled loop, block by block.
 
@@ -141,8 +132,14 @@ class BlockReader:
         self._unknown = unknown
         self._items = [1] * len(layout.columns)
 
-    def read(self, data: NDArray[np.uint8], starts: Indices, ends: Indices) -> Iterator[SlotBlock]:
-        """Read the values between ``starts`` and ``ends``; values in no block are for another reader."""
+    def read(
+        self, data: NDArray[np.uint8], starts: Indices, ends: Indices
+    ) -> Iterator[tuple[Indices, pa.RecordBatch, Mapping[str, int]]]:
+        """Read the values between ``starts`` and ``ends``, block by block; values in no block are for another reader.
+
+        A block has the numbers of the values, their columns, and the number of values with each field that no column
+        takes.
+        """
         waiting = list(reversed(blocks(ends - starts)))
         while waiting:
             first, end = waiting.pop()
@@ -155,7 +152,7 @@ class BlockReader:
             elif good.any():
                 columns = [_arrow(node, slots, data) for node in self._columns]
                 batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-                yield SlotBlock(first + np.flatnonzero(good), batch, self._unknown())
+                yield first + np.flatnonzero(good), batch, self._unknown()
 
     def _filled(self, data: NDArray[np.uint8], starts: Indices, ends: Indices, good: Bits) -> Slots | None:
         """The slots of a block; None if they were too many."""
@@ -314,7 +311,7 @@ class Group(NamedTuple):
 def parse_in_blocks(
     values: pa.Array[Any],
     groups: Iterable[Group],
-    read_rows: Callable[[pa.Array[Any]], RowsRead],
+    read_rows: Callable[[pa.Array[Any]], tuple[pa.RecordBatch, dict[int, str], Mapping[str, int]]],
     columns: pa.Schema,
     event_time: EventTime | None,
 ) -> Parsed:
@@ -326,16 +323,17 @@ def parse_in_blocks(
     for group in groups:
         rows = group.rows[left[group.rows]]
         if len(rows) >= FEWEST:
-            for block in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
-                parts.append((rows[block.rows], block.columns))
-                left[rows[block.rows]] = False
-                unknown.append(block.unknown)
+            for done, batch, others in group.reader.read(data, starts[rows] + group.skipped, ends[rows]):
+                parts.append((rows[done], batch))
+                left[rows[done]] = False
+                unknown.append(others)
     refused: dict[int, str] = {}
     if left.any():
         rows = np.flatnonzero(left)
-        read = read_rows(values if len(rows) == len(values) else values.take(array(pa.int64(), rows)))
-        refused = {int(rows[row]): reason for row, reason in read.refused.items()}
-        parts.append((rows, read.columns))
-        unknown.append(read.unknown)
+        chosen = values if len(rows) == len(values) else values.take(array(pa.int64(), rows))
+        batch, wrong, others = read_rows(chosen)
+        refused = {int(rows[row]): reason for row, reason in wrong.items()}
+        parts.append((rows, batch))
+        unknown.append(others)
     batch = joined(parts, len(values), columns)
     return Parsed(batch, refused, None, event_time_of(batch, event_time), summed(unknown))

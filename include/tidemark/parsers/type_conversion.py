@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +50,8 @@ _NUMBERS: Final = {"float", "double"}
 _TEXTS: Final = {"string", "json", "binary", "date", "decimal"}
 
 
-class ConvertedColumn(NamedTuple):
-    """A column of its declared type, null at the rows ``bad``: their values do not fit it."""
-
-    column: pa.Array[Any]
-    bad: NDArray[np.int64]
+Converted: TypeAlias = "tuple[pa.Array[Any], NDArray[np.int64]]"
+"""A column of its declared type, and the rows at which it is null because their values do not fit it."""
 
 
 def arrow_type(kind: ColumnType) -> pa.DataType:
@@ -77,7 +74,7 @@ def raw_type(kind: ColumnType) -> pa.DataType:
     return pa.string() if kind.name in _TEXTS or kind.unit == "iso8601" else pa.int64()
 
 
-def converted(raw: pa.Array[Any], kind: ColumnType) -> ConvertedColumn:
+def converted(raw: pa.Array[Any], kind: ColumnType) -> Converted:
     """``raw``, of :func:`raw_type`, converted to the declared type."""
     if kind.element:
         return _list(raw, kind.element)
@@ -93,42 +90,42 @@ def converted(raw: pa.Array[Any], kind: ColumnType) -> ConvertedColumn:
         return _by_value(raw, arrow_type(kind), _BY_VALUE[kind.name])
     if kind.name == "decimal":
         return _decimals(raw, kind)
-    return ConvertedColumn(raw, np.empty(0, np.int64))
+    return raw, np.empty(0, np.int64)
 
 
-def _list(raw: pa.Array[Any], element: ColumnType) -> ConvertedColumn:
+def _list(raw: pa.Array[Any], element: ColumnType) -> Converted:
     inner: pa.Array[Any] = pc.list_flatten(raw)
-    child = converted(inner, element)
+    inner_column, inner_bad = converted(inner, element)
     lengths = np.zeros(len(raw) + 1, np.int32)
     lengths[1:] = _filled(pc.list_value_length(raw), 0).astype(np.int32)
     offsets = np.cumsum(lengths, dtype=np.int32)
     bits = None if not raw.null_count else pa.py_buffer(np.packbits(valid_rows(raw), bitorder="little").data)
-    kind = pa.list_(child.column.type)
-    column = pa.Array.from_buffers(kind, len(raw), [bits, pa.py_buffer(offsets.data)], children=[child.column])
-    bad = np.unique(np.searchsorted(offsets, child.bad, "right") - 1).astype(np.int64)
+    kind = pa.list_(inner_column.type)
+    column = pa.Array.from_buffers(kind, len(raw), [bits, pa.py_buffer(offsets.data)], children=[inner_column])
+    bad = np.unique(np.searchsorted(offsets, inner_bad, "right") - 1).astype(np.int64)
     return _without(column, bad)
 
 
-def _narrowed(raw: pa.Array[Any], name: str) -> ConvertedColumn:
+def _narrowed(raw: pa.Array[Any], name: str) -> Converted:
     bound = 1 << (_BITS[name] - 1)
     values = _filled(raw, 0)
     bad = np.flatnonzero((values < -bound) | (values >= bound))
-    return ConvertedColumn(_nulled(raw, bad).cast(_ARROW[name]), bad)
+    return _nulled(raw, bad).cast(_ARROW[name]), bad
 
 
-def _finite(raw: pa.Array[Any], dtype: pa.DataType) -> ConvertedColumn:
+def _finite(raw: pa.Array[Any], dtype: pa.DataType) -> Converted:
     narrow = raw.cast(dtype, safe=False)
     bad = np.flatnonzero(~np.isfinite(_filled(narrow, 0.0)))
     return _without(narrow, bad)
 
 
-def _instants(raw: pa.Array[Any], unit: str) -> ConvertedColumn:
+def _instants(raw: pa.Array[Any], unit: str) -> Converted:
     if unit == "ns":
-        return ConvertedColumn(_floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+        return _floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64)
     values = _filled(raw, 0)
     bound = _LIMIT // _FACTORS[unit]
     bad = np.flatnonzero((values > bound) | (values < -bound))
-    return ConvertedColumn(pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad)
+    return pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad
 
 
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
@@ -138,11 +135,11 @@ def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
 
 
-def _iso(raw: pa.Array[Any]) -> ConvertedColumn:
+def _iso(raw: pa.Array[Any]) -> Converted:
     usual: pa.Array[Any] = pc.match_substring_regex(raw, _USUAL_ISO)
     if pc.all(usual).as_py() is not False:
         try:
-            return ConvertedColumn(raw.cast(TIMESTAMP_TYPE), np.empty(0, np.int64))
+            return raw.cast(TIMESTAMP_TYPE), np.empty(0, np.int64)
         except pa.ArrowInvalid:
             pass  # a day or an hour that no calendar has: found below, value by value
     return _by_value(raw, TIMESTAMP_TYPE, _microseconds)
@@ -188,18 +185,18 @@ def _base64(text: str) -> bytes:
     return binascii.a2b_base64(text, strict_mode=True)
 
 
-def _decimals(raw: pa.Array[Any], kind: ColumnType) -> ConvertedColumn:
+def _decimals(raw: pa.Array[Any], kind: ColumnType) -> Converted:
     """Convert with Arrow if a number is written out and has no more digits than the type around the point."""
     dtype = arrow_type(kind)
     whole = rf"\d{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
     fraction = rf"(\.\d{{1,{kind.scale}}})?" if kind.scale else ""
     usual: Any = pc.match_substring_regex(raw, f"^-?{whole}{fraction}$")
     if pc.all(usual).as_py() is not False:
-        return ConvertedColumn(raw.cast(dtype), np.empty(0, np.int64))
+        return raw.cast(dtype), np.empty(0, np.int64)
     nothing = pa.scalar(None, raw.type)
-    others = _by_value(pc.if_else(usual, nothing, raw), dtype, lambda text: _decimal(text, kind))
-    column: pa.Array[Any] = pc.if_else(usual, pc.if_else(usual, raw, nothing).cast(dtype), others.column)
-    return ConvertedColumn(column, others.bad)
+    others, bad = _by_value(pc.if_else(usual, nothing, raw), dtype, lambda text: _decimal(text, kind))
+    column: pa.Array[Any] = pc.if_else(usual, pc.if_else(usual, raw, nothing).cast(dtype), others)
+    return column, bad
 
 
 def _decimal(text: str, kind: ColumnType) -> Decimal:
@@ -220,7 +217,7 @@ def _decimal(text: str, kind: ColumnType) -> Decimal:
 _BY_VALUE: Final[dict[str, Callable[[str], Any]]] = {"date": _date, "binary": _base64}
 
 
-def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], Any]) -> ConvertedColumn:
+def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], Any]) -> Converted:
     values: list[Any] = []
     bad: list[int] = []
     for row, text in enumerate(raw.to_pylist()):
@@ -229,7 +226,7 @@ def _by_value(raw: pa.Array[Any], dtype: pa.DataType, convert: Callable[[str], A
         except (ValueError, InvalidOperation):
             values.append(None)
             bad.append(row)
-    return ConvertedColumn(pa.array(values, dtype), np.array(bad, np.int64))
+    return pa.array(values, dtype), np.array(bad, np.int64)
 
 
 def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
@@ -254,5 +251,5 @@ def _nulled(column: pa.Array[Any], rows: NDArray[np.int64]) -> pa.Array[Any]:
     return nulled
 
 
-def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> ConvertedColumn:
-    return ConvertedColumn(_nulled(column, bad), bad)
+def _without(column: pa.Array[Any], bad: NDArray[np.int64]) -> Converted:
+    return _nulled(column, bad), bad

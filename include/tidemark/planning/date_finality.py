@@ -23,19 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.ledger import Closing, DateState, Ledger
 from tidemark.topics import TopicSettings
-
-
-class Waiting(NamedTuple):
-    """The reason that a date is not final: this many partitions, and their offsets that are known not to be landed."""
-
-    partitions: int
-    offsets: int
 
 
 def closing(
@@ -61,7 +53,7 @@ def closing(
         due = end + topic.lateness
         done = {key for key, at in as_of.items() if at >= due}
         waiting = waiting_for(landed, entries, done, due if topic.parser.event_time else end, due)
-        if not waiting.partitions:
+        if not waiting[0]:
             closings[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
             closings[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
@@ -89,8 +81,8 @@ def waiting_for(
     done: Collection[tuple[int, int]],
     past: datetime,
     due: datetime,
-) -> Waiting:
-    """The partitions of the topic's newest incarnation that are not done with a date, counted.
+) -> tuple[int, int]:
+    """(The number of partitions of the newest incarnation that are not done with a date, their offsets not landed).
 
     ``landed`` has their next offsets. Partitions in ``done`` have landed all that had been committed at ``due``. An
     entry counts if it was observed at ``due`` or later. Records from the time ``past`` on do not belong to the date.
@@ -111,7 +103,7 @@ def waiting_for(
         elif not _is_done(entry, start, past, due):
             partitions += 1
             offsets += max(0, entry.log_end_offset - start)
-    return Waiting(partitions, offsets)
+    return partitions, offsets
 
 
 def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> bool:
@@ -125,6 +117,6 @@ def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> b
     return first is None or first >= round(past.timestamp() * 1000)
 
 
-def _closed(state: DateState, name: str, waiting: Waiting, now: datetime) -> DateState:
-    update = {"state": name, "closed_at": now, "unfinished": waiting.partitions, "outstanding": waiting.offsets}
+def _closed(state: DateState, name: str, waiting: tuple[int, int], now: datetime) -> DateState:
+    update = {"state": name, "closed_at": now, "unfinished": waiting[0], "outstanding": waiting[1]}
     return state.model_copy(update=update)

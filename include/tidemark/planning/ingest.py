@@ -185,21 +185,21 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     )
     known = KnownPartition(*part.key, watermark, state, [], end=view.end, observed=observed)
     if back:
-        known = replace(known, cut=back.cut, from_offset=back.start)
+        known = replace(known, cut=back[0], from_offset=back[1])
     if state is None or known.begins <= state.start_offset:  # nothing below has landed
         known = replace(known, first=_first(raw, part, watermark.start_offset))
     asked = False
     while True:
-        window = raw.segments(view, known.start, known.end, limit)
-        known = replace(known, segments=window.segments, complete=window.complete, opened=None)
-        known = replace(known, aborted=tuple(raw.aborted(window.segments, view.lineage)))
+        segments, complete = raw.segments(view, known.start, known.end, limit)
+        known = replace(known, segments=segments, complete=complete, opened=None)
+        known = replace(known, aborted=tuple(raw.aborted(segments, view.lineage)))
         decision = decide(known)
         if decision.plan.gaps and not asked:  # the agent's watermark may not know yet what a person has given up
             known, asked = replace(known, acknowledged=_acknowledged(raw, part)), True
             decision = decide(known)
-        if decision.cut_off and window.complete:
+        if decision.cut_off and complete:
             decision = decide(replace(known, opened=_opened(raw, part, decision.cut_off)))
-        if window.complete or decision.plan.cut or decision.plan.end > known.landed_next:
+        if complete or decision.plan.cut or decision.plan.end > known.landed_next:
             return decision
         limit *= 2
 

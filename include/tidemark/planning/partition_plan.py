@@ -104,15 +104,6 @@ class Decision(NamedTuple):
     cut_off: CutOff | None = None
 
 
-class _DecidedEnd(NamedTuple):
-    """The end of the decided transactions, the transactions that hold it there, and an end of the deciding markers."""
-
-    end: int
-    held_by: tuple[OpenTransaction, ...]
-    verdicts_end: int
-    cut_off: CutOff | None = None
-
-
 def decide(known: KnownPartition) -> Decision:
     """The decision how far the partition may land now.
 
@@ -238,7 +229,9 @@ def _read_before(gap: Gap, pieces: list[SegmentPiece]) -> bool:
     return gap.read and any(piece.segment.uploaded_at <= gap.detected_at for piece in at)
 
 
-def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int) -> _DecidedEnd:
+def _decided(
+    known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage, end: int
+) -> tuple[int, tuple[OpenTransaction, ...], int, CutOff | None]:
     """The end, at most ``end``, of the decided transactions.
 
     A segment that leaves the ``lineage`` before its end lists the transactions open on its own branch. They do not
@@ -248,14 +241,14 @@ def _decided(known: KnownPartition, pieces: list[SegmentPiece], lineage: Lineage
     whole = next((n for n in reversed(range(len(pieces))) if is_whole(pieces[n].segment, lineage, pieces[n].start)), -1)
     left = pieces[whole + 1 :]
     if left and known.complete and known.opened is not None:
-        return _DecidedEnd(*decided_end(end, known.opened), end)
+        return *decided_end(end, known.opened), end, None
     cut_off = CutOff(left, pieces[whole].segment.open_transactions if whole >= 0 else ()) if left else None
     if whole < 0:
         start = pieces[0].start if pieces else end
-        return _DecidedEnd(start, (), start, cut_off)
+        return start, (), start, cut_off
     last = pieces[whole]
     limit = last.end if left else end
-    return _DecidedEnd(*decided_end(limit, last.segment.open_transactions), last.segment.end, cut_off)
+    return *decided_end(limit, last.segment.open_transactions), last.segment.end, cut_off
 
 
 def _lost(hole: Interval | None, sealed: int) -> Interval | None:
@@ -282,15 +275,12 @@ def _gap(known: KnownPartition, start: int, end: int, reason: GapReason) -> Gap:
     return next((gap for gap in before if _identity(gap) == _identity(fresh)), fresh)
 
 
-class Rewind(NamedTuple):
-    """A cut, and the offset from which all records are converted again."""
+def rewind(
+    table: TopicTable, raw: RawTopic, view: StoredPartition, state: PartitionState, at: int
+) -> tuple[BranchCut, int] | None:
+    """The cut that leaves, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
 
-    cut: BranchCut
-    start: int
-
-
-def rewind(table: TopicTable, raw: RawTopic, view: StoredPartition, state: PartitionState, at: int) -> Rewind | None:
-    """The way to leave, at offset ``at``, the branch of ``state`` that has landed, or decided landed records.
+    With it comes the offset from which all records are converted again.
 
     None while the new branch has nothing there, or raw does not hold the offsets right below.
 
@@ -303,7 +293,7 @@ def rewind(table: TopicTable, raw: RawTopic, view: StoredPartition, state: Parti
     if decided is None:
         return None
     reach = EffectiveEvidence.of(table).from_offset(state.key, decided)
-    return Rewind(cut_of(state, at, reach), reach.start)
+    return cut_of(state, at, reach), reach.start
 
 
 def cut_of(state: PartitionState, at: int, reach: Reach | None = None) -> BranchCut:
@@ -328,7 +318,7 @@ def decided_below(raw: RawTopic, view: StoredPartition, state: PartitionState, a
     """
     offset, lineage = at, view.lineage
     while offset > state.start_offset:
-        segments = raw.segments(view, offset - 1, offset, 1 << 62).segments
+        segments, _ = raw.segments(view, offset - 1, offset, 1 << 62)
         live = [segment for segment in segments if live_until(segment, lineage, offset - 1) >= offset]
         if not live:
             return None

@@ -53,7 +53,7 @@ def plan_reading(
         if view is None:
             gone |= Intervals([span])
             continue
-        segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
+        segments, _ = raw.segments(view, span.start, span.end, NO_LIMIT)
         lineage = whole_lineage(view.lineage, lineage, segments)
         covered, holes = _covered(segments, lineage, span)
         more, end = segments, span.end
@@ -109,7 +109,7 @@ def deciding_for(
             return deciding, span.end
         if reached <= before:
             break
-        deciding += raw.segments(view, reached, view.end, TARGET_BYTES).segments
+        deciding += raw.segments(view, reached, view.end, TARGET_BYTES)[0]
     return deciding, end
 
 

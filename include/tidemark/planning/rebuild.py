@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import date, datetime
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, ContinuityError, NotFound
@@ -53,7 +52,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     standing = EffectiveEvidence.of(table)
     check_untampered(table, standing.ledger, standing.files)
     ledger = standing.ledger
-    expired = expired_of(standing)
+    expired, expired_rows = expired_of(standing)
     _check_there(table, expired, chosen or ())
     landed = standing.told(dates=chosen)
     removes = [file.path for file in standing.live.values() if chosen is None or file.dt in chosen]
@@ -70,7 +69,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
     for key, offsets in sorted(landed.offsets.items()):
         part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
         state = ledger.by_partition[key]
-        left_out = expired.rows.get(key, {})
+        left_out = expired_rows.get(key, {})
         planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key), expired=left_out))
     return RunPlan(
         **(following(table, ledger, attempt) | {"generation": ledger.generation + 1}),
@@ -79,7 +78,7 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         tasks=tuple(task for _, tasks in planned for task in tasks),
         dates=tuple(sorted(known if chosen is None else chosen)),
         whole=chosen is None,
-        leaves=expired.dates if chosen is None else (),
+        leaves=expired if chosen is None else (),
         removes=tuple(removes),
         supersedes=supersedes,
     )
@@ -108,23 +107,20 @@ def files_by_date(rows: Iterable[EvidenceRow]) -> dict[str, tuple[str, ...]]:
     return {dt: tuple(sorted(files)) for dt, files in sorted(by_date.items())}
 
 
-class Expired(NamedTuple):
-    """What retention removed: all of ``dates``; and ``rows`` of other dates, by partition and date."""
-
-    dates: tuple[str, ...]
-    rows: dict[Key, dict[str, Intervals]]
-
-
-def _check_there(table: TopicTable, expired: Expired, wanted: Collection[str]) -> None:
+def _check_there(table: TopicTable, expired: Iterable[str], wanted: Collection[str]) -> None:
     """Raise ConfigError if retention has removed all of one of the dates from the table."""
-    gone = [dt for dt in expired.dates if dt in wanted]
+    gone = [dt for dt in expired if dt in wanted]
     if gone:
         rule = f"retention took {', '.join(gone)} from {table.url}, which a rebuild would undo; leave them out"
         raise ConfigError("dates", [("", rule)])
 
 
-def expired_of(standing: EffectiveEvidence, gone: Collection[str] = ()) -> Expired:
-    """The rows that retention removed from the table. An expired date may have late rows, even if only refused ones.
+def expired_of(
+    standing: EffectiveEvidence, gone: Collection[str] = ()
+) -> tuple[tuple[str, ...], dict[Key, dict[str, Intervals]]]:
+    """(The dates that retention removed as a whole, the removed rows of others by partition and date).
+
+    An expired date may have late rows, even if only refused ones.
 
     Between the removed rows lie rows of other dates, and now and then a row that a replay brought into the date since.
     Evidence that covers nothing else tells such a row apart, and otherwise its file does, unless it is ``gone``.
@@ -143,7 +139,7 @@ def expired_of(standing: EffectiveEvidence, gone: Collection[str] = ()) -> Expir
     for (key, dt), spans in sorted(removed.items()):
         if dt not in dates:
             rows.setdefault(key, {})[dt] = _without(standing.table, Intervals(spans), there.get((key, dt), ()))
-    return Expired(tuple(sorted(dates)), rows)
+    return tuple(sorted(dates)), rows
 
 
 def _without(table: TopicTable, removed: Intervals, there: Iterable[EvidenceRow]) -> Intervals:
@@ -212,7 +208,7 @@ def plan_partition(
     deciding: list[Segment] = []
     lineage = state.history
     for span in offsets:
-        segments = raw.segments(view, span.start, span.end, NO_LIMIT).segments
+        segments, _ = raw.segments(view, span.start, span.end, NO_LIMIT)
         lineage = whole_lineage(newest, lineage, segments)
         covered, hole = cover(segments, lineage, Intervals([span]))
         if hole:

@@ -67,7 +67,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
             "generation": ledger.generation + 1,
             "partitions": tuple(plan for plan, _ in search.planned),
             "tasks": tuple(task for _, tasks in search.planned for task in tasks),
-            "leaves": search.expired.dates,
+            "leaves": search.expired,
             "removes": tuple(file.path for file in live if file.path in gone | search.files),
             "supersedes": files_by_date(standing.told(files=search.files).aside),
             "found": live.digest,
@@ -112,7 +112,7 @@ class _RepairSearch:
         self.files: set[str] = set()
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
-        self.expired = expired_of(standing, gone)
+        self.expired, self._expired_rows = expired_of(standing, gone)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = held.get(key, [])
@@ -130,7 +130,7 @@ class _RepairSearch:
         below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
         self.files |= files | {row.file for row in rows if row.file and row.first >= end}
-        spared, expired = self._spared.get(key), self.expired.rows.get(key, {})
+        spared, expired = self._spared.get(key), self._expired_rows.get(key, {})
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False, spared=spared, expired=expired)
             if wanted

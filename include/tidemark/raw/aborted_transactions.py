@@ -8,7 +8,7 @@ offset. The result for a transaction is kept, so that a transaction that spans m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.kafka_log import AbortedTransaction, Lineage, OpenTransaction
@@ -20,17 +20,11 @@ from tidemark.store import Store
 _KEPT: Final = 4096
 
 
-class ScanStep(NamedTuple):
-    """The first ``piece`` at or after an offset, None at the end; and the segments of a gap on the way there.
+Next = Callable[[int], tuple[SegmentPiece | None, Sequence[Segment]]]
+"""(The first piece at or after an offset, None at the end; the segments of a gap on the way there).
 
-    The gap's records cannot be read, but the transactions that its segments list count.
-    """
-
-    piece: SegmentPiece | None
-    skipped: Sequence[Segment]
-
-
-Next = Callable[[int], ScanStep]
+The gap's records cannot be read, but the transactions that its segments list count.
+"""
 
 
 class Verdicts:
@@ -68,7 +62,8 @@ class Aborts:
         """The aborted transactions of ``piece``, by their markers; all of its offsets are decided."""
         bound = piece.end
         aborts: set[AbortedTransaction] = set()
-        at, skipped = ScanStep(piece, ())
+        at: SegmentPiece | None = piece
+        skipped: Sequence[Segment] = ()
         while at is not None:
             listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
             aborts |= {abort for abort in listed if abort.first_offset < bound}

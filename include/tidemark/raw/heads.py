@@ -150,13 +150,6 @@ class Unread:
         return tuple(self._errors)
 
 
-class _Known(NamedTuple):
-    """A head as it was read under an ``etag``, which is empty if there was none or it could not be read."""
-
-    etag: str
-    content: ReadHead
-
-
 class Heads:
     """The heads that were read, by prefix and broker. Thread-safe: each is read once, by the first that needs it.
 
@@ -170,7 +163,7 @@ class Heads:
         """Begin without any head."""
         self._max_age = max_age
         self._lock, self._listing = Lock(), Lock()
-        self._read: dict[tuple[Endpoint, int], Future[_Known]] = {}
+        self._read: dict[tuple[Endpoint, int], Future[tuple[str, ReadHead]]] = {}
         self._checked_at: dict[Endpoint, float] = {}
         self._looked_at: set[PartitionOfId] = set()
 
@@ -192,7 +185,7 @@ class Heads:
     def entries(self) -> Iterator[HeadEntry]:
         """The entries, in the heads that are known now, of all partitions that were looked at."""
         with self._lock:
-            known = [read.result().content for read in self._read.values() if _is_read(read)]
+            known = [read.result()[1] for read in self._read.values() if _is_read(read)]
             partitions = [*self._looked_at]
         for content in known:
             if not isinstance(content, FormatError | StoreError):
@@ -208,7 +201,7 @@ class Heads:
             with self._lock:
                 for (at, broker), read in [*self._read.items()]:
                     etag = etags.get(cluster.keys.head(broker), "")
-                    if at == root and _is_read(read) and read.result().etag != etag:
+                    if at == root and _is_read(read) and read.result()[0] != etag:
                         del self._read[at, broker]
             self._checked_at[root] = began
 
@@ -226,41 +219,42 @@ class Heads:
             unread = [broker for broker in sorted(brokers) if (root, broker) not in self._read]
             reading = {broker: self._read.setdefault((root, broker), Future()) for broker in sorted(brokers)}
         in_parallel(lambda broker: self._fetch(partition.cluster, root, broker, reading[broker]), unread)
-        return {broker: read.result().content for broker, read in reading.items()}
+        return {broker: read.result()[1] for broker, read in reading.items()}
 
-    def _fetch(self, cluster: ClusterStore, root: Endpoint, broker: int, read: Future[_Known]) -> None:
+    def _fetch(self, cluster: ClusterStore, root: Endpoint, broker: int, read: Future[tuple[str, ReadHead]]) -> None:
         try:
-            known = _read_known(cluster, broker)
+            etag, content = _read_known(cluster, broker)
         except BaseException as error:
             self._forget(root, broker)
             read.set_exception(error)
             raise
         if self._max_age is not None:
-            if isinstance(known.content, FormatError):
-                log.warning("%s; what broker %s has packed is not read before it is sealed", known.content, broker)
-            if isinstance(known.content, StoreError):
+            if isinstance(content, FormatError):
+                log.warning("%s; what broker %s has packed is not read before it is sealed", content, broker)
+            if isinstance(content, StoreError):
                 self._forget(root, broker)
-        read.set_result(known)
+        read.set_result((etag, content))
 
     def _forget(self, root: Endpoint, broker: int) -> None:
         with self._lock:
             del self._read[root, broker]
 
 
-def _is_read(read: Future[_Known]) -> bool:
+def _is_read(read: Future[tuple[str, ReadHead]]) -> bool:
     return read.done() and read.exception() is None
 
 
-def _read_known(cluster: ClusterStore, broker: int) -> _Known:
+def _read_known(cluster: ClusterStore, broker: int) -> tuple[str, ReadHead]:
+    """(ETag, content) of a head; the former is empty if there is none or it cannot be read."""
     try:
         found = find_head(cluster, broker)
     except LaterFormat as error:
-        return _Known(cluster.store.head(cluster.keys.head(broker)).etag, error)
+        return cluster.store.head(cluster.keys.head(broker)).etag, error
     except (FormatError, StoreError) as error:
-        return _Known("", error)
+        return "", error
     if found is None:
-        return _Known("", {})
-    return _Known(found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition)
+        return "", {}
+    return found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition
 
 
 class LiveEnd:
@@ -282,18 +276,19 @@ class _NamedLines:
     def __init__(self, heads: Heads) -> None:
         self._heads = heads
         self._lock = Lock()
-        self._footers: Lru[str, _Footer] = Lru(_KEPT_FOOTERS)
+        self._footers: Lru[str, tuple[int, bytes]] = Lru(_KEPT_FOOTERS)
+        """Bytes of the footers of packs, and the byte of the pack at which each begins."""
 
     def read(self, cluster: ClusterStore, pointer: RangePointer) -> PackedRange:
         """The range of a line; raises errors of :func:`tidemark.raw.packs.read_range_line`."""
         with self._lock:
             key, end = cluster.keys.pack(pointer.name), pointer.position + pointer.length
-            footer = self._footers.get(f"{cluster.store.url}/{key}")
-            if footer is None or not footer.start <= pointer.position < end <= footer.start + len(footer.body):
+            start, footer = self._footers.get(f"{cluster.store.url}/{key}") or (0, b"")
+            if not start <= pointer.position < end <= start + len(footer):
                 start, stop = self._around(pointer)
-                footer = _Footer(start, cluster.store.get_range(key, start, stop))
-                self._footers.keep(f"{cluster.store.url}/{key}", footer)
-            return range_of_line(footer.body[pointer.position - footer.start : end - footer.start], key, pointer)
+                footer = cluster.store.get_range(key, start, stop)
+                self._footers.keep(f"{cluster.store.url}/{key}", (start, footer))
+            return range_of_line(footer[pointer.position - start : end - start], key, pointer)
 
     def _around(self, pointer: RangePointer) -> tuple[int, int]:
         """Bounds of the bytes of a pack with the line of ``pointer`` and the lines that partitions will ask for."""
@@ -302,10 +297,3 @@ class _NamedLines:
         if start <= pointer.position and pointer.position + pointer.length <= stop <= start + _MOST_FOOTER:
             return start, stop
         return pointer.position, pointer.position + pointer.length
-
-
-class _Footer(NamedTuple):
-    """Bytes of the footer of a pack, from byte ``start`` of the pack on."""
-
-    start: int
-    body: bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tidemark.errors import FormatError, StoreError
 from tidemark.formats.keys import PartitionKeys
@@ -12,7 +11,6 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import live_end
-from tidemark.raw.segments import Segment
 from tidemark.storage import PartitionStore, StoredWatermark
 
 
@@ -63,10 +61,3 @@ class StoredPartition:
     def end(self) -> int:
         """The highest offset that may exist: the watermark's, or the end of the longest tail."""
         return max([self.watermark.next_offset, *(end for end, _ in self.tail_ends)])
-
-
-class SegmentWindow(NamedTuple):
-    """Segments of a partition from an offset on; ``complete`` unless the limit of bytes left out later segments."""
-
-    segments: list[Segment]
-    complete: bool

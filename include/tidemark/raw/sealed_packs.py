@@ -30,13 +30,6 @@ _NEAREST: Final = 64
 """Most seals at and below a range that are searched for its part: on a single lineage it is in the first of them."""
 
 
-class ListedSeal(NamedTuple):
-    """The objects of a seal, from a listing."""
-
-    manifest: ObjectInfo
-    log: ObjectInfo
-
-
 class Lacking(NamedTuple):
     """Number of ``batches`` in ``[start, end)`` that the seal ``name`` claims, ``packs`` have, and no seal holds.
 
@@ -83,7 +76,7 @@ class SealsAround:
 
     partition: PartitionStore
     lineage: Lineage = field(default_factory=Lineage)
-    listed: dict[SegmentName, ListedSeal] = field(default_factory=dict)
+    listed: dict[SegmentName, tuple[ObjectInfo, ObjectInfo]] = field(default_factory=dict)
     names: list[SegmentName] = field(default_factory=list)
     _manifests: dict[SegmentName, SegmentManifest | None] = field(default_factory=dict)
 
@@ -95,7 +88,7 @@ class SealsAround:
             for entry in self.partition.objects(start, end):
                 by_name.setdefault(entry.name, {})[entry.extension] = entry.info
             self.listed = {
-                name: ListedSeal(infos[MANIFEST_EXTENSION], infos["log"])
+                name: (infos[MANIFEST_EXTENSION], infos["log"])
                 for name, infos in by_name.items()
                 if {MANIFEST_EXTENSION, "log"} <= infos.keys()
             }
@@ -114,7 +107,7 @@ class SealsAround:
             stored = objects.read_manifest(self.partition, name)
             whole = stored.manifest if stored is not None and stored.manifest.state == "whole" else None
             log = whole.objects.get(whole.log_name) if whole is not None else None
-            self._manifests[name] = whole if log is not None and log.etag == self.listed[name].log.etag else None
+            self._manifests[name] = whole if log is not None and log.etag == self.listed[name][1].etag else None
         return self._manifests[name]
 
     def compacted(self, name: SegmentName) -> bool:
@@ -219,7 +212,7 @@ class SealsAround:
 
         None if its log is damaged or was replaced.
         """
-        log, manifest = self.listed[name].log, self._sound(name)
+        log, manifest = self.listed[name][1], self._sound(name)
         gone, restores = (manifest.gone, manifest.restores) if manifest else ({}, ())
         complete: set[BatchId] = set()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeVar
@@ -19,7 +19,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.masks import MaskName
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction
-from tidemark.raw.aborted_transactions import Aborts, ScanStep, Verdicts
+from tidemark.raw.aborted_transactions import Aborts, Verdicts
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
@@ -370,11 +370,11 @@ class Sources:
         }
         return Gap.model_validate(fields)
 
-    def following(self, view: WatermarkView, offset: int) -> ScanStep:
+    def following(self, view: WatermarkView, offset: int) -> tuple[SegmentPiece | None, Sequence[Segment]]:
         """The first piece at or after ``offset``, beyond all missing offsets."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
-        return ScanStep(piece, self._segments.within(offset, end) if end > offset else ())
+        return piece, self._segments.within(offset, end) if end > offset else ()
 
     def decided(self, view: WatermarkView) -> int:
         """The end, up to that of ``view``, of the offsets with all transactions decided.

@@ -105,11 +105,11 @@ def first_in(
     after = max(start, before_time(indexes.times(place.store, segment), segment, timestamp) + 1)
     position = indexes.position(place, segment, after)
     mask = mask_of(start, end)
-    for window in batch_windows(place.store_at(segment.store), segment, position):
-        record = _first_in_window(window, segment, timestamp, start, end, mask, markers=markers)
+    for data, headers, at in batch_windows(place.store_at(segment.store), segment, position):
+        record = _first_in_window(data, headers, at, segment, timestamp, start, end, mask, markers=markers)
         if record is not None:
             return record
-        if window.headers["base_offset"][-1] >= end:
+        if headers["base_offset"][-1] >= end:
             break
     return None
 
@@ -133,9 +133,18 @@ def before_time(raw: bytes, segment: Segment, timestamp: int) -> int:
 
 
 def _first_in_window(
-    window: BatchSpan, segment: Segment, timestamp: int, start: int, end: int, mask: OffsetMask, *, markers: bool
+    data: bytes,
+    headers: Headers,
+    position: int,
+    segment: Segment,
+    timestamp: int,
+    start: int,
+    end: int,
+    mask: OffsetMask,
+    *,
+    markers: bool,
 ) -> OffsetForTime | None:
-    headers = window.headers
+    """The first such record in a window of :func:`batch_windows`."""
     late = headers["max_timestamp"] >= timestamp
     late &= headers["base_offset"] + headers["last_offset_delta"] >= start
     for index in np.flatnonzero(late):
@@ -145,14 +154,14 @@ def _first_in_window(
                 return OffsetForTime(int(row["base_offset"]), int(row["max_timestamp"]), int(row["leader_epoch"]))
             continue
         rows = decode_batches(
-            window.data,
+            data,
             headers[index : index + 1],
             name=segment.key,
             partition=0,
             incarnation=0,
             from_offset=start,
             to_offset=end,
-            position=window.position,
+            position=position,
         )
         for batch in rows:
             times = _milliseconds(batch)
@@ -237,16 +246,10 @@ def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry |
     return OffsetIndexEntry(segment.base + relative, position)
 
 
-class BatchSpan(NamedTuple):
-    """Batches in ``data``, all whole: it starts at the log's byte ``position``, and ``headers`` are their headers."""
-
-    data: bytes
-    headers: Headers
-    position: int
-
-
-def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[BatchSpan]:
+def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[tuple[bytes, Headers, int]]:
     """The batches of ``segment`` from byte ``position`` of its object on, where a batch starts.
+
+    Each time some of them, with their headers and the byte of the log at which they start.
 
     The log is read forward, small windows first, then larger ones. Every checksum is verified.
 
@@ -261,7 +264,7 @@ def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[Bat
         last = end == segment.stop
         headers = scan_headers(data, segment.key, segment.base, position=position, allow_partial_tail=not last)
         if len(headers):
-            yield BatchSpan(data, headers, position)
+            yield data, headers, position
             position = int(headers["position"][-1] + headers["size"][-1])
             size = min(2 * size, _LARGEST_WINDOW)
         else:  # a batch larger than the window: its length field has its size

@@ -1,6 +1,6 @@
 """The target topic of a restore: its settings, its records, and the progress that its cluster keeps.
 
-No other module reads from the target's cluster; writing goes through :mod:`tidemark.restore.producer`.
+No other module reads from the target's cluster; writing goes through :mod:`tidemark.restore.run`.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class _ProtobufMerge:
         noted = {change.path for change in self.changes.found if change.kind != "added"}
         for found in compared(result, self._theirs):
             if found.difference is not None and found.path not in noted:
-                self.changes.note(found.path, found.difference.kind, found.difference.detail)
+                self.changes.note(found.path, *found.difference)
 
     def _can_be_column(self, field: FieldDescriptor) -> bool:
         try:
@@ -135,8 +135,8 @@ class _ProtobufMerge:
         """Note what is new about a field, and take it into the result as far as that is wanted."""
         theirs, holder = found.theirs, self._messages[found.holder.full_name]
         if found.difference is not None:
-            self.changes.note(found.path, found.difference.kind, found.difference.detail)
-            if found.difference.kind == "wider" and self._widen and theirs is not None:
+            self.changes.note(found.path, *found.difference)
+            if found.difference[0] == "wider" and self._widen and theirs is not None:
                 narrow = next(field for field in holder.field if field.number == theirs.number)
                 narrow.type = FieldDescriptorProto.Type.ValueType(theirs.type)
         elif theirs is None:

@@ -173,25 +173,13 @@ def put_over(store: Store, key: str, body: bytes) -> str:
     return Retry().call(lambda: store.put(key, body))
 
 
-class Traffic(Protocol):
-    """The hook that is called for each request and its bytes, and may slow them down."""
+class Traffic:
+    """The hook that is called for each request and its bytes, and may slow them down; this one does not."""
 
     def request(self, operation: str) -> None:
         """Note that a request of this operation, by its name on S3, is about to be sent."""
-        ...
 
     def admit(self, size: int, total: int) -> int:
         """Wait until some of the next ``size`` bytes of a request of ``total`` bytes may be sent; return how many."""
-        ...
-
-
-class FreeTraffic:
-    """Traffic without metering or limits."""
-
-    def request(self, operation: str) -> None:
-        """See :class:`Traffic`."""
-
-    def admit(self, size: int, total: int) -> int:
-        """See :class:`Traffic`."""
         del total
         return size

@@ -9,14 +9,14 @@ from typing import Final
 from tidemark.config import imported
 from tidemark.errors import FormatError
 from tidemark.retry import Retry
-from tidemark.store.base import FreeTraffic, Store, Traffic
+from tidemark.store.base import Store, Traffic
 from tidemark.store.local import LocalStore
 from tidemark.store.obstore.factory import CLOUDS
 from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.retrying import repeating
 from tidemark.store.schemes import check_options, scheme_of, split_store_url
 
-_NOBODY: Final = FreeTraffic()
+_NOBODY: Final = Traffic()
 
 
 def _directory(url: str, _options: StoreOptions, _traffic: Traffic, _limits: RequestLimits) -> Store:

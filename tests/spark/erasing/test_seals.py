@@ -19,7 +19,7 @@ from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, reseal, simple
 from tests.tidemark.remote.live import Packing, Range
 from tidemark.decode import decode_batches, scan_headers
-from tidemark.decode.rewrite import BatchRewriter, RewrittenBatch
+from tidemark.decode.rewrite import BatchRewriter
 from tidemark.erasure.reports import RawReport
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.keys import ControlKeys, SegmentName
@@ -270,27 +270,28 @@ def test_a_plan_finds_a_seal_that_is_rewritten_between_its_listing_and_its_manif
     assert world.rows() == rows
 
 
-def unsound(world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[RewrittenBatch], RewrittenBatch]) -> None:
+def unsound(world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes, int], tuple[bytes, int]]) -> None:
     real = BatchRewriter.without
-    monkeypatch.setattr(BatchRewriter, "without", lambda *arguments: change(real(*arguments)))
+    monkeypatch.setattr(BatchRewriter, "without", lambda *arguments: change(*real(*arguments)))
     before = [(info.key, info.etag) for info in world.raw.store.list("")]
     report = step(world)
     assert {item.why for item in report.remaining} == {"would have other records: nothing was written"}
     assert [(info.key, info.etag) for info in world.raw.store.list("")] == before
 
 
-UNSOUND: dict[str, Callable[[RewrittenBatch], RewrittenBatch]] = {
-    "a record too many": lambda new: new._replace(data=simple(int.from_bytes(new.data[:8]), 1, last_offset_delta=2)),
-    "the wrong count": lambda new: new._replace(gone=new.gone + 1),
-    "other values": lambda new: new._replace(
-        data=batch(int.from_bytes(new.data[:8]), [Record(2, T0, None, b"x")], last_offset_delta=2)
+UNSOUND: dict[str, Callable[[bytes, int], tuple[bytes, int]]] = {
+    "a record too many": lambda data, gone: (simple(int.from_bytes(data[:8]), 1, last_offset_delta=2), gone),
+    "the wrong count": lambda data, gone: (data, gone + 1),
+    "other values": lambda data, gone: (
+        batch(int.from_bytes(data[:8]), [Record(2, T0, None, b"x")], last_offset_delta=2),
+        gone,
     ),
 }
 
 
 @pytest.mark.parametrize("change", UNSOUND.values(), ids=UNSOUND.keys())
 def test_a_rewriting_with_other_records_is_not_stored(
-    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[RewrittenBatch], RewrittenBatch]
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes, int], tuple[bytes, int]]
 ) -> None:
     masked(world)
     unsound(world, monkeypatch, change)

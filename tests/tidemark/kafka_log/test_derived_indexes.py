@@ -47,9 +47,9 @@ def test_each_entry_names_a_batch_and_the_times_are_running_maxima(rng: random.R
     assert all(after - before > 4096 for before, after in pairwise(positions))
     times = parse_time_index(made["timeindex"], base, headers[-1].next_offset, "timeindex")
     assert len(times) * 12 == len(made["timeindex"])
-    for time in times:
-        assert time.timestamp == max(one.max_timestamp for one in headers if one.base_offset <= time.offset)
-    assert times[-1].timestamp == max(one.max_timestamp for one in headers)
+    for timestamp, offset in times:
+        assert timestamp == max(one.max_timestamp for one in headers if one.base_offset <= offset)
+    assert times[-1][0] == max(one.max_timestamp for one in headers)
 
 
 @pytest.mark.parametrize(("batches", "entries"), [(1, 0), (2, 1), (3, 1), (4, 3), (5, 4)])

@@ -17,7 +17,6 @@ from tidemark.kafka_log import (
     OffsetIndexEntry,
     OpenTransaction,
     ProducerEntry,
-    TimeIndexEntry,
     confirms_cut,
     cut_points,
     open_transactions,
@@ -210,7 +209,7 @@ def test_the_offset_index_counts_while_it_increases_and_points_into_the_log() ->
 
 def test_the_time_index_likewise() -> None:
     raw = struct.pack(">qi", 1000, 9) + struct.pack(">qi", 2000, 19)
-    entries = [TimeIndexEntry(1000, 109), TimeIndexEntry(2000, 119)]
+    entries = [(1000, 109), (2000, 119)]
     assert parse_time_index(raw + bytes(120), 100, 130, "x.timeindex") == entries
     assert parse_time_index(raw, 100, 119, "x.timeindex") == entries[:1]
     with pytest.raises(FormatError, match="whole number"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import ConfigError
-from tidemark.onboarding.topics_file import FileChange
+from tidemark.onboarding.onboard import FileChange
 
 BEFORE, AFTER = "a\nb\n", "a\nb\nc\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.config import parse
 from tidemark.errors import ConfigError
-from tidemark.onboarding.topics_file import checked, default_cluster, with_topic
+from tidemark.onboarding.onboard import checked, default_cluster, with_topic
 from tidemark.topics import Deployment
 
 BEGIN = """# What this deployment ingests.

@@ -16,8 +16,7 @@ from tests.support.avro_java import JavaAvro
 from tests.tidemark.parsers.avro_pairs import Pairs, T, Values, histories, widened_union, written
 from tests.tidemark.parsers.support import rows_of, told
 from tests.tidemark.parsers.test_avro import avro, framed
-from tidemark.parsers.avro.interpreter import reader_of
-from tidemark.parsers.avro.parser import parsed_schema
+from tidemark.parsers.avro.parser import parsed_schema, reader_of
 from tidemark.parsers.avro.resolution import Step, may_fail, resolved
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.schema_registry import Written

@@ -202,15 +202,15 @@ def test_decimals_of_a_column_are_those_of_each_value(rng: random.Random, full: 
             texts.append(rng.choice(("", "-")) + digits[:whole] + ("." if fraction else "") + digits[whole:])
             texts += rng.choices(odd, k=rng.randrange(2))
         raw = pa.array(texts, pa.string())
-        found = type_conversion.converted(raw, kind)
+        column, found = type_conversion.converted(raw, kind)
         bad = [row for row, text in enumerate(texts) if text is not None and not _fits(text, kind)]
-        assert np.array_equal(found.bad, bad)
-        found.column.validate(full=True)
+        assert np.array_equal(found, bad)
+        column.validate(full=True)
         fitting = [
             None if row in bad or text is None else type_conversion._decimal(text, kind)
             for row, text in enumerate(texts)
         ]
-        assert repr(found.column.to_pylist()) == repr(pa.array(fitting, found.column.type).to_pylist())
+        assert repr(column.to_pylist()) == repr(pa.array(fitting, column.type).to_pylist())
 
 
 def _fits(text: str, kind: ColumnType) -> bool:

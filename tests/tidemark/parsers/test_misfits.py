@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.tidemark.parsers.test_avro import encoded
-from tidemark.parsers.avro.interpreter import reader_of
-from tidemark.parsers.avro.parser import parsed_schema
+from tidemark.parsers.avro.parser import parsed_schema, reader_of
 from tidemark.parsers.avro.resolution import RecordStep, resolved
 from tidemark.parsers.avro.schema import Type
 from tidemark.parsers.row_parser import RefusedRecord

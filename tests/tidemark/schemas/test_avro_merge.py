@@ -11,8 +11,7 @@ import fastavro
 import pytest
 
 from tidemark.formats.table.schema_state import SchemaChange
-from tidemark.parsers.avro.interpreter import reader_of
-from tidemark.parsers.avro.parser import parsed_schema
+from tidemark.parsers.avro.parser import parsed_schema, reader_of
 from tidemark.parsers.avro.resolution import resolved
 from tidemark.parsers.avro.schema import parsed
 from tidemark.parsers.avro.types import Types

@@ -44,7 +44,7 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
-from tidemark.store.base import FreeTraffic
+from tidemark.store.base import Traffic
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.factory import forget_clients
 from tidemark.store.obstore.store import ObjectStore
@@ -86,7 +86,7 @@ def over(client: Any, **options: Any) -> ObjectStore:
     """Our class over one of obstore's own stores."""
     chosen = StoreOptions.model_validate({**PARTS, **options})
     clients = ObstoreClients(lambda _: client, chosen)
-    return ObjectStore("memory://raw", clients, chosen, FreeTraffic(), lambda: datetime.now(UTC), by_generation=False)
+    return ObjectStore("memory://raw", clients, chosen, Traffic(), lambda: datetime.now(UTC), by_generation=False)
 
 
 @pytest.fixture(scope="session")
@@ -513,7 +513,7 @@ def test_renewed_clients_are_made_when_credentials_are_refused() -> None:
     assert len(made) == 4
 
 
-class Counting(FreeTraffic):
+class Counting(Traffic):
     """Lets a thousand bytes go at a time, and counts."""
 
     def __init__(self) -> None:

@@ -20,6 +20,7 @@ from tests.support.s3 import S3Server
 from tests.support.wire import WireServer, read_head
 from tidemark.errors import BucketMissing, NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store.base import Traffic
 from tidemark.store.options import LIMITS
 from tidemark.store.s3.store import encoded_checksum
 
@@ -181,7 +182,7 @@ def test_options_survive_the_way_to_a_spark_job() -> None:
     assert StoreOptions.model_validate_json(options.model_dump_json()) == options
 
 
-class Requests:
+class Requests(Traffic):
     """Counts what a store sends."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.test_docs import fields
 from tidemark.errors import FormatError
 from tidemark.store import StoreOptions, open_store
-from tidemark.store.base import FreeTraffic
+from tidemark.store.base import Traffic
 from tidemark.store.factory import OPENED_BY
 from tidemark.store.obstore.clients import CONNECT
 from tidemark.store.obstore.factory import CLOUDS, delta_settings, endpoint, open_object_store
@@ -29,7 +29,7 @@ def test_each_scheme_is_opened_and_has_credentials_and_settings_for_the_lake() -
 
 def test_a_cloud_that_nobody_has_described_is_not_taken_for_another() -> None:
     with pytest.raises(KeyError, match="swift"):
-        open_object_store("swift://raw", StoreOptions(), FreeTraffic())
+        open_object_store("swift://raw", StoreOptions(), Traffic())
 
 
 def test_unused_options_are_options() -> None:

@@ -17,7 +17,7 @@ from tidemark.storage import Storage
 from uploader_agent.broker.admin import Led
 from uploader_agent.cli import inspect_commands
 from uploader_agent.cli.inspect_commands import PlanLine
-from uploader_agent.repair.reupload import Reupload, ReuploadRow
+from uploader_agent.repair.reupload import RepairRow, Reupload
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.verify import Severity
 
@@ -113,13 +113,13 @@ def incarnations(world: World) -> Incarnations:
     return Incarnations(storage, record=True)
 
 
-def reuploaded(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
+def reuploaded(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[RepairRow]:
     broker = world.broker
     found = Reupload(incarnations(world), broker.node_id, broker.log_dirs, T, lambda _seconds: None)
     return list(found.run(start, end, dry_run=dry_run))
 
 
-def outcomes(lines: list[ReuploadRow]) -> list[tuple[int, str]]:
+def outcomes(lines: list[RepairRow]) -> list[tuple[int | None, str]]:
     return [(line.base_offset, line.outcome) for line in lines]
 
 

@@ -26,11 +26,9 @@ from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import SegmentChanged
-from uploader_agent.hold import Hold, backends, discovery
-from uploader_agent.hold.backends import HEADROOM, MOST, NOTE, budget, read_back
-from uploader_agent.hold.discovery import ends_at
-from uploader_agent.hold.held_segments import HeldKey
-from uploader_agent.hold.hold import Cost, Space, to_evict
+from uploader_agent.hold import Hold, held_segments
+from uploader_agent.hold.held_segments import HEADROOM, MOST, NOTE, budget, read_back
+from uploader_agent.hold.hold import Cost, Owned, ends_at, rotated_segments, to_evict
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Runtime
 
@@ -253,8 +251,8 @@ def test_what_is_held_is_no_hole(world: World) -> None:
     partition.fill(100, 200, 300, 400, end=500)
     with watching(world) as agent:
         lose(partition, 0, 100, 200, 300)
-        agent.hold._shelf.drop(HeldKey((T, ID), 100))
-        agent.hold._shelf.drop(HeldKey((T, ID), 300))
+        agent.hold._shelf.drop(((T, ID), 100))
+        agent.hold._shelf.drop(((T, ID), 300))
         world.metadata.default_high, world.metadata.log_start = 150, 400
         agent.upload_once()
         assert gaps(world) == [(100, 200, "deleted_before_upload"), (300, 400, "deleted_before_upload")]
@@ -265,10 +263,10 @@ def test_a_segment_that_changed_since_it_was_listed_is_not_held(world: World) ->
     first, second, _ = find_segments(partition.folder)
     stale = replace(first, size=first.size + 1)
     with PartitionFiles(partition.folder, ID) as files:
-        found = list(discovery.rotated(files, discovery.Owned(T, ID, 3), files.lineage(), [stale, second]))
+        found = list(rotated_segments(files, Owned(T, ID, 3), files.lineage(), [stale, second]))
         assert [one.note.base_offset for one in found] == [100]
         for one in found:
-            backends.close_all(one.files)
+            held_segments.close_all(one.files)
     assert open_below(partition.folder) == []
 
 
@@ -489,7 +487,7 @@ def fail_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_descriptor: int, _path: Path) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(backends, "link", fail)
+    monkeypatch.setattr(held_segments, "link", fail)
 
 
 @pytest.mark.parametrize(
@@ -527,8 +525,8 @@ def test_a_disk_that_is_full_while_linking_leaves_nothing_half(world: World, mon
         made.append(path)
         real(descriptor, path)
 
-    real = backends.link
-    monkeypatch.setattr(backends, "link", full)
+    real = held_segments.link
+    monkeypatch.setattr(held_segments, "link", full)
     with watching(world, **with_links(world)) as agent:
         assert held(agent) == [(0, 100)]
         assert list((world.root / "links").iterdir()) == []
@@ -567,7 +565,7 @@ def test_links_in_a_log_directory_are_refused(world: World) -> None:
 
 
 def break_note(folder: Path) -> None:
-    (folder / backends.NOTE).write_text("{")
+    (folder / held_segments.NOTE).write_text("{")
 
 
 def lose_index(folder: Path) -> None:
@@ -575,7 +573,7 @@ def lose_index(folder: Path) -> None:
 
 
 def lose_note(folder: Path) -> None:
-    (folder / backends.NOTE).unlink()
+    (folder / held_segments.NOTE).unlink()
 
 
 def cut_log(folder: Path) -> None:
@@ -625,7 +623,7 @@ def test_the_oldest_go_until_all_bounds_hold(
     share: float, min_free: float, free: int, ages: tuple[float, ...], gone: list[str]
 ) -> None:
     costs = [cost("new", 100, 3.0, ages[2]), cost("old", 100, 1.0, ages[0]), cost("middle", 100, 2.0, ages[1])]
-    evicted = to_evict(costs, Space(1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
+    evicted = to_evict(costs, (1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
     assert evicted == gone
     assert to_evict(costs, None, share=0, min_free=1, max_age=timedelta(minutes=2)) == []
 

@@ -108,7 +108,7 @@ def test_what_may_still_be_fetched_is_no_hole(stored: StoredLog) -> None:
     assert missing(local, stored, BrokerDisk()) == (Intervals([(end, 300)]), Intervals())
     lacked = missing(local, stored, Spool())
     assert lacked == (Intervals(), Intervals([(end, 300)]))
-    assert not holes(lacked.lost, stored)
+    assert not holes(lacked[0], stored)
     found = plan(local, stored, Tail(), lacked, STANDING, None)
     assert (found.jobs[0], found.begins_again) == (SURVEY, True)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -247,10 +248,10 @@ def test_status_names_what_waits(world: World, capsys: pytest.CaptureFixture[str
     world.metadata.default_high = 98
     with world.agent(read_only=True) as agent:
         agent.survey()
-        cli._report(agent.components, Output.text)
+        cli._report(agent.components, "text")
         assert "orders-0: rotated waits, for " in (text := capsys.readouterr().out)
         assert "the high watermark 98 is below the segment's end 100" in text
-        cli._report(agent.components, Output.json)
+        cli._report(agent.components, "json")
         [wait] = json.loads(capsys.readouterr().out)["waiting"]
         assert (wait["topic"], wait["partition"], wait["kind"]) == ("orders", 0, "rotated")
 
@@ -261,7 +262,7 @@ def test_status_names_what_cannot_be_read(tmp_path: Path, capsys: pytest.Capture
     away.rename(tmp_path / "away")
     with world.agent(read_only=True) as agent:
         agent.survey()
-        for output in Output:
+        for output in get_args(Output):
             with pytest.raises(typer.Exit):
                 cli._report(agent.components, output)
     text, answer = capsys.readouterr().out.rsplit("\n", 2)[:2]

@@ -18,7 +18,8 @@ from tidemark.remote.reader.read_range import read_range
 from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
-from uploader_agent.repair.adoption import Adoption, AdoptionRow, partitions_here
+from uploader_agent.repair.adoption import Adoption, partitions_here
+from uploader_agent.repair.reupload import RepairRow
 from uploader_agent.stored import watermark
 from uploader_agent.verify import Severity
 
@@ -43,13 +44,13 @@ def theirs(world: World, *bases: int, of: FakePartition | None = None, offset_wm
     return replica
 
 
-def adopted(world: World, *, policy: str = "delete", dry_run: bool = False) -> list[AdoptionRow]:
+def adopted(world: World, *, policy: str = "delete", dry_run: bool = False) -> list[RepairRow]:
     """What becomes of each segment."""
     broker = world.broker
     return list(Adoption(incarnations(world), broker.node_id, broker.log_dirs, T, policy).run(dry_run=dry_run))
 
 
-def outcomes(rows: list[AdoptionRow]) -> list[tuple[int | None, str]]:
+def outcomes(rows: list[RepairRow]) -> list[tuple[int | None, str]]:
     return [(row.base_offset, row.outcome) for row in rows]
 
 

@@ -23,7 +23,7 @@ from tidemark.raw.sealed_packs import SealsAround
 from tidemark.raw.segments import cover
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from uploader_agent.broker.admin import Leader, Led
-from uploader_agent.broker.authority import MetadataMark
+from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.repair.branching import Branching, BranchRow, Statement, confirmed
 from uploader_agent.repair.reupload import Reupload
 from uploader_agent.stored.incarnations import Incarnations
@@ -294,7 +294,7 @@ def test_nothing_stored_is_no_history(world: World) -> None:
         branching(world).look()
 
 
-class Quorum:
+class Quorum(Authority):
     """Confirms its mark at the third question, of the second mark."""
 
     def __init__(self, leader: Leader | None) -> None:

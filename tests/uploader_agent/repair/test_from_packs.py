@@ -19,7 +19,7 @@ from tidemark.formats.keys import PackName, SegmentName, TopicPartition
 from tidemark.formats.raw.pack import PackWriter
 from tidemark.kafka_log import OpenTransaction, parse_txn_index
 from uploader_agent.repair.from_packs import FromPacks
-from uploader_agent.repair.reupload import ReuploadRow
+from uploader_agent.repair.reupload import RepairRow
 from uploader_agent.verify import Severity
 
 LOG = SegmentName(0).file("log")
@@ -29,7 +29,7 @@ class _Killed(BaseException):
     """The process ends."""
 
 
-def made_whole(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[ReuploadRow]:
+def made_whole(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[RepairRow]:
     return list(FromPacks(incarnations(world), T).run(start, end, dry_run=dry_run))
 
 
@@ -50,7 +50,7 @@ def test_a_segment_gets_what_it_lacks(world: World, left: Sequence[bytes]) -> No
     before = world.manifest(0)
     [row] = made_whole(world)
     size = len(records(0, 50)) - len(b"".join(left))
-    assert row == ReuploadRow("orders-0", 0, 50, size, "brought", None)
+    assert row == RepairRow("orders-0", 0, 50, size, "brought", None)
     assert world.stored(0) == records(0, 50)
     after = world.manifest(0)
     assert [(one.first, one.next) for one in after.parts] == [(0, 30), (30, 50)], "so that the packs may go"

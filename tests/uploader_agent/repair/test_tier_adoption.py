@@ -28,7 +28,7 @@ from tidemark.remote.reader.read_range import read_range
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
 from tidemark.store.local import LocalStore
 from uploader_agent.broker.admin import Led
-from uploader_agent.repair.adoption import AdoptionRow
+from uploader_agent.repair.reupload import RepairRow
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.verify import VerifyFinding, verify
@@ -51,7 +51,7 @@ class Deployment:
 
     def adopt(
         self, topic: str, *, keys: bool = True, dry_run: bool = False, only: tuple[int, ...] = ()
-    ) -> list[AdoptionRow]:
+    ) -> list[RepairRow]:
         incarnations = Incarnations(self.storage, record=not dry_run)
         adoption = TierAdoption(incarnations, self.archive.tier(keys=keys), topic, broker=1, copy=self.copy)
         return list(adoption.run(only, dry_run=dry_run))
@@ -107,7 +107,7 @@ def both(tmp_path: Path) -> Deployment:
     return Deployment(unpack("both", tmp_path), tmp_path / "raw")
 
 
-def outcomes(rows: list[AdoptionRow]) -> dict[str, int]:
+def outcomes(rows: list[RepairRow]) -> dict[str, int]:
     return dict(Counter(row.outcome for row in rows))
 
 
@@ -122,7 +122,7 @@ def test_each_archive_is_adopted_and_has_the_consumers_records(
 ) -> None:
     archive = unpacked[name]
     deployment = Deployment(archive, tmp_path / "raw", copy=copy)
-    segments, rows = 0, list[AdoptionRow]()
+    segments, rows = 0, list[RepairRow]()
     for topic in archive.topics:
         rows += deployment.adopt(topic)
     for fact in archive.partitions:
@@ -452,7 +452,7 @@ def beside_the_tier(world: World, archive: Fixture, topic: str) -> tuple[TopicPa
     return tp, Storage(world.control.cluster, raw, opener=lambda url: world.others.get(url, own))
 
 
-def adopted_beside(storage: Storage, archive: Fixture, topic: str) -> list[AdoptionRow]:
+def adopted_beside(storage: Storage, archive: Fixture, topic: str) -> list[RepairRow]:
     return list(TierAdoption(Incarnations(storage, record=True), archive.tier(), topic, broker=1).run((0,)))
 
 

@@ -139,7 +139,7 @@ def _entries_are_of_a_name() -> Patches:
 
     def named(self: Heads, partition: PartitionStore, read: Any) -> Any:
         found = look(self, partition, read)
-        heads = [one.result().content for one in self._read.values()]
+        heads = [one.result()[1] for one in self._read.values()]
         entries = [entry for head in heads if isinstance(head, dict) for of_id in head.values() for entry in of_id]
         mine = [
             one

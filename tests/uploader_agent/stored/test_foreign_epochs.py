@@ -12,7 +12,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import parse, render
 from tidemark.storage import StoredWatermark
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led
-from uploader_agent.broker.authority import MetadataMark
+from uploader_agent.broker.authority import Authority, MetadataMark
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.stored import foreign_epochs
 from uploader_agent.stored.foreign_epochs import PAUSE, ForeignEpochs
@@ -22,7 +22,7 @@ OURS = Led(3, ID)
 
 
 @dataclass
-class Quorum:
+class Quorum(Authority):
     """A cluster whose committed leader is ``committed``; this broker has it unless it ``lags`` behind with ``had``."""
 
     committed: Leader = field(default_factory=lambda: Leader(1, OURS, replicas=(1, 2)))

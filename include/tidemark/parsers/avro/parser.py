@@ -1,13 +1,19 @@
 """Avro: records from the schema that wrote them into the table's, by a compiled loop or else by an interpreter.
 
-Rows are grouped by the schema that wrote them. ``resolution`` says how each of its records is read, and both follow it.
+Rows are grouped by the schema that wrote them. ``resolution`` says how each of its records is read. Its steps are
+compiled to the program of the loop, and to the columns that it fills. Some have no program, for which
+:class:`Unsupported` has the reason: they have too many values, or a decimal of another scale. The interpreter reads
+these, and whatever the loop leaves, and has the reasons of refusals.
 
 A field is unknown if the schema that wrote a record has it and the table's has not, by name or alias. Every row of such
 a schema counts, even if the field, or the record or the list around it, is null or empty.
+
+Source: Avro's specification, "Binary encoding".
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,11 +22,22 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from tidemark.decode.schema import MAX_MILLISECONDS
+from tidemark.parsers.avro import kernel as op
 from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
-from tidemark.parsers.avro.interpreter import reader_of
-from tidemark.parsers.avro.program import block_reader
-from tidemark.parsers.avro.resolution import ItemsStep, RecordStep, Step, UnionStep, resolved
+from tidemark.parsers.avro.resolution import (
+    FailingStep,
+    ItemsStep,
+    NullStep,
+    RecordStep,
+    ScalarStep,
+    Step,
+    UnionStep,
+    decimal_of,
+    resolved,
+)
 from tidemark.parsers.avro.schema import Type, parsed, same
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.base import Bits, Indices, Parsed
@@ -28,8 +45,487 @@ from tidemark.parsers.confluent_framing import HEAD, by_frequency, framed_values
 from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
 from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas, Unreadable, Written
 from tidemark.parsers.settings import AvroParser, SettingsFile
-from tidemark.parsers.slots import FEWEST, BlockReader, Group, Unsupported, parse_in_blocks
+from tidemark.parsers.slots import FEWEST, BlockReader, Group, Layout, Node, Slots, Unsupported, parse_in_blocks
 from tidemark.parsers.unknown_fields import field_name, summed
+
+_MAX_OPERATIONS: Final = 8192
+_NUMBERS: Final = {
+    ("boolean", "boolean"): op.BOOLEAN,
+    ("int", "int"): op.INT,
+    ("int", "long"): op.LONG,
+    ("long", "long"): op.LONG,
+    ("int", "float"): op.LONG_TO_FLOAT,
+    ("int", "double"): op.LONG_TO_DOUBLE,
+    ("long", "float"): op.LONG_TO_FLOAT,
+    ("long", "double"): op.LONG_TO_DOUBLE,
+    ("float", "float"): op.FLOAT,
+    ("float", "double"): op.FLOAT_TO_DOUBLE,
+    ("double", "double"): op.DOUBLE,
+}
+_FACTORS: Final = {1: op.LONG, 1000: op.MILLIS, -1000: op.NANOS}
+
+
+def block_reader(step: Step, fields: list[pa.Field[Any]]) -> BlockReader:
+    """The reader of the records that ``step`` reads into the table's ``fields``.
+
+    Raises:
+        Unsupported: the interpreter must read them.
+    """
+    if not isinstance(step, RecordStep):
+        raise Unsupported("has no record that can be read")
+    layout = Layout()
+    try:
+        root = _Nodes(layout).node(step, pa.struct(fields), 0, inner=False)
+        program = _Program(root)
+        program.value(step, root)
+        program.add(op.END)
+        operations = np.array(program.operations, np.int64)
+    except (RecursionError, OverflowError) as error:
+        raise Unsupported("has more levels, or larger values, than a program") from error
+
+    def loop(data: NDArray[np.uint8], starts: Indices, ends: Indices, slots: Slots, good: Bits) -> int:
+        frames = np.zeros((program.depth + 1, op.FRAME_WIDTH), np.int64)
+        before = np.zeros(len(layout.columns), np.int64)
+        level: int = op.read_records(data, starts, ends, operations, frames, before, slots, good)
+        return level
+
+    return BlockReader(layout, root.children, pa.schema(fields), loop)
+
+
+class _Nodes:
+    """Gives the table's columns their places."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def node(self, step: Step | None, kind: pa.DataType, level: int, *, inner: bool = True) -> Node:
+        """The column of what ``step`` reads as ``kind``; without a step it is null in each row."""
+        step = _only(step)
+        index = self._layout.column(level) if inner else 0
+        if isinstance(kind, pa.StructType):
+            first = self._layout.columns[level]
+            children = tuple(self._field(step, place, field, level) for place, field in enumerate(kind))
+            return Node(kind, level, index, self._layout.columns[level] - first + 1, children)
+        if isinstance(kind, pa.ListType):
+            item = step.item if isinstance(step, ItemsStep) else None
+            children = (self._item(item, kind.value_type, entries=isinstance(step, ItemsStep) and step.keys),)
+            return Node(kind, level, index, 1, children)
+        texts = None
+        if isinstance(step, ScalarStep) and step.kind == "enum":
+            texts = pa.array(["", *(text or "" for text in step.texts)], pa.string())
+        return Node(kind, level, index, 1, (), texts)
+
+    def _field(self, step: Step | None, place: int, field: pa.Field[Any], level: int) -> Node:
+        if not isinstance(step, RecordStep):
+            return self.node(None, field.type, level)
+        value = step.missing.get(place)
+        if value is not None:
+            return Node(field.type, level, self._layout.column(level), 1, (), _constant(value, field.type))
+        inner = next((part.step for part in step.fields if part.place == place), None)
+        return self.node(inner, field.type, level)
+
+    def _item(self, item: Step | None, kind: pa.DataType, *, entries: bool) -> Node:
+        level = self._layout.level()
+        if not entries:
+            return self.node(item, kind, level)
+        assert isinstance(kind, pa.StructType)
+        index = self._layout.column(level)
+        key = Node(pa.string(), level, self._layout.column(level))
+        value = self.node(item, kind.field(1).type, level)
+        return Node(kind, level, index, 2 + value.count, (key, value))
+
+
+def _only(step: Step | None) -> Step | None:
+    """The step of the values of ``step`` that are not null, if there is one."""
+    if not isinstance(step, UnionStep):
+        return step
+    values = [part for part in map(_only, step.branches) if not isinstance(part, NullStep | FailingStep)]
+    if len(values) > 1 and any(not isinstance(part, ScalarStep) or part.kind == "enum" for part in values):
+        raise Unsupported("has a union of more than one type with parts that the table takes")
+    return values[0] if values else None
+
+
+def _constant(value: Any, kind: pa.DataType) -> pa.Array[Any]:
+    """What the column has within a struct that is null, and ``value``."""
+    nothing: pa.Array[Any] = pa.array([None], pa.struct([pa.field("x", kind)])).field(0)  # type: ignore[attr-defined]
+    return pa.concat_arrays([nothing, pa.array([value], kind)])
+
+
+class _Program:
+    """The operations of steps; without a node they fill no column."""
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        self.operations: list[list[int]] = []
+        self.depth = 0
+        self._lists = 0
+
+    def add(self, operation: int, node: Node | None = None, *arguments: int) -> list[int]:
+        """Add an operation."""
+        if len(self.operations) >= _MAX_OPERATIONS:
+            raise Unsupported(f"has more than {_MAX_OPERATIONS} values")
+        made = [operation, -1 if node is None else node.index, *arguments]
+        self.operations.append(made + [0] * (op.WIDTH - len(made)))
+        return self.operations[-1]
+
+    def value(self, step: Step, node: Node | None) -> None:
+        """Read a value into ``node``, or pass over it if there is no node."""
+        if isinstance(step, UnionStep):
+            self._union(step, node)
+        elif isinstance(step, RecordStep):
+            self._record(step, node)
+        elif isinstance(step, ItemsStep):
+            self._items(step, node)
+        elif isinstance(step, ScalarStep):
+            self._scalar(step, node)
+        elif isinstance(step, FailingStep):
+            self.add(op.FAIL)
+        elif node is not None:
+            self.add(op.NULLS, node, node.count)
+
+    def _union(self, step: UnionStep, node: Node | None) -> None:
+        kinds = [type(branch) for branch in step.branches]
+        if len(kinds) <= 2 and kinds.count(NullStep) == len(kinds) - 1:
+            null = kinds.index(NullStep) if NullStep in kinds else -1
+            [number] = (number for number, kind in enumerate(kinds) if kind is not NullStep)
+            made = self.add(op.UNION, node, null, number, 0 if node is None else node.count)
+            self.value(step.branches[number], node)
+            made[op.AFTER] = len(self.operations)
+            return
+        self.add(op.CHOICE, None, len(kinds))
+        jumps = [self.add(op.JUMP) for _ in kinds]
+        ends = []
+        for branch, jump in zip(step.branches, jumps, strict=True):
+            jump[op.ARGUMENT] = len(self.operations)
+            self.value(branch, node)
+            ends.append(self.add(op.JUMP))
+        for end in ends:
+            end[op.ARGUMENT] = len(self.operations)
+
+    def _record(self, step: RecordStep, node: Node | None) -> None:
+        if node is not None and node is not self._root:
+            self.add(op.STRUCT, node)
+        children = () if node is None else node.children
+        for part in step.fields:
+            self.value(part.step, children[part.place] if part.place >= 0 else None)
+        for place, value in step.missing.items():
+            if value is None:
+                self.add(op.NULLS, children[place], children[place].count)
+            else:
+                self.add(op.CONSTANT, children[place], 1)
+
+    def _items(self, step: ItemsStep, node: Node | None) -> None:
+        level = -1 if node is None else node.children[0].level
+        made = self.add(op.ARRAY, node, level)
+        self._lists += 1
+        self.depth = max(self.depth, self._lists)
+        item: Node | None = None if node is None else node.children[0]
+        if step.keys:
+            text: Node | None = None
+            if item is not None:
+                self.add(op.STRUCT, item)
+                text, item = item.children
+            self.add(op.KEY, text)
+        self.value(step.item, item)
+        self._lists -= 1
+        made[op.AT_NEXT] = len(self.operations)
+        self.add(op.NEXT, node, level)
+
+    def _scalar(self, step: ScalarStep, node: Node | None) -> None:
+        if step.decimal is not None:
+            if step.shift:
+                raise Unsupported("has a decimal of another scale than the table's")
+            limit = 10**step.decimal.precision if step.decimal.precision < 19 else 0
+            if step.kind == "fixed":
+                self.add(op.FIXED_DECIMAL, node, limit, step.size)
+            else:
+                self.add(op.DECIMAL, node, limit)
+        elif step.kind == "enum":
+            self._symbol(step, node)
+        elif step.kind == "fixed":
+            self.add(op.FIXED, node, step.size)
+        elif step.kind in {"bytes", "string"}:
+            self.add(op.STRING if step.target == "string" else op.BYTES, node)
+        elif step.target == "long":
+            self.add(_FACTORS[step.factor], node)
+        else:
+            self.add(_NUMBERS[step.kind, step.target], node)
+
+    def _symbol(self, step: ScalarStep, node: Node | None) -> None:
+        if None not in step.texts:
+            self.add(op.ENUM, node, len(step.texts))
+            return
+        self.add(op.SYMBOL, node, len(step.texts))
+        for number, text in enumerate(step.texts):
+            self.add(op.JUMP, None, -1 if text is None else number + 1)
+
+
+_DOUBLE: Final = struct.Struct("<d")
+_FLOAT: Final = struct.Struct("<f")
+_MOST_BYTES: Final = 10
+_ENDS: Final = "ends too early"
+_NO_BRANCH: Final = "names a branch of a union, or a symbol of an enum, that the schema does not have"
+
+
+class _Source:
+    """A record's bytes, and the place of the next one."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def taken(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise RefusedRecord(_ENDS)
+        found = self.data[self.at : end]
+        self.at = end
+        return found
+
+    def number(self) -> int:
+        """An int or a long; bits beyond the 64th are dropped."""
+        data, at = self.data, self.at
+        if at < len(data) and (byte := data[at]) < 0x80:
+            self.at = at + 1
+            return -(byte + 1 >> 1) if byte & 1 else byte >> 1
+        raw = shift = 0
+        for place in range(at, min(at + _MOST_BYTES, len(data))):
+            byte = data[place]
+            raw |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self.at = place + 1
+                raw &= (1 << 64) - 1
+                return (raw >> 1) ^ -(raw & 1)
+            shift += 7
+        cut = all(byte >= 0x80 for byte in data[at:])
+        raise RefusedRecord(_ENDS if cut else "has a number of more than 64 bits")
+
+
+_Read = Callable[[_Source], Any]
+
+
+class _UnfitValue(Exception):
+    """A value that its column cannot hold; the message says why."""
+
+
+def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
+    """A function that reads a record as the table's fields.
+
+    Raises:
+        RefusedRecord: the bytes are not a record of the writer's schema, or do not resolve into the table's.
+    """
+    read = _Compiler().read(step)
+
+    def whole(data: bytes) -> dict[str, Any]:
+        source = _Source(data)
+        try:
+            fields: dict[str, Any] = read(source)
+        except RefusedRecord as error:
+            raise RefusedRecord(f"does not match its Avro schema: {error}") from error
+        except _UnfitValue as error:
+            raise RefusedRecord(f"its values do not fit the table: {error}") from error
+        except RecursionError as error:
+            raise RefusedRecord("does not match its Avro schema: is nested too deeply") from error
+        if source.at < len(data):
+            raise RefusedRecord(f"has {len(data) - source.at} more bytes than its Avro schema says")
+        return fields
+
+    return whole
+
+
+class _Compiler:
+    """Makes functions of steps, one for each step."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, _Read] = {}
+
+    def read(self, step: Step) -> _Read:
+        if id(step) not in self._made:
+            self._made[id(step)] = self._new(step)
+        return self._made[id(step)]
+
+    def _new(self, step: Step) -> _Read:
+        if isinstance(step, ScalarStep):
+            return _scalar(step)
+        if isinstance(step, RecordStep):
+            return self._record(step)
+        if isinstance(step, UnionStep):
+            return self._union(step)
+        if isinstance(step, ItemsStep):
+            return self._items(step)
+        return _failing(step) if isinstance(step, FailingStep) else _null
+
+    def _record(self, step: RecordStep) -> _Read:
+        fields = [(step.names[part.place] if part.place >= 0 else None, self.read(part.step)) for part in step.fields]
+        given = {name: step.missing.get(place) for place, name in enumerate(step.names)}
+
+        def record(source: _Source) -> dict[str, Any]:
+            found = given.copy()
+            for name, read in fields:
+                if name is None:
+                    read(source)
+                else:
+                    found[name] = read(source)
+            return found
+
+        return record
+
+    def _union(self, step: UnionStep) -> _Read:
+        branches = [self.read(part) for part in step.branches]
+
+        def union(source: _Source) -> Any:
+            number = source.number()
+            if not 0 <= number < len(branches):
+                raise RefusedRecord(_NO_BRANCH)
+            return branches[number](source)
+
+        return union
+
+    def _items(self, step: ItemsStep) -> _Read:
+        read = self.read(step.item)
+
+        def items(source: _Source) -> list[Any]:
+            found: list[Any] = []
+            while count := _count(source):
+                for _ in range(count):
+                    found.append(read(source))  # noqa: PERF401 - a comprehension would lose what was read before an error
+            return found
+
+        def entries(source: _Source) -> list[dict[str, Any]]:
+            found: dict[str, Any] = {}
+            while count := _count(source):
+                for _ in range(count):
+                    key = _text(source)
+                    found[key] = read(source)
+            return [{"key": key, "value": value} for key, value in found.items()]
+
+        return entries if step.keys else items
+
+
+def _count(source: _Source) -> int:
+    """The number of items in the next block; the block's size in bytes, if there is one, is passed over."""
+    count = source.number()
+    if count < 0:
+        source.number()
+        if count == -(1 << 63):
+            raise RefusedRecord(_ENDS)
+    return abs(count)
+
+
+def _null(_source: _Source) -> None:
+    return None
+
+
+def _failing(step: FailingStep) -> _Read:
+    def fail(_source: _Source) -> Any:
+        raise RefusedRecord(step.reason)
+
+    return fail
+
+
+def _scalar(step: ScalarStep) -> _Read:
+    if step.decimal is not None:
+        return _decimal(step)
+    if step.kind == "enum":
+        return _symbol(step)
+    if step.kind == "fixed":
+        return lambda source: source.taken(step.size)
+    if step.kind in {"bytes", "string"}:
+        return _text if step.target == "string" else _bytes
+    return _number(step) if step.kind in {"int", "long"} else _REALS[step.kind]
+
+
+def _number(step: ScalarStep) -> _Read:
+    factor, target = step.factor, step.target
+    if target == "double":
+        return lambda source: float(source.number())
+    if target == "float":
+        return lambda source: float(np.float32(np.int64(source.number())))
+    if target == "int":
+        return _int
+    if factor == 1:
+        return _Source.number
+    if factor < 0:
+        return lambda source: source.number() // -factor
+
+    def instant(source: _Source) -> int:
+        number = source.number()
+        if abs(number) > MAX_MILLISECONDS:
+            raise _UnfitValue("a time that is too far from 1970")
+        return number * factor
+
+    return instant
+
+
+def _int(source: _Source) -> int:
+    number = source.number()
+    if not -(1 << 31) <= number < 1 << 31:
+        raise RefusedRecord("has an int of more than 32 bits")
+    return number
+
+
+def _real(source: _Source) -> float:
+    found: float = _FLOAT.unpack(source.taken(4))[0]
+    return found
+
+
+def _double(source: _Source) -> float:
+    found: float = _DOUBLE.unpack(source.taken(8))[0]
+    return found
+
+
+def _boolean(source: _Source) -> bool:
+    [byte] = source.taken(1)
+    if byte > 1:
+        raise RefusedRecord("has a boolean that is neither 0 nor 1")
+    return byte == 1
+
+
+def _bytes(source: _Source) -> bytes:
+    return source.taken(source.number())
+
+
+def _text(source: _Source) -> str:
+    try:
+        return str(source.taken(source.number()), "utf-8")
+    except UnicodeDecodeError as error:
+        raise RefusedRecord("has a string that is not valid UTF-8") from error
+
+
+_REALS: Final[dict[str, _Read]] = {"boolean": _boolean, "float": _real, "double": _double}
+
+
+def _symbol(step: ScalarStep) -> _Read:
+    texts = step.texts
+
+    def symbol(source: _Source) -> str:
+        number = source.number()
+        if not 0 <= number < len(texts):
+            raise RefusedRecord(_NO_BRANCH)
+        text = texts[number]
+        if text is None:
+            raise RefusedRecord("has a symbol that the table's enum does not have")
+        return text
+
+    return symbol
+
+
+def _decimal(step: ScalarStep) -> _Read:
+    wanted, shift, size = step.decimal, step.shift, step.size
+    assert wanted is not None
+
+    def decimal(source: _Source) -> Any:
+        data = source.taken(size if step.kind == "fixed" else source.number())
+        try:
+            return decimal_of(data, wanted, shift)
+        except ValueError as error:
+            raise _UnfitValue(str(error)) from error
+
+    return decimal
+
 
 MAX_IN_VAIN: Final = 4096
 MAX_TEXT: Final = 32 << 20
@@ -55,7 +551,7 @@ class _Resolution:
 
     @cached_property
     def read(self) -> Callable[[bytes], dict[str, Any]]:
-        """See :func:`tidemark.parsers.avro.interpreter.reader_of`."""
+        """See :func:`tidemark.parsers.avro.parser.reader_of`."""
         return reader_of(self._step)
 
     @cached_property

@@ -33,8 +33,9 @@ from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, help
 from tidemark.decode.schema import array
 from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
 from tidemark.parsers.confluent_framing import framed_values, unframed
-from tidemark.parsers.json.document import MAX_DEPTH, Document, RefusedValue, column_value, document, read
+from tidemark.parsers.json.document import MAX_DEPTH, Document, column_value, document, read
 from tidemark.parsers.json.parts_kernel import DECIMAL, JSON_TEXT, KEY_WIDTH, quote_parts
+from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import JsonColumn, JsonParser
 from tidemark.parsers.type_conversion import arrow_type, converted, raw_type, valid_rows
 from tidemark.parsers.unknown_fields import field_name, summed
@@ -181,7 +182,7 @@ class JsonColumns:
             try:
                 parsed = read(values[row].as_py())
                 made = self._row(parsed, misfits.setdefault(row, set()) if self._lands else None)
-            except RefusedValue as error:
+            except RefusedRecord as error:
                 refused[row] = str(error)
                 continue
             kept.append(row)
@@ -199,7 +200,7 @@ class JsonColumns:
         for column, kind in zip(self._settings.columns, self._types, strict=True):
             try:
                 made.append(column_value(parsed, column.keys, kind, column.name))
-            except RefusedValue:
+            except RefusedRecord:
                 if misfits is None:
                     raise
                 misfits.add(field_name(*column.keys))
@@ -215,15 +216,15 @@ class JsonColumns:
         judged[given] = True
         judged[list(refused)] = False
         for raw_column, kind, column in zip(raw.columns, self._types, self._settings.columns, strict=True):
-            result = converted(raw_column, kind)
-            columns.append(result.column)
-            for row in result.bad.tolist():
+            fitted, bad = converted(raw_column, kind)
+            columns.append(fitted)
+            for row in bad.tolist():
                 if self._lands:
                     misfits.setdefault(row, set()).add(field_name(*column.keys))
                 else:
                     refused.setdefault(row, f"{column.name}: a value that is not a {column.type}")
             if column.required:
-                for row in np.flatnonzero(judged & ~valid_rows(result.column if self._lands else raw_column)).tolist():
+                for row in np.flatnonzero(judged & ~valid_rows(fitted if self._lands else raw_column)).tolist():
                     refused.setdefault(row, f"{column.name}: is required, and missing or null")
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
         return _nulled(made, refused)

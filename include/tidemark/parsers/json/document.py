@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tidemark.parsers.base import shortened
+from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import ColumnType
 
 MAX_DEPTH: Final = 128
@@ -32,10 +33,6 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]|[^ \t\n\r,:"\[\]{}]++
 
 _INT64: Final = 1 << 63
 _MAX_DIGITS: Final = 4000
-
-
-class RefusedValue(ValueError):
-    """A document, or a value in it, that is refused; the message is the reason."""
 
 
 class _MinusZero(int):
@@ -80,7 +77,7 @@ def _number(text: str) -> _Number:
 
 
 def _constant(text: str) -> Any:
-    raise RefusedValue(f"{text} is not valid JSON")
+    raise RefusedRecord(f"{text} is not valid JSON")
 
 
 _DECODER: Final = json.JSONDecoder(
@@ -89,7 +86,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def document(value: bytes) -> dict[str, Any]:
-    """The object in ``value``. Raises RefusedValue."""
+    """The object in ``value``. Raises RefusedRecord."""
     return read(value).root
 
 
@@ -101,19 +98,19 @@ class Document(NamedTuple):
 
 
 def read(value: bytes) -> Document:
-    """Read the document in ``value``. Raises RefusedValue."""
+    """Read the document in ``value``. Raises RefusedRecord."""
     data = value.removeprefix(_BOM)
     if levels(data) > MAX_DEPTH:
-        raise RefusedValue(f"its JSON has more than {MAX_DEPTH} levels")
+        raise RefusedRecord(f"its JSON has more than {MAX_DEPTH} levels")
     try:
         text = data.decode()
         parsed = _DECODER.decode(text)
     except UnicodeDecodeError as error:
-        raise RefusedValue(f"is not valid UTF-8 at byte {error.start}") from error
+        raise RefusedRecord(f"is not valid UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        raise RefusedValue(shortened(f"is not valid JSON: {error}")) from error
+        raise RefusedRecord(shortened(f"is not valid JSON: {error}")) from error
     if not isinstance(parsed, dict):
-        raise RefusedValue("is JSON, but not an object")
+        raise RefusedRecord("is JSON, but not an object")
     return Document(parsed, text)
 
 
@@ -128,13 +125,13 @@ def levels(data: bytes) -> int:
 
 
 def value_at(document: dict[str, Any], keys: Sequence[str]) -> Any:
-    """The value under ``keys``, None if there is none. Raises RefusedValue if a key leads through another type."""
+    """The value under ``keys``, None if there is none. Raises RefusedRecord if a key leads through another type."""
     at: Any = document
     for index, key in enumerate(keys):
         if not isinstance(at, dict):
-            raise RefusedValue(f"{'.'.join(keys[:index])}: is {_kind(at)}, not an object")
+            raise RefusedRecord(f"{'.'.join(keys[:index])}: is {_kind(at)}, not an object")
         if isinstance(at, _Twice) and key in at.keys_twice:
-            raise RefusedValue(f"{'.'.join(keys[: index + 1])}: appears twice")
+            raise RefusedRecord(f"{'.'.join(keys[: index + 1])}: appears twice")
         at = at.get(key)
         if at is None:
             return None
@@ -142,7 +139,7 @@ def value_at(document: dict[str, Any], keys: Sequence[str]) -> Any:
 
 
 def column_value(parsed: Document, keys: Sequence[str], kind: ColumnType, name: str) -> Any:
-    """The value under ``keys`` in :func:`tidemark.parsers.type_conversion.raw_type`. Raises RefusedValue."""
+    """The value under ``keys`` in :func:`tidemark.parsers.type_conversion.raw_type`. Raises RefusedRecord."""
     value = value_at(parsed.root, keys)
     if value is None or kind.leaf.name != "json":
         return _raw_value(value, kind, name)
@@ -157,13 +154,13 @@ def _raw_value(value: Any, kind: ColumnType, name: str) -> Any:
         return None
     if kind.element:
         if not isinstance(value, list):
-            raise RefusedValue(f"{name}: is {_kind(value)}, not a list")
+            raise RefusedRecord(f"{name}: is {_kind(value)}, not a list")
         return [_raw_value(element, kind.element, name) for element in value]
     if kind.name == "decimal":
         return _decimal(value, name)
     wanted = _WANTED.get(kind.name, "text" if kind.unit == "iso8601" else "a whole number")
     if _kind(value) != wanted and not (wanted == "a number" and _kind(value) == "a whole number"):
-        raise RefusedValue(f"{name}: is {_kind(value)}, not {wanted}")
+        raise RefusedRecord(f"{name}: is {_kind(value)}, not {wanted}")
     return _RAW[wanted](value, name)
 
 
@@ -186,7 +183,7 @@ def _kind(value: Any) -> str:
 
 def _int64(value: int, name: str) -> int:
     if isinstance(value, _Endless) or not -_INT64 <= value < _INT64:
-        raise RefusedValue(f"{name}: a whole number that does not fit 64 bits")
+        raise RefusedRecord(f"{name}: a whole number that does not fit 64 bits")
     return int(value)
 
 
@@ -205,7 +202,7 @@ def _string(value: str, name: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise RefusedValue(f"{name}: has half a surrogate pair") from error
+        raise RefusedRecord(f"{name}: has half a surrogate pair") from error
     return value
 
 
@@ -219,12 +216,12 @@ _RAW: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 def _decimal(value: Any, name: str) -> str:
     if isinstance(value, _Endless):
-        raise RefusedValue(f"{name}: a number with too many digits")
+        raise RefusedRecord(f"{name}: a number with too many digits")
     if isinstance(value, _Number):
         return value.text
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return _string(str(value), name)
-    raise RefusedValue(f"{name}: is {_kind(value)}, not a number")
+    raise RefusedRecord(f"{name}: is {_kind(value)}, not a number")
 
 
 def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
@@ -233,7 +230,7 @@ def _part(text: str, at: int, kind: ColumnType, name: str) -> tuple[Any, int]:
         end = _after_value(text, at)
         return None if text[at] == "n" else text[at:end], end
     if text[at] != "[":
-        raise RefusedValue(f"{name}: is {_kind(_DECODER.raw_decode(text, at)[0])}, not a list")
+        raise RefusedRecord(f"{name}: is {_kind(_DECODER.raw_decode(text, at)[0])}, not a list")
     parts: list[Any] = []
     at = _after_space(text, at + 1)
     while text[at] != "]":

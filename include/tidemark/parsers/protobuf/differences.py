@@ -31,11 +31,8 @@ SPECIAL: Final = {*WRAPPERS, "google.protobuf.Timestamp"}
 """Messages that become a column of a simple type."""
 
 
-class FieldDifference(NamedTuple):
-    """What makes a field of the newer descriptor another one; ``wider``: it has more values than the table's."""
-
-    kind: Literal["misfit", "wider"]
-    detail: str
+Difference = tuple[Literal["misfit", "wider"], str]
+"""What makes a field of the newer descriptor another one, also in words; if ``wider``, it has more values."""
 
 
 class ComparedField(NamedTuple):
@@ -46,7 +43,7 @@ class ComparedField(NamedTuple):
     other: Descriptor
     ours: FieldDescriptor | None
     theirs: FieldDescriptor | None
-    difference: FieldDifference | None = None
+    difference: Difference | None = None
 
     @property
     def column(self) -> str:
@@ -84,30 +81,30 @@ def _compared(
 
 def _difference(
     ours: FieldDescriptor, theirs: FieldDescriptor | None, moved: FieldDescriptor | None
-) -> FieldDifference | None:
+) -> Difference | None:
     """The difference of a field from the one with its number, and from the one with its name."""
     if theirs is not None and theirs.name != ours.name:
-        return FieldDifference("misfit", f"field {ours.number} is named {theirs.name} now")
+        return "misfit", f"field {ours.number} is named {theirs.name} now"
     if theirs is None:
-        return FieldDifference("misfit", f"is field {moved.number} now, and was {ours.number}") if moved else None
+        return ("misfit", f"is field {moved.number} now, and was {ours.number}") if moved else None
     if (_shape(ours), _type(ours)) == (_shape(theirs), _type(theirs)):
         return _of_enums(ours.enum_type, theirs.enum_type) if ours.enum_type and theirs.enum_type else None
     if _shape(ours) == _shape(theirs) and (theirs.type, ours.type) in _WIDER:
         return None
     wider = _shape(ours) == _shape(theirs) and (ours.type, theirs.type) in _WIDER
-    return FieldDifference("wider" if wider else "misfit", f"{shown(ours)} becomes {shown(theirs)}")
+    return "wider" if wider else "misfit", f"{shown(ours)} becomes {shown(theirs)}"
 
 
-def _of_enums(ours: EnumDescriptor, theirs: EnumDescriptor) -> FieldDifference | None:
+def _of_enums(ours: EnumDescriptor, theirs: EnumDescriptor) -> Difference | None:
     mine, others = _all_names(ours), _all_names(theirs)
     for number, names in mine.items():
         if number in others and not {*names} & {*others[number]}:
-            return FieldDifference("misfit", f"{number} is {others[number][0]} now, and was {names[0]}")
+            return "misfit", f"{number} is {others[number][0]} now, and was {names[0]}"
     numbers = {name: number for number, names in mine.items() for name in names}
     for number, names in others.items():
         for name in names:
             if numbers.get(name, number) != number and number not in mine:
-                return FieldDifference("misfit", f"{name} is {number} now, and was {numbers[name]}")
+                return "misfit", f"{name} is {number} now, and was {numbers[name]}"
     return None
 
 

@@ -31,18 +31,12 @@ class Replaced(NamedTuple):
     ledger_n: int | None
 
 
-class FileRows(NamedTuple):
-    """The rows of a file, by its name: their partition, of any incarnation, the first offset and the last."""
-
-    partition: int
-    first: int
-    last: int
-
-
-def span_of(path: str) -> FileRows | None:
-    """The rows of the file ``path``; None if its name does not tell."""
-    name = _NAME.fullmatch(path.rpartition("/")[2])
-    return FileRows(*map(int, name.groups())) if name is not None else None
+def span_of(path: str) -> tuple[int, int, int] | None:
+    """(Partition of any incarnation, first offset, last one) of a file's rows; None if its name does not tell."""
+    if (name := _NAME.fullmatch(path.rpartition("/")[2])) is None:
+        return None
+    partition, first, last = map(int, name.groups())
+    return partition, first, last
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class SealsOfPartition:
         return f"{reason}, although {claiming.file('log')} has that offset: {cure}"
 
     def _settled(self, name: SegmentName) -> bool:
-        return self._seals.listed[name].manifest.modified <= self.now - SETTLED
+        return self._seals.listed[name][0].modified <= self.now - SETTLED
 
     def _missing(self, packed: PackedRange) -> BatchHeader | None:
         """The first batch of a range that no settled seal holds, byte by byte, or None."""
@@ -108,7 +108,7 @@ class SealsOfPartition:
         for name in [name for name in seals.names if name.base < packed.range.next and self._settled(name)]:
             manifest = seals.manifest(name)
             if wanted and manifest and manifest.next_offset > packed.range.first:
-                for offset in self._equal(seals.listed[name].log, manifest, data, wanted, packed.range):
+                for offset in self._equal(seals.listed[name][1], manifest, data, wanted, packed.range):
                     wanted.pop(offset, None)
         return wanted[min(wanted)] if wanted else None
 

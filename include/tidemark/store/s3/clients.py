@@ -19,7 +19,7 @@ from botocore.session import Session
 from typing_extensions import override
 
 from tidemark.errors import ConfigError
-from tidemark.store.base import FreeTraffic, Traffic
+from tidemark.store.base import Traffic
 from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.s3 import credentials as s3_credentials
 from tidemark.store.s3.timeouts import TimeLimits, pool_classes
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _RENEWAL_SECONDS = 5.0
 _ADDRESSING = {None: "auto", True: "path", False: "virtual"}
-_NOBODY = FreeTraffic()
+_NOBODY = Traffic()
 
 _UNPACKED_BY: Final[dict[str, Callable[[bytes], bytes]]] = {".json": bytes, ".json.gz": gzip.decompress}
 
