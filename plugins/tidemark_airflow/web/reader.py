@@ -25,6 +25,7 @@ from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, Samples, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
