@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark_airflow import settings
-from tidemark_airflow.dag_factories.catalogs import catalog_dags
+from tidemark_airflow.dag_factories.maintenance import catalog_dags
 
 for _dag in catalog_dags(settings.deployment()):
     globals()[_dag.dag_id] = _dag

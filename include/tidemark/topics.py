@@ -233,7 +233,7 @@ class TopicSettings(Settings):
 
     ``freshness`` is the promise from append to query. Agents pack by their own setting of that name
     (:mod:`uploader_agent.packing.thread`); the topic is landed live with others of its cluster
-    (:mod:`tidemark_airflow.triggers.live_readiness`), and its own runs land the rest, without a ``freshness`` all;
+    (:mod:`tidemark_airflow.triggers.landing`), and its own runs land the rest, without a ``freshness`` all;
     :mod:`tidemark.monitoring.topic_conditions` watches it. ``catalogs`` names those that list its table; None means
     all.
     """

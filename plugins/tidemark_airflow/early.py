@@ -32,7 +32,6 @@ MODULES: Final = (
     "tidemark.planning.unread_status",
     "tidemark.table.state_table",
     "tidemark_airflow.dag_factories.backfill",
-    "tidemark_airflow.dag_factories.catalogs",
     "tidemark_airflow.dag_factories.erasure",
     "tidemark_airflow.dag_factories.ingest",
     "tidemark_airflow.dag_factories.live",

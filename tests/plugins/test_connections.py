@@ -28,7 +28,7 @@ from tidemark.store.s3.clients import clients
 from tidemark.store.s3.credentials import AwsAccess, delta_credentials
 from tidemark_airflow import connections
 from tidemark_airflow.connections import AwsConnection
-from tidemark_airflow.submitters import handover
+from tidemark_airflow.submitters import environment as jobs_environment
 from tidemark_airflow.submitters.environment import handed_over, job_environment
 
 ENDPOINT = "http://127.0.0.1:9"
@@ -172,7 +172,7 @@ class Turning:
 
 
 def test_a_job_that_outlives_its_keys_gets_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "_RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(jobs_environment, "_RENEW_SECONDS", 0.01)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-environment")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA-ENVIRONMENT")
     source = Turning()

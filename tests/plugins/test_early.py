@@ -27,7 +27,7 @@ print(json.dumps({"early": sorted(early), "later": sorted(set(sys.modules) - ear
 _OF_A_LANDING = (
     *("settings", "planned", "assets/events", "assets/outbox", "links/operator_links"),
     *("operators/landing", "operators/spark_job", "sensors/watermark"),
-    *("submitters/choice", "submitters/forked", "submitters/environment"),
+    *("submitters/choice", "submitters/environment"),
     *("submitters/child_processes", "submitters/template"),
 )
 """The modules of ``tidemark_airflow`` that the tasks of a landing run."""

@@ -1,4 +1,4 @@
-"""The hosts of jobs (``tidemark_airflow.submitters.forked``), and a folder of its own with which they end."""
+"""The hosts of jobs (``tidemark_airflow.submitters.child_processes``), and a folder of its own with which they end."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _news(newest: Ledger, after: list[Ledger], known: Ledger | None) -> Unpublis
     closed = {
         dt: state
         for dt, state in sorted(newest.dates.items())
-        if state.closed and (dt in dates or not _is_same_closing(state, before.get(dt)))
+        if state.closed and (dt in dates or _closing(state) != _closing(before.get(dt)))
     }
     columns = tuple(sorted(_columns(newest) - _columns(known))) if known else ()
     return UnpublishedCommits(Commit.of(newest), tuple(sorted(dates)), closed, newest.rows, columns)
@@ -118,8 +118,8 @@ def _columns(ledger: Ledger) -> set[str]:
     return {path for path in ledger.field_ids if "." not in path}
 
 
-def _is_same_closing(state: DateState, before: DateState | None) -> bool:
-    return before is not None and (before.state, before.closed_at) == (state.state, state.closed_at)
+def _closing(state: DateState | None) -> object:
+    return state and (state.state, state.closed_at)
 
 
 def move(table: TopicTable, to: Commit) -> None:

@@ -185,9 +185,9 @@ def backfill_dag(deployment: Deployment) -> DAG:
             task_id="approve", previewed=preview.output, trigger_rule=TriggerRule.NONE_FAILED, execution_timeout=None
         )
         has_state = any(topic.state for topic in deployment.topics)
-        exchange = {"exchange": "{{ params.exchange }}"}
-        convert = RunPlanOperator.partial(task_id="convert", with_state=has_state, options=exchange, **job)
-        convert = convert.expand_kwargs(approve.output)
+        convert = RunPlanOperator.partial(
+            task_id="convert", with_state=has_state, options={"exchange": "{{ params.exchange }}"}, **job
+        ).expand_kwargs(approve.output)
         # The report also has failed runs.
         result = ResultOperator.partial(
             task_id="result", trigger_rule=TriggerRule.ALL_DONE, **by_topic()

@@ -14,17 +14,26 @@ backfill of the DAG, for a single topic a run from its form.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow.sdk import DAG, BaseOperator, CronDataIntervalTimetable, Param, get_current_context
+from airflow.sdk import (
+    DAG,
+    AssetAny,
+    AssetOrTimeSchedule,
+    BaseOperator,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    Param,
+    get_current_context,
+)
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.jobs.registry import JOBS
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 from tidemark_airflow import settings
-from tidemark_airflow.assets.events import publish_states, state_asset
+from tidemark_airflow.assets.events import assets_of, publish_states, state_asset
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.spark_job import JobOperator
 
@@ -42,8 +51,11 @@ _SINCE: Final = "tidemark_since"
 _RETRIES: Final = 2
 """Fewer retries than other tasks have: an audit repeats its findings."""
 
-_TELLS: Final[dict[str, dict[str, Any]]] = {name: {"on_failure_callback": None} for name in ("audit", "state")}
-"""A failed audit opens an incident, which is reported once; so does a state that is stopped or late."""
+_TELLS: Final[dict[str, dict[str, Any]]] = {
+    **{name: {"on_failure_callback": None} for name in ("audit", "state")},
+    "catalogs": {"on_failure_callback": None, "retries": 1},
+}
+"""A failed audit opens an incident, which is reported once; so do a state that is stopped or late, and a catalog."""
 
 
 class Upkeep(NamedTuple):
@@ -330,16 +342,50 @@ def _topic_dags(deployment: Deployment) -> Iterator[DAG]:
         yield dag
 
 
-def _upkeep_dag(name: str, at: str, does: str, params: dict[str, Param] | None = None) -> DAG:
+def _upkeep_dag(
+    name: str,
+    schedule: str | AssetOrTimeSchedule,
+    does: str,
+    params: dict[str, Param] | None = None,
+    *,
+    tag: str = "upkeep",
+    doc: str | None = __doc__,
+) -> DAG:
     return DAG(
         dag_id=f"tidemark_{name}",
-        schedule=CronDataIntervalTimetable(at, timezone="UTC"),
+        schedule=CronDataIntervalTimetable(schedule, timezone="UTC") if isinstance(schedule, str) else schedule,
         start_date=task_defaults.START,
         catchup=False,
         max_active_runs=1,
         default_args={**task_defaults.DEFAULT_ARGS, "owner": "tidemark", **_TELLS.get(name, {})},
-        tags=["tidemark", "upkeep"],
+        tags=["tidemark", tag],
         description=does,
-        doc_md=f"{does}\n\n{__doc__}",
+        doc_md=f"{does}\n\n{doc}",
         params=params,
     )
+
+
+_CATALOGS: Final = """It runs after each commit, and every ten minutes, with a task per cluster.
+
+A catalog that does not answer makes the task red, and the watch reports it once. The tables do not wait for it.
+"""
+
+
+def catalog_dags(deployment: Deployment) -> Iterator[DAG]:
+    """``tidemark_catalogs``, if any topic has a catalog."""
+    does = "Lists each commit of the tables as a snapshot in the catalogs of the topics file."
+    topics = [topic for topic in settings.in_order(deployment) if deployment.catalogs_of(topic)]
+    if not topics:
+        return
+    assets = (assets_of(deployment, topic).rows for topic in topics)
+    states = (state_asset(deployment, topic) for topic in topics if topic.state)
+    every = CronTriggerTimetable("*/10 * * * *", timezone="UTC")
+    schedule = AssetOrTimeSchedule(timetable=every, assets=AssetAny(*assets, *states))
+    with _upkeep_dag("catalogs", schedule, does, tag="catalogs", doc=_CATALOGS) as dag:
+        JobOperator.partial(
+            task_id="mirror",
+            job="mirror",
+            map_index_template="{{ task.cluster }}",
+            execution_timeout=timedelta(hours=1),
+        ).expand_kwargs([{"cluster": cluster} for cluster in sorted({topic.cluster for topic in topics})])
+    yield dag

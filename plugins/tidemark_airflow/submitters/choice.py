@@ -73,7 +73,9 @@ def submitter(program: str, environment: Mapping[str, str], *, deletes_raw: bool
         return
     conn_id = option("spark_conn_id")
     connection = _connection(conn_id)
-    kind = _YARN if is_yarn_cluster(connection) else _kind(conn_id, str(connection.conn_type))
+    driver = connection.conn_type, connection.host, connection.extra_dejson.get("deploy-mode")
+    on_yarn = driver == ("spark", "yarn", "cluster")
+    kind = _YARN if on_yarn else _kind(conn_id, str(connection.conn_type))
     if kind.needs_host and not connection.host:
         raise AirflowException(f"connection {conn_id!r} has no host: it must name Spark's master or server")
     made = _class(kind)
@@ -122,12 +124,6 @@ def _check_role(kind: str, *, deletes_raw: bool) -> None:
             f"cannot hold where jobs run by a connection of type {kind}: they have the role that their platform gives"
         )
         raise ConfigError("Airflow's configuration", [(label(name), f"{rule}; leave it out") for name in named])
-
-
-def is_yarn_cluster(connection: Connection) -> bool:
-    """True if a connection of type ``spark`` runs drivers on YARN."""
-    mode = connection.conn_type, connection.host, connection.extra_dejson.get("deploy-mode")
-    return mode == ("spark", "yarn", "cluster")
 
 
 def _class(kind: _Kind) -> Callable[..., Any]:

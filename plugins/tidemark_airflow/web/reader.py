@@ -25,6 +25,7 @@ from tidemark.inspection.quarantine import Quarantine, quarantine_of
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incident_store import read_incidents
+from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, Samples, TopicSample
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.adopted import read_state
@@ -120,19 +121,25 @@ class BrokersetsNow(NamedTuple):
     failure: str
 
 
+_Name = tuple[str, str]
+"""A cluster, and a topic or what else identifies the value."""
+
+
 class Reader:
     """Reads for all requests of a process; threads share it."""
 
     def __init__(self) -> None:
         """Nothing is read yet."""
-        self._indexes = Kept(lambda place: PackedIndexes(self.deployment(), place[0]), seconds=float("inf"))
+        self._indexes = Kept[_Name, PackedIndexes](
+            lambda place: PackedIndexes(self.deployment(), place[0]), seconds=float("inf")
+        )
         self._looks = Kept(self._look_at, seconds=number("scan_seconds"))
         self.overview = Kept(self._read_overview).get
         """The topics of a cluster at their last observation."""
-        self.incidents = Kept(lambda cluster: read_incidents(self.deployment(), cluster).incidents).get
+        self.incidents = Kept[str, tuple[Incident, ...]](lambda of: read_incidents(self.deployment(), of).incidents).get
         """The incidents of a cluster and of its topics."""
         self._topics = Kept(self._read_topic)
-        self._flows = Kept(lambda key: data_flow(self.table(*key)), seconds=60.0)
+        self._flows = Kept[_Name, DataFlow](lambda key: data_flow(self.table(*key)), seconds=60.0)
         self._columns = Kept(self._read_columns, seconds=60.0)
         # They need all indexes of a cluster parsed.
         self._brokersets = Kept(self._read_brokersets, seconds=60.0)

@@ -207,11 +207,7 @@ def _followed(state: SchemaState) -> SchemaNow:
 
 def _state_table(status: StateStatus) -> StateTableNow:
     return StateTableNow(
-        table=status.table,
-        n=status.n,
-        of=status.of,
-        rows=status.rows,
-        committed_at=status.committed_at,
+        **status.model_dump(include=set(StateTableNow.model_fields) - {"stopped"}),
         doubts=doubts(dict(status)),
         stopped=status.stopped.reason if status.stopped else "",
         proved_at=status.proved_at,
@@ -260,20 +256,7 @@ def partition_row(now: TopicNow, part: PartitionHealth, words: Sequence[Acknowle
         spans=spans_of(now.ledger.by_partition.get(key), now.entries.get(key), part.gaps),
         held_by=list(part.held_by),
         lag=part.lag,
-        **part.model_dump(
-            include={
-                "incarnation",
-                "partition",
-                "landed",
-                "watermark",
-                "log_end",
-                "high_watermark",
-                "broker",
-                "observed_at",
-                "unstored_since",
-                "waits_since",
-            }
-        ),
+        **part.model_dump(include=set(PartitionRow.model_fields) - {"gaps", "held_by", "lag", "remote_tier"}),
     )
 
 

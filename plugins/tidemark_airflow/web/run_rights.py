@@ -41,6 +41,7 @@ from tidemark_airflow.web.auth import may
 from tidemark_airflow.web.reader import reader
 
 _API: Final = "/api/v2/"
+_FORBIDDEN: Final = status.HTTP_403_FORBIDDEN
 _READS: Final = {"GET", "HEAD", "OPTIONS"}
 _RUN: Final = re.compile(rf"dags/{DAG_ID}/dagRuns/(?P<run>[^/]+)(?P<rest>/.*)?")
 _FORM: Final = re.compile(r"dags/(tidemark_\w+)(/details)?")
@@ -53,11 +54,6 @@ class _Asked(NamedTuple):
     rewrites: bool
     by: str = ""
     approves: bool = False
-
-
-class _Refusal(NamedTuple):
-    why: str
-    status: int = status.HTTP_403_FORBIDDEN
 
 
 class RunRights:
@@ -79,7 +75,7 @@ class RunRights:
             body = await request.body()
             refusal = await _refusal(request, path, body)
             if refusal:
-                await JSONResponse({"detail": refusal.why}, refusal.status)(scope, receive, send)
+                await JSONResponse({"detail": refusal.detail}, refusal.status_code)(scope, receive, send)
             else:
                 await self._app(scope, _replay(body, receive), send)
 
@@ -110,7 +106,7 @@ async def _user(request: Request) -> Any | None:
         return None
 
 
-async def _refusal(request: Request, path: str, body: bytes) -> _Refusal | None:
+async def _refusal(request: Request, path: str, body: bytes) -> HTTPException | None:
     """The reason to refuse the request, or None."""
     try:
         content = json.loads(body or b"null")
@@ -122,22 +118,27 @@ async def _refusal(request: Request, path: str, body: bytes) -> _Refusal | None:
     return await run_in_threadpool(_judge, user, request.method, path, content) if user else None
 
 
-def _judge(user: Any, method: str, path: str, content: Any) -> _Refusal | None:
+def _judge(user: Any, method: str, path: str, content: Any) -> HTTPException | None:
     deployment = reader().deployment()
     subject = _asked(deployment, method, path, content)
     if not subject.topics:
         # Airflow's own refusal would show the schema, and with it the names of all topics.
-        return _Refusal("topics: choose at least one, each as cluster/topic", status.HTTP_400_BAD_REQUEST)
+        return HTTPException(status.HTTP_400_BAD_REQUEST, "topics: choose at least one, each as cluster/topic")
     if subject.approves and subject.by == user.get_name():
-        return _Refusal(f"{subject.by} started this backfill: somebody else has to answer")
+        return HTTPException(
+            status.HTTP_403_FORBIDDEN, f"{subject.by} started this backfill: somebody else has to answer"
+        )
     known = {f"{topic.cluster}/{topic.topic}": topic for topic in deployment.topics}
     wanted = [known[label] for label in subject.topics if label in known]
     seen, edited = may(user, "GET", wanted), may(user, "PUT", wanted) if subject.rewrites else wanted
     if hidden := sorted({*subject.topics} - _labels(seen)):
-        return _Refusal(f"topics: {', '.join(hidden)}: not in the topics file, or you may not see the ingest DAG")
+        return HTTPException(
+            status.HTTP_403_FORBIDDEN,
+            f"topics: {', '.join(hidden)}: not in the topics file, or you may not see the ingest DAG",
+        )
     if refused := sorted(_labels(seen) - _labels(edited)):
         rule = "to rewrite a table needs the right to edit its ingest DAG; a dry run needs none"
-        return _Refusal(f"topics: {', '.join(refused)}: {rule}")
+        return HTTPException(_FORBIDDEN, f"topics: {', '.join(refused)}: {rule}")
     return None
 
 

@@ -1,9 +1,10 @@
 """Runs jobs as forks of one process that has imported what they need, so that none of them imports it again.
 
 A job of a Spark Connect deployment takes a second or two of CPU time to import its libraries, and less than that for
-its work. So a task of Airflow, see ``tidemark_airflow.submitters.forked``, starts this process once, with a listening
-socket as its standard input, and asks it for a fork for each job. The host itself runs nothing of a job, and starts no
-thread. A request is a JSON object behind its length in 8 bytes, and comes with the descriptor of the job's output:
+its work. So a task of Airflow, see ``tidemark_airflow.submitters.child_processes``, starts this process once, with a
+listening socket as its standard input, and asks it for a fork for each job. The host itself runs nothing of a job, and
+starts no thread. A request is a JSON object behind its length in 8 bytes, and comes with the descriptor of the job's
+output:
 
 * ``program`` and ``arguments``: the file and the command line of the job
 * ``environment`` and ``directory``: the job's whole environment, and its working directory

@@ -302,7 +302,7 @@ def test_the_form_says_how_the_job_exchanges_dates(
     planned = {"empty": False, "attempt": "7", "plan": "attempts/7.json", "tasks": 1, "bytes": 9}
     mapped = dag.get_task("convert")
     convert = mapped.unmap({"cluster": CLUSTER, "topic": "orders", "planned": planned})
-    params = {name: param.value for name, param in dag.params.items()} | form
+    params = {name: param.value for name, param in backfill.form(world.deployment).items()} | form
     context = cast("Context", {**CONTEXT, "params": params})
     convert.render_template_fields(context)
     convert.execute(context)

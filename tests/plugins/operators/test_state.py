@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 from tests.plugins.operators.test_spark import CONTEXT, called, pytestmark
 from tests.plugins.world import CLUSTER, World
 from tidemark.topics import Deployment, TopicSettings
+from tidemark_airflow.dag_factories import maintenance
 from tidemark_airflow.dag_factories.maintenance import PublishStatesOperator
-from tidemark_airflow.operators import state
+from tidemark_airflow.operators import backfill
 from tidemark_airflow.operators.backfill import StateOperator
 
 __all__ = ["called", "pytestmark"]
@@ -25,7 +26,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def publish(_context: object, _deployment: Deployment, of: list[TopicSettings]) -> None:
         topics.extend(topic.topic for topic in of)
 
-    monkeypatch.setattr(state, "publish_states", publish)
+    for module in (backfill, maintenance):
+        monkeypatch.setattr(module, "publish_states", publish)
     return topics
 
 
@@ -58,7 +60,7 @@ def test_a_state_that_the_run_has_made_is_only_published(
     called: Path, world: World, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_state(world)
-    monkeypatch.setattr(state, "_is_current", lambda _: True)
+    monkeypatch.setattr(backfill, "_is_current", lambda _: True)
     StateOperator(task_id="state", cluster=CLUSTER, topic="orders").execute(CONTEXT)
     assert not called.exists()
     assert told == ["orders"]

@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from tests.support.hosts import own_hosts
 from tests.support.waiting import wait_until
-from tidemark_airflow.submitters.forked import ForkedJob
+from tidemark_airflow.submitters.child_processes import ForkedJob
 
 SEEN = """\
 import json, os, sys
