@@ -14,7 +14,7 @@ from tidemark.errors import ConfigError
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
 from tidemark.monitoring.incidents import in_utc
 from tidemark.parsers.settings import followed_by
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.table.delta_table import TopicTable, configured_table
 from tidemark.topics import load_topics
 
