@@ -19,7 +19,7 @@ from tests.tidemark.kafka_log.build import Record, batch
 from tidemark.endpoints import EndpointSettings
 from tidemark.kafka_tier.copies import TierStore
 from tidemark.kafka_tier.encryption import KeyPairs
-from tidemark.kafka_tier.keys import KINDS, CopyName
+from tidemark.kafka_tier.manifest import KINDS, CopyName
 from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions, open_store
 from uploader_agent.repair.tier_adoption import TierAdoption

@@ -57,7 +57,6 @@ FLOORS = {
         "scheduling verify watermark_index",
         "packing remote_tier",
         "components",
-        "one_shot",
         "agent",
         "cli",
     ),

@@ -22,7 +22,7 @@ from release.version import stated
 from tests.support.browser import Browser
 from tests.support.paths import ROOT, env_bin
 from tidemark.formats.keys import MANIFEST_EXTENSION, WATERMARK_NAME
-from tidemark.kafka_log.names import SegmentFileKind
+from tidemark.kafka_log.indexes import SegmentFileKind
 
 VERSION = stated().rpartition(".")[0]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "srcset", "object": "data", "form": "action"}

@@ -1,6 +1,6 @@
 """The components of an agent, put together. Nothing is started here, and neither broker nor store is asked.
 
-The loop (:mod:`uploader_agent.agent`) and the commands that run once (:mod:`uploader_agent.one_shot`) share them.
+The loop (:mod:`uploader_agent.agent`) and the commands that run once share them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from uploader_agent.repair.gaps import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
+from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations

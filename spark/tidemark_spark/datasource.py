@@ -44,7 +44,7 @@ from tidemark.inspection.agent_sightings import check_seen
 from tidemark.installation import VERSION
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.planning.read import RawPart, plan_reading
 from tidemark.raw.partition import RawPartition
 from tidemark.raw.segments import Segment

@@ -36,7 +36,7 @@ from tidemark.raw import masks, tombstones
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import chain, read_footer, read_range_bytes
 from tidemark.raw_topic import RawTopic
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table

@@ -30,14 +30,14 @@ AGENT: Final = (
     # -- what may be sealed ------------------------------------------------------------------------------------------
     Mutant(
         "a rotated segment is sealed only below the high watermark",
-        "uploader_agent/upload/eligibility.py",
+        "uploader_agent/upload/local_run.py",
         "segment.next_offset is not None and segment.next_offset <= high_watermark",
         "segment.next_offset is not None",
         (f"{_AGENT}::test_rotated_and_committed_segments_go_and_nothing_else",),
     ),
     Mutant(
         "a tail is sealed only if it is quiet",
-        "uploader_agent/upload/eligibility.py",
+        "uploader_agent/upload/local_run.py",
         "segment.size and segment.modified <= quiet_before and",
         "segment.size and",
         (f"{_AGENT}::test_a_quiet_tail_is_sealed_and_what_follows_is_a_segment_of_its_own",),

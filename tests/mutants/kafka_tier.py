@@ -11,27 +11,27 @@ _COPIES: Final = "tests.tidemark.kafka_tier.test_copies"
 _DAMAGE: Final = "tests.tidemark.kafka_tier.test_damage"
 _HISTORY: Final = "tests.tidemark.kafka_tier.test_history"
 _LANDED: Final = "tests.spark.test_kafka_tier"
-_PROOF: Final = "include/tidemark/kafka_tier/proof.py"
+_PROOF: Final = "include/tidemark/kafka_tier/copies.py"
 _RUN: Final = "uploader_agent/repair/tier_adoption.py"
 
 KAFKA_TIER: Final = (
     Mutant(
         "a copy of a history that an election cut off does not count",
-        "include/tidemark/kafka_tier/proof.py",
+        "include/tidemark/kafka_tier/copies.py",
         "if not (begins_right or begins_before) or end > ends.get(epoch, end):",
         "if not (begins_right or begins_before):",
         (f"{_HISTORY}::test_a_segment_of_another_history",),
     ),
     Mutant(
         "a copy with an epoch that its history lacks does not count",
-        "include/tidemark/kafka_tier/proof.py",
+        "include/tidemark/kafka_tier/copies.py",
         "if not known or any(epoch not in starts for epoch, _ in known):",
         "if not known:",
         (f"{_HISTORY}::test_random_elections",),
     ),
     Mutant(
         "the newest copy's history is that of its highest epoch",
-        "include/tidemark/kafka_tier/proof.py",
+        "include/tidemark/kafka_tier/copies.py",
         "return about.epochs[-1][0], about.end_offset",
         "return 0, -about.epochs[-1][0]",
         (f"{_COPIES}::test_copies_of_the_history_touch_and_reach_the_end_of_the_tier[epochs]",),

@@ -22,7 +22,7 @@ from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.kafka_log.transactions import producer_snapshot
 from tidemark.kafka_tier.copies import ListedCopy, TierStore, list_copies
 from tidemark.kafka_tier.encryption import KeyPairs
-from tidemark.kafka_tier.keys import CopyName, Kind
+from tidemark.kafka_tier.manifest import CopyName, Kind
 from tidemark.store import Store
 from tidemark.store.local import LocalStore
 

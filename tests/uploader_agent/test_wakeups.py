@@ -27,9 +27,8 @@ from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.scheduling.upload_queue import UploadQueue
-from uploader_agent.scheduling.workers import PartitionJob, UploadWorkers
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.watermark_index import IndexPublisher
 from uploader_agent.worker import Worker
 

@@ -10,8 +10,8 @@ from typing import Self
 
 from tests.support.waiting import HUNG
 from uploader_agent.agent import Agent
+from uploader_agent.cli.common import OneShot
 from uploader_agent.components import Components
-from uploader_agent.one_shot import OneShot
 from uploader_agent.partitions.waiting import Wait
 
 

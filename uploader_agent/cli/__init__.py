@@ -19,7 +19,7 @@ from tidemark.terminal import Output
 from uploader_agent import __version__
 from uploader_agent.agent import Agent
 from uploader_agent.cli import inspect_commands
-from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OutputOption, locked, surveyed
+from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OneShot, OutputOption, locked, surveyed
 from uploader_agent.cli.config_check import config_app
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.repair_commands import adopt, branch, reupload, take_name
@@ -28,7 +28,6 @@ from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
 from uploader_agent.observability.health import http_server
 from uploader_agent.observability.systemd import Notifier
-from uploader_agent.one_shot import OneShot
 from uploader_agent.settings import load_settings
 from uploader_agent.tuning import STANDARD, AgentTuning
 

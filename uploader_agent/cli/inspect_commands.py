@@ -17,11 +17,10 @@ from tidemark.formats.raw.gaps import REMOTE_TIER, Gap
 from tidemark.raw.heads import Heads
 from tidemark.terminal import Output, Progress, columns
 from uploader_agent.cli.common import DEFAULT_CONFIG, CommandAnswer, ConfigOption, OutputOption, TopicOption, surveyed
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import SegmentChanged, file_name
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.settings import load_settings
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.verify import VerifyFinding, compare_packs, verify
 
 _MOST_PUTS = 4

@@ -18,7 +18,7 @@ import typer
 
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.kafka_tier.copies import TierStore
 from tidemark.kafka_tier.encryption import KeyPairs
 from tidemark.store.identity import identity

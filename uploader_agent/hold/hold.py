@@ -29,9 +29,9 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index
 from uploader_agent.disk.log_dirs import DELETED, DirectoryListing, LocalSegment, list_segments, resolved
-from uploader_agent.disk.partition_files import PartitionFiles
 from uploader_agent.disk.segment_files import (
     OpenFile,
+    PartitionFiles,
     SegmentChanged,
     SegmentFiles,
     batch_headers,

@@ -17,7 +17,7 @@ from tidemark.formats.raw.manifest import batch_of
 from tidemark.formats.raw.pack import MOST_UNSEALED_BYTES, PackedRange, Range, RangePointer
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, carry_forward, scan_batches
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.raw.packs import chain, live_end, live_part, read_range_bytes, read_range_line
 from tidemark.storage import ClusterStore
 from tidemark.store import Store

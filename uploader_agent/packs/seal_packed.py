@@ -19,8 +19,7 @@ from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentF
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.local_run import LocalRun, open_before, open_run
+from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment

@@ -16,8 +16,8 @@ from uploader_agent.log_source import LogSource
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.local_log import LocalLog
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload import eligibility
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload import local_run
+from uploader_agent.upload.local_run import SealRun
 
 Survey = Literal["survey"]
 SURVEY: Survey = "survey"
@@ -111,12 +111,12 @@ def runs(local: LocalLog, stored: StoredLog, tail: Tail, quiet_before: float | N
     """
     segments, final = local.segments, stored.final
     high_watermark = local.offsets.high_watermark if local.offsets else 0
-    rotated = eligibility.rotated_runs(segments, final, high_watermark)
+    rotated = local_run.rotated_runs(segments, final, high_watermark)
     active: list[SealRun] = []
     if quiet_before is not None and tail.end < high_watermark:
-        active = [*eligibility.quiet_tail(segments, final, high_watermark, quiet_before)]
+        active = [*local_run.quiet_tail(segments, final, high_watermark, quiet_before)]
     if not active and tail.seal_to is not None:
-        active = [*eligibility.tail_up_to(segments, final, min(tail.seal_to, high_watermark))]
+        active = [*local_run.tail_up_to(segments, final, min(tail.seal_to, high_watermark))]
     for run in (*rotated, *active):
         yield run
         if stored.has_bare_log(run.base_offset):

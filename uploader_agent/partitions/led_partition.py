@@ -22,9 +22,8 @@ from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.kafka_log import BatchHeader
 from uploader_agent.broker.admin import Led, Offsets
-from uploader_agent.disk.active_segment import Active, ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_dir import LogTail, PartitionFolder
+from uploader_agent.disk.partition_dir import Active, ActiveReader, LogTail, PartitionFolder
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs
@@ -33,8 +32,8 @@ from uploader_agent.partitions.local_log import QUESTION_BACKOFF, LocalState, Ob
 from uploader_agent.partitions.partition_uploader import Context, PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.stored_log import RemoteState
-from uploader_agent.upload import eligibility
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload import local_run
+from uploader_agent.upload.local_run import SealRun
 
 logger = structlog.get_logger(__name__)
 
@@ -454,7 +453,7 @@ class LedPartition:
 
     def waits_for_high_watermark(self) -> bool:
         """True if a rotated segment may be ready for upload at a newer high watermark."""
-        return eligibility.waiting_for(
+        return local_run.waiting_for(
             self.segments, self.remote.log.final, self.offsets.high_watermark if self.offsets else 0
         )
 

@@ -18,12 +18,11 @@ from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import SegmentChanged, SegmentFiles
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, SegmentFiles
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
@@ -48,7 +47,7 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.stored.watermark import Fenced
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment

@@ -16,8 +16,7 @@ import structlog
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Metadata, Offsets
-from uploader_agent.disk.active_segment import Active
-from uploader_agent.disk.partition_dir import LogTail
+from uploader_agent.disk.partition_dir import Active, LogTail
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime

@@ -25,8 +25,7 @@ from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.authority import Authority
 from uploader_agent.clock import utc_now
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.disk.segment_files import Bytes, PartitionFiles, checksum
 from uploader_agent.packs.tail import TailSources
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds

@@ -20,7 +20,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import BatchHeader, Lineage
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.raw.objects import REACH, StoredManifest, read_manifest
 from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets
@@ -31,7 +31,7 @@ from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.objects import put_derived
 from uploader_agent.stored.stored_log import StoredSegment
-from uploader_agent.upload.eligibility import SealRun, rotated_runs
+from uploader_agent.upload.local_run import SealRun, rotated_runs
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment

@@ -19,7 +19,7 @@ from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, OpenTransaction
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import ListedObject
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
@@ -31,7 +31,7 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.objects import put_derived
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
 

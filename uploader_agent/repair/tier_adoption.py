@@ -31,9 +31,18 @@ from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage, OpenTransaction, open_transactions, parse_producer_snapshot
-from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy, TierStore, list_copies
+from tidemark.kafka_tier.copies import (
+    ListedCopy,
+    ProvedCopy,
+    SegmentCopy,
+    TierStore,
+    belongs,
+    continued,
+    list_copies,
+    newness,
+    prove,
+)
 from tidemark.kafka_tier.encryption import KeyNotGiven
-from tidemark.kafka_tier.proof import ProvedCopy, belongs, continued, newness, prove
 from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
 from uploader_agent import __version__

@@ -1,9 +1,16 @@
-"""The threads that carry out jobs, and report failures."""
+"""The queue of jobs, and the threads that carry them out and report failures.
+
+The first job of each partition goes before others, partitions take turns, and none takes all workers. The queue holds
+no segments' bytes, only the jobs. Two jobs of a partition that write the same objects never run at the same time: of a
+tail that grew between them, the shorter could replace the longer. A partition that failed waits for its own back-off
+and delays no other. When the store answers that it gets too many requests, fewer jobs run at a time for a while.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
@@ -13,14 +20,166 @@ from tidemark.retry import Backoff
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.partitions.jobs import Job
+from uploader_agent.partitions import jobs
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.scheduling.retry import Failures
-from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.throttle import Limit
 from uploader_agent.settings import UploadSettings
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.worker import Worker
+
+Key = TypeVar("Key", bound=Hashable)
+Job = TypeVar("Job", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Lane(Generic[Job]):
+    """One partition's jobs in order, and the jobs that are running."""
+
+    waiting: list[Job] = field(default_factory=list)
+    running: dict[Job, int] = field(default_factory=dict)  # with the turn in which each was taken
+    not_before: float = 0.0
+    served: int = 0
+
+
+class UploadQueue(Generic[Key, Job]):
+    """The queue. Thread-safe. At most ``concurrency`` jobs run at a time; ``target`` is the object a job writes."""
+
+    def __init__(
+        self, concurrency: int, runtime: Runtime = MACHINE, *, target: Callable[[Job], Hashable] = lambda job: job
+    ) -> None:
+        self._limit = Limit(concurrency)
+        self._target = target
+        self._clock = runtime.monotonic
+        self._lanes: dict[Key, _Lane[Job]] = {}
+        self._changed = runtime.condition()
+        self._turn = 0
+        self._running = 0
+        self._closed = False
+
+    def resize(self, concurrency: int) -> None:
+        """From now on let at most ``concurrency`` jobs run; running jobs beyond that end by themselves."""
+        with self._changed:
+            self._limit.resize(concurrency)
+            self._changed.notify_all()
+
+    def replace(self, key: Key, jobs: Sequence[Job]) -> None:
+        """Replace the waiting jobs of ``key`` by ``jobs``, in this order; running jobs are not queued again."""
+        with self._changed:
+            lane = self._lanes.setdefault(key, _Lane())
+            lane.waiting = [job for job in jobs if job not in lane.running]
+            self._forget_if_empty(key, lane)
+            if lane.waiting:
+                self._changed.notify_all()
+
+    def drop(self, key: Key) -> None:
+        """Drop the waiting jobs of ``key``; running jobs end by themselves."""
+        with self._changed:
+            lane = self._lanes.get(key)
+            if lane is not None:
+                lane.waiting = []
+                self._forget_if_empty(key, lane)
+
+    def take(self) -> tuple[Key, Job] | None:
+        """Wait for the next job and mark it running; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock()
+                next_ = self._next(now)
+                if next_ is not None:
+                    key, lane, job = next_
+                    lane.waiting.remove(job)
+                    self._turn += 1
+                    self._running += 1
+                    lane.served = lane.running[job] = self._turn
+                    return key, job
+                self._changed.wait(self._pause(now))
+            return None
+
+    def done(self, key: Key, job: Job, retry_after: float = 0.0, *, slow_down: bool = False) -> None:
+        """Note the end of ``job``. No other job of ``key`` starts before ``retry_after`` seconds have passed.
+
+        ``slow_down`` states that the store answered SlowDown.
+        """
+        with self._changed:
+            lane = self._lanes[key]
+            started = lane.running.pop(job)
+            self._running -= 1
+            if slow_down:
+                self._limit.slow_down(started, self._turn)
+            elif not retry_after:
+                self._limit.succeeded(started)
+            lane.not_before = self._clock() + retry_after if retry_after else 0.0
+            self._forget_if_empty(key, lane)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Hand out no more jobs."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def wait_idle(self, timeout: float | None = None, *, running_only: bool = False) -> bool:
+        """Wait until no job runs and, unless ``running_only``, none waits; return False if the time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy(running_only), timeout)
+
+    def waiting(self) -> int:
+        """The number of waiting jobs."""
+        with self._changed:
+            return sum(len(lane.waiting) for lane in self._lanes.values())
+
+    def unfinished(self) -> int:
+        """The number of waiting and running jobs; a failed partition counts as one until its back-off ends."""
+        with self._changed:
+            now = self._clock()
+            lanes = self._lanes.values()
+            return sum(len(lane.waiting) + len(lane.running) or int(lane.not_before > now) for lane in lanes)
+
+    def running(self) -> int:
+        """The number of running jobs."""
+        return self._running
+
+    @property
+    def limit(self) -> int:
+        """The number of jobs that may run at a time now."""
+        return self._limit.now
+
+    def _busy(self, running_only: bool) -> bool:
+        return self._running > 0 or (not running_only and any(lane.waiting for lane in self._lanes.values()))
+
+    def _next(self, now: float) -> tuple[Key, _Lane[Job], Job] | None:
+        """The least recently served of the lanes that may continue, and its next job."""
+        most = self._limit.now
+        if self._running >= most:
+            return None
+        ready = [
+            (key, lane, job)
+            for key, lane in self._lanes.items()
+            if lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
+            if (job := self._free(lane)) is not None
+        ]
+        return min(ready, key=lambda item: item[1].served) if ready else None
+
+    def _free(self, lane: _Lane[Job]) -> Job | None:
+        """The first job with a target that no running job has; when a running job ends, :meth:`done` looks again."""
+        taken = {self._target(job) for job in lane.running}
+        return next((job for job in lane.waiting if self._target(job) not in taken), None)
+
+    def _pause(self, now: float) -> float | None:
+        """Seconds until a lane's back-off ends; None if there is none.
+
+        ``now`` is the reading of :meth:`_next`: a back-off that ended before a later one would be waited for without
+        end.
+        """
+        pauses = [lane.not_before - now for lane in self._lanes.values() if lane.waiting and lane.not_before > now]
+        return min(pauses, default=None)
+
+    def _forget_if_empty(self, key: Key, lane: _Lane[Job]) -> None:
+        if not lane.waiting and not lane.running and lane.not_before <= self._clock():
+            del self._lanes[key]
+
 
 logger = structlog.get_logger(__name__)
 
@@ -29,7 +188,7 @@ class PartitionJob(NamedTuple):
     """A job of a partition."""
 
     partition: LedPartition
-    job: Job
+    job: jobs.Job
 
     @property
     def target(self) -> int | str:

@@ -20,7 +20,7 @@ from tidemark.formats.raw.pack import PackedRange
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
 from tidemark.kafka_log.batch import CRC_START
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.kafka_log.same_batch import described, is_same, overlapping
 from tidemark.raw.objects import PIECE_BYTES, REACH, pieces_between, read_manifest
 from tidemark.raw.packs import live_part, read_range_bytes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tidemark.errors import FormatError
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.kafka_log import BatchHeader, Lineage, SegmentSummary
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 
 
 class OffLineage(FormatError):

@@ -14,8 +14,7 @@ from tidemark.storage import PartitionStore
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.clock import utc_now
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import SegmentFiles
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentFiles
 from uploader_agent.hold import Hold
 
 

@@ -34,8 +34,7 @@ from uploader_agent.disk.segment_files import (
 from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
-from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.local_run import LocalRun, open_before, open_run
+from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, cleanup_of, missing_end, scan

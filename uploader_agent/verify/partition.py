@@ -30,13 +30,11 @@ from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo, Store
 from tidemark.timestamps import utc_now
 from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, checksum, file_name
+from uploader_agent.disk.segment_files import OpenFile, PartitionFiles, SegmentChanged, checksum, file_name
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.stored import watermark
 from uploader_agent.stored.histories import first_difference, local_batches
-from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.local_run import open_run
+from uploader_agent.upload.local_run import SealRun, open_run
 from uploader_agent.verify.segment import (
     Checked,
     Severity,

@@ -40,7 +40,7 @@ from tidemark.errors import FormatError, GapError, OutOfRange, SegmentError, Sto
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.remote.topics import RemotePartition

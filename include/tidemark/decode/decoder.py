@@ -32,7 +32,7 @@ from tidemark.decode.kernel import FINDINGS, NO_TOTALS, RECORD_RULES, RULE, Colu
 from tidemark.decode.schema import SCHEMA, TIMESTAMP_TYPE, array, constant_text, headers_column, representable, variable
 from tidemark.errors import SegmentError
 from tidemark.kafka_log.batch import APPEND_TIME, CONTROL, MAX_BATCH_BYTES, MAX_RELATIVE_OFFSET, BatchHeader, Buffer
-from tidemark.kafka_log.names import MAX_OFFSET
+from tidemark.kafka_log.indexes import MAX_OFFSET
 
 _MAX_CHUNK_BYTES = (1 << 31) - 1
 

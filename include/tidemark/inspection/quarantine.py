@@ -18,7 +18,7 @@ from tidemark.formats.base import Model
 from tidemark.formats.table.schema_state import SchemaState
 from tidemark.kafka_log.batch import read_header
 from tidemark.parsers.settings import FollowingParser
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.store.stored_file import StoredFile
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

@@ -12,10 +12,13 @@ segment) and no other error.
 from tidemark.kafka_log.batch import BatchHeader, Codec, Rule, TimestampType
 from tidemark.kafka_log.indexes import (
     OffsetIndexEntry,
+    SegmentFileKind,
     confirms_cut,
     cut_points,
     parse_offset_index,
+    parse_segment_file,
     parse_time_index,
+    segment_name,
 )
 from tidemark.kafka_log.lineage import (
     Lineage,
@@ -24,7 +27,6 @@ from tidemark.kafka_log.lineage import (
     parse_offset_checkpoint,
     parse_partition_metadata,
 )
-from tidemark.kafka_log.names import SegmentFileKind, parse_segment_file, segment_name
 from tidemark.kafka_log.scan import SegmentScanner, SegmentSummary, end_below, scan_batches
 from tidemark.kafka_log.transactions import (
     AbortedTransaction,

@@ -1,21 +1,49 @@
-"""A segment's index files: the valid entries of a broker's, and those that are made of a sealed run's batches.
+"""A segment's index files: their names, the valid entries of a broker's, and those made of a sealed run's batches.
 
 An active segment's index file is preallocated (10 MiB by default). Its tail is zeros or, after a truncation, old
-entries. Entries are valid while they increase and point into the log. A segment is cut where they
-point.
+entries. Entries are valid while they increase and point into the log. A segment is cut where they point.
 
-Source: Kafka's ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
+Source: Kafka's ``LogFileUtils.filenamePrefixFromOffset``, ``OffsetIndex``, ``TimeIndex`` and ``LogSegment.append``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 from tidemark.errors import FormatError
 from tidemark.kafka_log.batch import HEADER_SIZE, BatchHeader, Buffer, check_header, check_prefix, read_header
 from tidemark.kafka_log.transactions import OpenTransaction, TransactionTracker
+
+SegmentFileKind = Literal["log", "index", "timeindex", "txnindex", "snapshot"]
+
+MAX_OFFSET: Final = (1 << 63) - 1
+
+_MAX_BASE_OFFSET: Final = MAX_OFFSET - (1 << 32)
+"""A higher base is damage; below it no arithmetic on offsets of a segment leaves 64 bits."""
+
+_NAME: Final = re.compile(r"([0-9]{20})\.(log|index|timeindex|txnindex|snapshot)", re.ASCII)
+
+
+def segment_name(base_offset: int) -> str:
+    """The stem of a segment's file names: ``00000000000000000042``. Raises ValueError for an impossible offset."""
+    if not 0 <= base_offset <= _MAX_BASE_OFFSET:
+        raise ValueError(f"{base_offset} is not an offset")
+    return f"{base_offset:020d}"
+
+
+def parse_segment_file(name: str) -> tuple[int, SegmentFileKind] | None:
+    """(base offset, kind) of a file of a partition's directory; None for any other name, among them ``….log.deleted``.
+
+    The offset in the name of a ``snapshot`` is that of the segment's END, where the producer state was taken.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None or int(match[1]) > _MAX_BASE_OFFSET:
+        return None
+    return int(match[1]), cast("SegmentFileKind", match[2])
+
 
 INDEX_ENTRY_SIZE: Final = 8
 """Bytes of an ``.index`` entry: relative offset and position, 4 each."""

@@ -1,19 +1,53 @@
-"""The copies of a topic's segments in Kafka's remote tier, and the original files that they hold."""
+"""The copies of a topic's segments in Kafka's remote tier, the original files that they hold, and their check.
+
+A copy is checked as an agent checks its own bytes: each batch by its CRC, its epoch and its place, each index by them.
+The offset and the time index are made again from the batches, like those of any segment that Tidemark stores, but the
+copy's own must agree with the batches, too: a damaged object is told rather than passed over. The transaction index is
+the copy's own, since only a broker knows the transactions that had begun before the first segment.
+
+The check also tells which copies are of a partition's history: after an unclean election the store has segments of two.
+Such copies may agree in base and end, and all be complete: only their leader epochs tell them apart. The store alone
+has the history, since a copy's ``leaderEpoch`` index is the whole one that its broker knew. That of the copy with the
+highest epoch, and among those with the highest end, is the newest.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from struct import Struct
 from typing import Final, NamedTuple
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed
+from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats import object_sizes
-from tidemark.kafka_log import Lineage, parse_leader_epoch_checkpoint
+from tidemark.kafka_log import (
+    BatchHeader,
+    Lineage,
+    OpenTransaction,
+    SegmentScanner,
+    SegmentSummary,
+    open_transactions,
+    parse_leader_epoch_checkpoint,
+    parse_producer_snapshot,
+    parse_txn_index,
+)
+from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE, DerivedIndexes, is_abort
 from tidemark.kafka_tier.encryption import Cipher, KeyPairs
-from tidemark.kafka_tier.keys import KINDS, CopyName, Kind, parse_key
-from tidemark.kafka_tier.manifest import MOST_BYTES, Chunk, IndexSpan, TierManifest, decompressed
+from tidemark.kafka_tier.manifest import (
+    KINDS,
+    MOST_BYTES,
+    Chunk,
+    CopyName,
+    IndexSpan,
+    Kind,
+    SegmentMetadata,
+    TierManifest,
+    decompressed,
+    parse_key,
+)
 from tidemark.store import ObjectInfo, Store
 
 PIECE_BYTES: Final = 8 << 20
@@ -216,3 +250,216 @@ def _gathered(chunks: list[Chunk]) -> Iterator[tuple[int, int]]:
             first = number
     if chunks:
         yield first, len(chunks) - 1
+
+
+def newness(about: SegmentMetadata) -> tuple[int, int]:
+    """A copy that knows a newer history has a larger value."""
+    return about.epochs[-1][0], about.end_offset
+
+
+def continued(history: Lineage, later: Iterable[SegmentMetadata]) -> Lineage:
+    """``history`` with the epochs of newer copies whose own index cannot be read.
+
+    An epoch that begins cuts off all that is stored from there on, as in Kafka's ``LeaderEpochFileCache.assign``.
+    """
+    for about in sorted(later, key=newness):
+        for epoch, start in about.epochs:
+            if epoch not in history.epochs:
+                kept = (entry for entry in history.entries if entry[0] < epoch and entry[1] < start)
+                history = Lineage((*kept, (epoch, start)))
+    return history
+
+
+def belongs(about: SegmentMetadata, history: Lineage) -> bool:
+    """True if the whole segment is of ``history``.
+
+    Each of its epochs must be there, and begin where the segment has it begin: the segment's first epoch there or
+    earlier. None may end there earlier than in the segment. Kafka cuts its history at the log's start: epochs before
+    the first entry say nothing, and of that entry's epoch the start may lie within the segment.
+    """
+    if not history.entries:
+        return False
+    first_epoch = history.entries[0][0]
+    starts = dict(history.entries)
+    known = [(epoch, start) for epoch, start in about.epochs if epoch >= first_epoch]
+    if not known or any(epoch not in starts for epoch, _ in known):
+        return False
+    ends = {epoch: start for (epoch, _), (_, start) in pairwise(history.entries)}
+    for (epoch, start), end in zip(known, [*(start for _, start in known[1:]), about.next_offset], strict=True):
+        begins_right = epoch == first_epoch or starts[epoch] == start
+        begins_before = start == about.start_offset and starts[epoch] <= start
+        if not (begins_right or begins_before) or end > ends.get(epoch, end):
+            return False
+    return all(later == ends_as[0] for later, ends_as in _following(known, history))
+
+
+def _following(known: list[tuple[int, int]], history: Lineage) -> Iterable[tuple[int, tuple[int, int]]]:
+    """Each epoch of the segment but the first, with the entry of ``history`` after the epoch before it."""
+    after = dict(pairwise(epoch for epoch, _ in history.entries))
+    starts = dict(history.entries)
+    return ((later, (after[epoch], starts[after[epoch]])) for (epoch, _), (later, _) in pairwise(known))
+
+
+_OFFSET: Final = Struct(">ii")
+_TIME: Final = Struct(">qi")
+_ABORTED: Final = Struct(">hqqqq")
+
+
+class ProvedCopy(NamedTuple):
+    """A sound copy. ``files`` are the indexes to store by extension, ``has_holes`` if compaction has removed batches.
+
+    ``lineage`` is that of the log up to the segment's end, ``open_transactions`` are those open there.
+    """
+
+    summary: SegmentSummary
+    lineage: Lineage
+    open_transactions: tuple[OpenTransaction, ...]
+    files: dict[str, bytes]
+    has_holes: bool
+
+
+def prove(
+    copy: SegmentCopy,
+    history: Lineage,
+    open_before: Collection[OpenTransaction] | None,
+    write: Callable[[bytes], object] = lambda _piece: None,
+) -> ProvedCopy:
+    """Read a copy whole, and check it; ``write`` gets its original ``.log`` in pieces.
+
+    ``open_before`` are the transactions open at its start, None if that is not known.
+
+    Raises:
+        FormatError: names the object of the copy that is missing or damaged.
+        StoreError: the store failed.
+    """
+    about, indexes, key = copy.manifest.about, copy.indexes(), copy.key("log")
+    _check_history(copy, indexes, history)
+    opened = tuple(open_before or ())
+    scanner = SegmentScanner(key, about.start_offset, open_before=opened)
+    derived = DerivedIndexes(about.start_offset, copy.manifest.size, opened)
+    entries = _Entries(copy, indexes)
+    markers: set[tuple[int, int]] = set()
+    expected, has_holes = about.start_offset, False
+    before, start = b"", 0
+    try:
+        for piece in copy.log():
+            window, window_start = before + piece, start - len(before)
+            for header in scanner.batches(piece):
+                _check_epoch(header, about.lineage, key)
+                begin = header.position - window_start  # a marker is small: it begins in the former piece or this one
+                batch = window[begin : begin + header.size] if header.is_marker else b""
+                derived.add(header, batch)
+                entries.follow(header)
+                if header.is_marker and is_abort(batch):
+                    markers.add((header.producer_id, header.base_offset))
+                has_holes |= header.base_offset > expected
+                expected = header.next_offset
+            write(piece)
+            before, start = piece, start + len(piece)
+        summary = scanner.finish()
+    except SegmentError as error:
+        raise FormatError(key, f"at byte {error.position}, offset {error.offset}: {error.detail}") from error
+    if summary.next_offset != about.next_offset:
+        rule = f"ends at offset {summary.next_offset}, and its .rsm-manifest says {about.next_offset}"
+        raise FormatError(key, rule)
+    entries.finish()
+    files = {extension: data for extension, data in derived.files() if extension != "txnindex"}
+    _check_aborted(copy, indexes, markers, dict(derived.files()).get("txnindex", b""), known=open_before is not None)
+    if indexes.aborted:
+        files["txnindex"] = indexes.aborted
+    at_end = open_transactions(parse_producer_snapshot(indexes.producers, copy.key("indexes")))
+    return ProvedCopy(
+        summary,
+        history.with_history(indexes.history).truncated(about.next_offset),
+        summary.open_transactions if open_before is not None else at_end,
+        files,
+        has_holes,
+    )
+
+
+def _check_history(copy: SegmentCopy, indexes: TierIndexes, history: Lineage) -> None:
+    about, own = copy.manifest.about, indexes.history
+    if not belongs(about, own) or own.divergence(history, about.next_offset) is not None:
+        rule = f"leaderEpoch: {own.entries} is not the history {history.entries} up to offset {about.end_offset}"
+        raise FormatError(copy.key("indexes"), rule)
+
+
+def _check_epoch(header: BatchHeader, lineage: Lineage, key: str) -> None:
+    if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) != header.leader_epoch:
+        rule = f"holds offset {header.base_offset} of leader epoch {header.leader_epoch}"
+        raise FormatError(key, f"{rule}, and its .rsm-manifest has the epochs {lineage.entries}")
+
+
+def _check_aborted(
+    copy: SegmentCopy, indexes: TierIndexes, markers: set[tuple[int, int]], derived: bytes, *, known: bool
+) -> None:
+    """Check that the transaction index lists the abort markers of the segment, as they follow from the batches.
+
+    Where the transactions open before the segment are not ``known``, one of them may have begun earlier than seen here,
+    and have held the last stable offset back.
+    """
+    key, base = copy.key("indexes"), copy.manifest.about.start_offset
+    listed = _aborts(indexes.aborted, key)
+    if strange := sorted(listed.keys() - markers):
+        raise FormatError(key, f"transaction: lists {strange[0]} (producer, offset), where the .log has no abort")
+    for marker, (first, stable) in _aborts(derived, key).items():
+        stated = listed.get(marker)
+        if stated != (first, stable) and (known or not _may_be(stated, first, stable, base)):
+            rule = f"the .log aborts at {marker} (producer, offset) with (first, last stable offset) {first, stable}"
+            raise FormatError(key, f"transaction: {rule}, and the index has {stated or 'nothing there'}")
+
+
+def _may_be(stated: tuple[int, int] | None, first: int, stable: int, base: int) -> bool:
+    """True if a transaction that began before the offset ``base`` may explain what an index states."""
+    return stated is not None and (stated[0] == first or stated[0] < base) and (stated[1] == stable or stated[1] < base)
+
+
+def _aborts(raw: bytes, key: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """(first offset, last stable offset) of the aborted transactions, by (producer id, the marker's offset)."""
+    stable = (entry[4] for entry in _ABORTED.iter_unpack(raw[: len(raw) - len(raw) % _ABORTED.size]))
+    entries = zip(parse_txn_index(raw, key), stable, strict=True)
+    return {(one.producer_id, one.last_offset): (one.first_offset, at) for one, at in entries}
+
+
+class _Entries:
+    """Compares the entries of the offset and the time index with the batches, while these are read."""
+
+    def __init__(self, copy: SegmentCopy, indexes: TierIndexes) -> None:
+        self._key, self._base = copy.key("indexes"), copy.manifest.about.start_offset
+        for name, raw, size in (
+            ("offset", indexes.offsets, INDEX_ENTRY_SIZE),
+            ("timestamp", indexes.times, TIME_INDEX_ENTRY_SIZE),
+        ):
+            if len(raw) % size:
+                raise self._error(name, f"{len(raw)} bytes are not a whole number of {size}-byte entries")
+        entries = [*_OFFSET.iter_unpack(indexes.offsets)]
+        self._positions = [position for _, position in entries]
+        self._lasts = [self._base + relative for relative, _ in entries]
+        self._times = [(self._base + relative, timestamp) for timestamp, relative in _TIME.iter_unpack(indexes.times)]
+        self._position = self._last = self._time = 0  # the entries that were found
+
+    def follow(self, header: BatchHeader) -> None:
+        """Take the next batch. Raises FormatError if an entry points elsewhere than to a batch."""
+        if self._position < len(self._positions) and self._positions[self._position] <= header.position:
+            self._expect(self._positions[self._position] == header.position, "offset", self._positions[self._position])
+            self._position += 1
+        if self._last < len(self._lasts) and self._lasts[self._last] <= header.last_offset:
+            self._expect(self._lasts[self._last] == header.last_offset, "offset", self._lasts[self._last])
+            self._last += 1
+        while self._time < len(self._times) and self._times[self._time][0] <= header.last_offset:
+            offset, timestamp = self._times[self._time]
+            right = header.base_offset <= offset and timestamp == header.max_timestamp
+            self._expect(right, "timestamp", (offset, timestamp))
+            self._time += 1
+
+    def finish(self) -> None:
+        """Raise FormatError if entries are left over, which point behind the last batch."""
+        self._expect(self._position == len(self._positions) and self._last == len(self._lasts), "offset", "the end")
+        self._expect(self._time == len(self._times), "timestamp", "the end")
+
+    def _expect(self, right: bool, name: str, entry: object) -> None:
+        if not right:
+            raise self._error(name, f"the entry of {entry} points to no batch of the .log")
+
+    def _error(self, name: str, rule: str) -> FormatError:
+        return FormatError(self._key, f"{name}: {rule}")

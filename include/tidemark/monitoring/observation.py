@@ -43,7 +43,7 @@ from tidemark.monitoring.observer_state import (
 from tidemark.monitoring.overview import TopicSummary
 from tidemark.monitoring.topic_conditions import LastRun
 from tidemark.parsers.settings import followed_by
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, configured_table
 from tidemark.table.evidence import PARSED, read_evidence

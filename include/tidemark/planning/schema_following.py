@@ -21,8 +21,7 @@ from tidemark.formats.table.schema_state import Definition, SchemaChange, Schema
 from tidemark.parsers.partition_columns import partitioned_parser
 from tidemark.parsers.schema_registry import Registered, SchemaKind, SchemaRegistry, Unreadable, Written
 from tidemark.parsers.settings import AvroParser, FollowingParser, ProtobufParser, RegistrySchema, followed_by
-from tidemark.schemas.adopted import read_state, with_definition
-from tidemark.schemas.merge import Merge
+from tidemark.schemas.merge import Merge, read_state, with_definition
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.timestamps import utc_now

@@ -20,7 +20,7 @@ from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, StoredLedger
 from tidemark.formats.table.partitioning import DT
-from tidemark.schemas.adopted import with_adopted
+from tidemark.schemas.merge import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store.obstore.factory import CLOUDS, delta_settings
 from tidemark.store.options import LIMITS

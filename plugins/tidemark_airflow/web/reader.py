@@ -28,7 +28,7 @@ from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import Incident
 from tidemark.monitoring.overview import Overview, Samples, TopicSample
 from tidemark.parsers.settings import followed_by
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.storage import Storage
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_delta, open_topic_table

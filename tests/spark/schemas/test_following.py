@@ -26,7 +26,7 @@ from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed, revert
-from tidemark.schemas.adopted import read_state
+from tidemark.schemas.merge import read_state
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import CarriedOut

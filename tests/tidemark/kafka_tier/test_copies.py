@@ -15,8 +15,7 @@ from tidemark.decode.batch_headers import scan_headers
 from tidemark.decode.decoder import decode_batches
 from tidemark.decode.schema import SCHEMA
 from tidemark.kafka_log import Lineage, open_transactions, parse_producer_snapshot, parse_txn_index
-from tidemark.kafka_tier.copies import SegmentCopy
-from tidemark.kafka_tier.proof import belongs, newness, prove
+from tidemark.kafka_tier.copies import SegmentCopy, belongs, newness, prove
 
 COPIES = {"plain": 40, "compressed": 37, "encrypted": 37, "both": 37, "epochs": 26}
 

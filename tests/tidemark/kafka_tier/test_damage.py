@@ -14,11 +14,9 @@ import pytest
 from tests.support.kafka_tier import Fixture
 from tidemark.errors import ConfigError, FormatError
 from tidemark.kafka_log import open_transactions, parse_producer_snapshot
-from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy
+from tidemark.kafka_tier.copies import ListedCopy, ProvedCopy, SegmentCopy, prove
 from tidemark.kafka_tier.encryption import KeyNotGiven, KeyPairs
-from tidemark.kafka_tier.keys import KINDS, CopyName, parse_key
-from tidemark.kafka_tier.manifest import TierManifest
-from tidemark.kafka_tier.proof import ProvedCopy, prove
+from tidemark.kafka_tier.manifest import KINDS, CopyName, TierManifest, parse_key
 
 
 def complete(archive: Fixture, topic: str) -> list[ListedCopy]:

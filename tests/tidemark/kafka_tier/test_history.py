@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tidemark.kafka_log import Lineage
+from tidemark.kafka_tier.copies import belongs, continued, newness
 from tidemark.kafka_tier.manifest import SegmentMetadata
-from tidemark.kafka_tier.proof import belongs, continued, newness
 
 
 def segment(start: int, end: int, epochs: dict[int, int]) -> SegmentMetadata:

@@ -115,4 +115,4 @@ def read_by_loop(parser: Any, values: Sequence[bytes]) -> int:
     """How many of ``values``, without frames, the loop reads."""
     loop = parser._own.loop if hasattr(parser, "_own") else parser._loop
     assert loop is not None
-    return sum(len(one.rows) for one in loop.read(*value_places(pa.array(values, pa.binary()))))
+    return sum(len(rows) for rows, _, _ in loop.read(*value_places(pa.array(values, pa.binary()))))

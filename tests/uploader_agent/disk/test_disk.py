@@ -17,12 +17,10 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.properties import read_broker
-from uploader_agent.disk.active_segment import ActiveReader
 from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
-from uploader_agent.disk.partition_dir import PartitionFolder
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import Bytes, SegmentChanged, checksum
-from uploader_agent.upload.eligibility import SealRun, quiet_tail, rotated_runs, waiting_for
+from uploader_agent.disk.partition_dir import ActiveReader, PartitionFolder
+from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
+from uploader_agent.upload.local_run import SealRun, quiet_tail, rotated_runs, waiting_for
 
 
 def test_partitions_by_name(tmp_path: Path) -> None:

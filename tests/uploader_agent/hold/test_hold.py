@@ -24,8 +24,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.disk.log_dirs import find_segments
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged
 from uploader_agent.hold import Hold, held_segments
 from uploader_agent.hold.held_segments import HEADROOM, MOST, NOTE, budget, read_back
 from uploader_agent.hold.hold import Cost, Owned, ends_at, rotated_segments, to_evict

@@ -36,8 +36,8 @@ from tidemark.storage import PartitionStore
 from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
-from uploader_agent.disk.active_segment import Active
 from uploader_agent.disk.log_dirs import find_segments
+from uploader_agent.disk.partition_dir import Active
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module

@@ -17,7 +17,7 @@ from uploader_agent.packs.tail import Tail, TailState
 from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Plan, Standing, holes, missing, plan
 from uploader_agent.partitions.local_log import LocalLog
 from uploader_agent.stored.stored_log import RemoteState, StoredLog
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.upload.local_run import SealRun
 
 SEGMENTS = (LocalSegment(0, 100, 10, 5.0), LocalSegment(100, 200, 10, 6.0), LocalSegment(200, None, 10, 7.0))
 LOCAL = LocalLog(SEGMENTS, Offsets(250, log_start_offset=0), disk_start=0, observed_start=0)

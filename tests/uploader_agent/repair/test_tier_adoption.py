@@ -21,7 +21,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy
-from tidemark.kafka_tier.keys import KINDS
+from tidemark.kafka_tier.manifest import KINDS
 from tidemark.raw.heads import Heads
 from tidemark.raw.objects import read_manifest
 from tidemark.remote.reader.read_range import read_range

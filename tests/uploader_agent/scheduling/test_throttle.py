@@ -8,7 +8,7 @@ import threading
 from tests.support.waiting import HUNG
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.throttle import Bandwidth, StoreTraffic
-from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.workers import UploadQueue
 
 MIB = 1 << 20
 

@@ -4,7 +4,7 @@ import threading
 
 from tests.support.waiting import HUNG
 from uploader_agent.runtime import Runtime
-from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.workers import UploadQueue
 
 
 class Clock(Runtime):

@@ -34,7 +34,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
-from uploader_agent.scheduling.upload_queue import UploadQueue
+from uploader_agent.scheduling.workers import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.validation import PartsOfRun
 from uploader_agent.watermark_index import IndexThread

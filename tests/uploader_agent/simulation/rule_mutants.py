@@ -38,7 +38,7 @@ from uploader_agent.packs.recovery import Abandoned
 from uploader_agent.stored import manifests, watermark
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
-from uploader_agent.upload import eligibility, segment_upload
+from uploader_agent.upload import local_run, segment_upload
 from uploader_agent.upload.validation import PartsOfRun
 
 
@@ -242,8 +242,8 @@ def _epochs_stay_after_a_loss_of_power() -> Patches:
 
 
 def _rotated_segments_are_sealed_above_the_high_watermark() -> Patches:
-    runs = eligibility.rotated_runs
-    yield patch.object(eligibility, "rotated_runs", lambda segments, final, _: runs(segments, final, 1 << 62))
+    runs = local_run.rotated_runs
+    yield patch.object(local_run, "rotated_runs", lambda segments, final, _: runs(segments, final, 1 << 62))
 
 
 def _a_log_that_failed_counts_as_stored() -> Patches:

@@ -12,7 +12,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, World, records
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
 from tidemark.kafka_log.same_batch import is_same
 from tidemark.storage import PartitionStore
-from uploader_agent.disk.partition_files import PartitionFiles
+from uploader_agent.disk.segment_files import PartitionFiles
 from uploader_agent.stored.histories import Parting, find_parting, local_difference
 
 EPOCH = Lineage(((3, 0),))

@@ -8,10 +8,8 @@ from tests.tidemark.kafka_log.build import marker, transactional
 from tests.uploader_agent.fakes import ID, FakePartition, T, World
 from tests.uploader_agent.hold.test_hold import watching
 from tidemark.kafka_log import OpenTransaction
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import SegmentFiles
-from uploader_agent.upload.eligibility import SealRun
-from uploader_agent.upload.local_run import open_before, open_run
+from uploader_agent.disk.segment_files import PartitionFiles, SegmentFiles
+from uploader_agent.upload.local_run import SealRun, open_before, open_run
 
 STORED = (OpenTransaction(5, 0, 1),)
 

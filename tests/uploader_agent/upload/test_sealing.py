@@ -20,9 +20,8 @@ from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import scan_batches
 from tidemark.storage import PartitionStore, Storage
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
-from uploader_agent.disk.partition_files import PartitionFiles
-from uploader_agent.disk.segment_files import EPOCHS, SegmentChanged
-from uploader_agent.upload.eligibility import SealRun
+from uploader_agent.disk.segment_files import EPOCHS, PartitionFiles, SegmentChanged
+from uploader_agent.upload.local_run import SealRun
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
 from uploader_agent.upload.validation import ScannedSegment, scan
