@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from typing_extensions import override
 
 from tidemark.errors import ContinuityError, StaleRun
@@ -15,6 +17,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.table.delta_table import LiveFiles
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence_reader import by_partition
 from tidemark_spark.convert.conversion import converted
 from tidemark_spark.kinds.kind import TableChange, left_behind
 from tidemark_spark.kinds.rebuild import MadeAgain
@@ -51,9 +54,13 @@ class Repair(MadeAgain):
         for new in evidence:
             if new.offset_class in PARSED:
                 counted[new.incarnation, new.partition] += new.rows
-        for row in standing.rows():
-            if row.file not in replaced and row.first < ends[row.key]:
-                counted[row.key] += row.rows
+        names = pa.array(sorted(replaced), pa.string())
+        for rows in standing.parts():
+            left = rows.filter(pc.invert(pc.is_in(rows["file"], names)))
+            ordered, places = by_partition(left.select(["incarnation", "partition", "first", "rows"]))
+            first, numbers = ordered["first"].to_numpy(), ordered["rows"].to_numpy()
+            for key, start, end in places:
+                counted[key] += int(numbers[start:end][first[start:end] < ends[key]].sum())
         for key, end in ends.items():
             if counted[key] != end:
                 raise ContinuityError(

@@ -47,7 +47,7 @@ class AffectedDates(NamedTuple):
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """True if records of ``dates`` landed with other settings than the topics file has now."""
-    return any(row.configuration != table.topic.digest for row in EffectiveEvidence.of(table).of_dates(dates))
+    return not EffectiveEvidence.of(table).configurations(dates) <= {table.topic.digest}
 
 
 def moves(table: TopicTable, dates: Collection[str], executor: Executor, *, extend: bool) -> AffectedDates:

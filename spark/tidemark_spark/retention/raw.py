@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
 from typing import Final
-
-import numpy as np
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
@@ -37,6 +34,7 @@ from tidemark.store import Store
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence_reader import by_partition
 from tidemark.table.tampering import check_untampered
 from tidemark.timestamps import utc_now
 from tidemark_spark.retention.tombstones import Tombstones, bury
@@ -83,15 +81,11 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
 def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
     classed: dict[tuple[int, int], Classed] = {}
     for rows in standing.parts():
-        ordered = rows.sort_by([("incarnation", "ascending"), ("partition", "ascending")])
-        keys = np.stack([ordered["incarnation"].to_numpy(), ordered["partition"].to_numpy()], axis=1)
-        starts = [0, *(np.flatnonzero(np.any(keys[1:] != keys[:-1], axis=1)) + 1).tolist(), len(keys)]
+        ordered, places = by_partition(rows.select(["incarnation", "partition", "first", "next", "rows"]))
         numbers = [ordered[name].to_numpy() for name in ("first", "next", "rows")]
-        for start, end in pairwise(starts):
-            if start < end:
-                incarnation, partition = keys[start].tolist()
-                its = classed.setdefault((incarnation, partition), Classed())
-                its.add(*(column[start:end].tobytes() for column in numbers))
+        for key, start, end in places:
+            its = classed.setdefault(key, Classed())
+            its.add(*(column[start:end].tobytes() for column in numbers))
     return classed
 
 
