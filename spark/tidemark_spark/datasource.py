@@ -36,7 +36,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
+from tidemark import decode
+from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange, SegmentTask
@@ -343,7 +344,7 @@ def segment_rows(
         PreconditionFailed: a repair has made the segment again since the plan.
     """
     for window, verdict, expected in judged(open_store(part.store, options), part, rules, ahead):
-        decoded = decode_batches(
+        decoded = decode.decode_batches(
             window.data,
             verdict.data[_late_enough(verdict.data["max_timestamp"], from_time)],
             name=part.key,
@@ -352,7 +353,7 @@ def segment_rows(
             from_offset=max(part.from_offset, expected),
             to_offset=part.to_offset,
             position=window.position,
-            limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
+            limits=decode.DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
         yield from map(rules.mask.without, decoded)
 

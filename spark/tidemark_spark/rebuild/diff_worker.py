@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.decode import row_hash_sum
+from tidemark import decode
 from tidemark.errors import ContinuityError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import IDENTITY
@@ -146,7 +146,7 @@ class _Comparing:
             after[self._place("quarantined", own.dt)] = take(rows, self._wanted.among(rows, own.dt, indices))
         for own, indices in split.filtered:
             if len(chosen := self._wanted.among(rows, own.dt, indices)):
-                filtered = Difference(after=len(chosen), hash128=row_hash_sum(take(rows, chosen)))
+                filtered = Difference(after=len(chosen), hash128=decode.row_hash_sum(take(rows, chosen)))
                 self._found(self._place("filtered", own.dt)).add(filtered)
         end = int(numbers(rows.column("kafka_offset"))[-1]) + 1
         empty = rows.slice(0, 0)

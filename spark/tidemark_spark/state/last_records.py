@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.rowhash import key_hashes
 from tidemark.decode.schema import array, numpy_values
 
 HASH: Final = "_hash"
@@ -56,8 +55,10 @@ class Newest(NamedTuple):
 
 def with_hash(rows: pa.Table, ranking: Ranking) -> pa.Table:
     """``rows`` with the hashes of their keys in a last column."""
+    from tidemark.decode import rowhash  # which loads numba, and drivers need none
+
     keys = rows.column(ranking.key).combine_chunks()
-    hashes = key_hashes(keys.cast(pa.binary()))
+    hashes = rowhash.key_hashes(keys.cast(pa.binary()))
     return rows.append_column(pa.field(HASH, pa.uint64(), nullable=False), array(pa.uint64(), hashes))
 
 

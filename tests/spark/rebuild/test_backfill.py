@@ -351,7 +351,7 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     world.raw.segment([simple(0)], 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.convert.guard.decode_batches", failing)
+        patch.setattr("tidemark.decode.decode_batches", failing)
         world.land()
     assert world.offsets() == [0, 1, 2, 9, 10, 11]
     assert refused(world).keys() == {3, 6}
