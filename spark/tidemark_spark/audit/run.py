@@ -39,8 +39,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.date_evidence import evidence_of
-from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
-from tidemark_spark.audit.plan import planned
+from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined, planned
 from tidemark_spark.audit.worker import AuditTask, Tally, Trouble
 from tidemark_spark.convert.row_checksums import Account
 from tidemark_spark.model import Executor
@@ -204,12 +203,12 @@ class _Audit:
             sums = (part.raw_sums if tally.from_raw else part.file_sums).setdefault(key.start, {})
             sums.setdefault((key.kind, key.dt), Account()).add(account)
         for passed in tally.passed:
-            part = parts[passed.incarnation, passed.partition]
-            span = part.span_at(passed.start)
+            part = parts[passed.key]
+            span = part.span_at(passed.first)
             at = span.start if span else -1, passed.offset_class
             part.passed_rows[at] = part.passed_rows.get(at, 0) + passed.rows
-            if passed.rows == passed.end - passed.start:
-                part.passed.setdefault(at, []).append(Interval(passed.start, passed.end))
+            if passed.rows == passed.next - passed.first:
+                part.passed.setdefault(at, []).append(Interval(passed.first, passed.next))
         listed = {file.path: file for file in self._live}
         for path, rows in tally.rows.items():
             if path in listed and listed[path].rows != rows:

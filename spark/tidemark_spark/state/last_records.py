@@ -83,7 +83,7 @@ def newest(rows: pa.Table, ranking: Ranking) -> Newest:
     deciding = (*ranking.order, _INCARNATION)
     rows, same_key = _sorted(last_records(rows, ranking), ranking.key, (*deciding, _TIME, _PARTITION))
     winner = ~_of_all(rows, same_key)
-    deleted = _flags(rows, DELETED)
+    deleted = numpy_values(rows.column(DELETED))
     # A record that is lower in the order, or of an older incarnation, is outranked for ever.
     winners = np.flatnonzero(winner)
     above = winners[np.searchsorted(winners, np.arange(len(rows)))]
@@ -185,10 +185,6 @@ def _values(rows: pa.Table, name: str) -> NDArray[Any]:
         keys = [(name, "ascending", "at_start")]
         return numpy_values(pc.rank(column, keys, tiebreaker="dense"))  # type: ignore[arg-type]  # the stubs are older
     return numpy_values(column)
-
-
-def _flags(rows: pa.Table, name: str) -> _Mask:
-    return numpy_values(rows.column(name))
 
 
 def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:

@@ -39,7 +39,7 @@ from tidemark.table.delta_table import live_files
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.rebuild.plan import Rebuild
+from tidemark_spark.rebuild.affected_dates import Rebuild
 from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.driver import run
 
