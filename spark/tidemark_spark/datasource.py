@@ -36,7 +36,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidemark.decode import DEFAULT_LIMITS, SCHEMA, decode_batches
+from tidemark import decode
+from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange, SegmentTask
@@ -171,13 +172,14 @@ class TidemarkSource(DataSource):
         problems += [(name, f"is needed: {OPTIONS[name]}") for name in ("topics", "topic") if not self._option(name)]
         if problems:
             raise ConfigError("format tidemark", problems)
-        kind = PushingReader if self._true("pushdown", "false") else SegmentReader
+        deployment = load_topics(Path(self._option("topics")))
+        kind = PushingReader if self._one_of("pushdown", {"false": False, "true": True}) else SegmentReader
         return kind(
-            _table(self._option("topics"), self._option("topic"), self._option("cluster") or None),
+            open_topic_table(deployment, deployment.topic(self._option("topic"), self._option("cluster") or None)),
             to_arrow_schema(schema, timezone="UTC"),
             self._bounds(),
-            committed=self._checked("isolation", _isolation, "read_committed"),
-            fail_on_loss=self._true("failOnDataLoss", "true"),
+            committed=self._one_of("isolation", {"read_committed": True, "read_uncommitted": False}),
+            fail_on_loss=self._one_of("failOnDataLoss", {"true": True, "false": False}),
         )
 
     def _bounds(self) -> RowBounds:
@@ -194,8 +196,9 @@ class TidemarkSource(DataSource):
     def _option(self, name: str, default: str = "") -> str:
         return next((str(value) for key, value in self.options.items() if key.lower() == name.lower()), default)
 
-    def _true(self, name: str, default: str) -> bool:
-        value: bool = self._checked(name, {"true": True, "false": False}.__getitem__, default)
+    def _one_of(self, name: str, meanings: Mapping[str, bool]) -> bool:
+        """The meaning of an option's text; the first one is the default."""
+        value: bool = self._checked(name, meanings.__getitem__, next(iter(meanings)))
         return value
 
     def _checked(self, name: str, parse: Callable[[str], Any], default: str) -> Any:
@@ -343,32 +346,18 @@ def segment_rows(
         PreconditionFailed: a repair has made the segment again since the plan.
     """
     for window, verdict, expected in judged(open_store(part.store, options), part, rules, ahead):
-        decoded = decode_batches(
+        decoded = decode.decode_batches(
             window.data,
-            verdict.data[_late_enough(verdict.data["max_timestamp"], from_time)],
+            verdict.data[verdict.data["max_timestamp"] >= from_time // 1000],
             name=part.key,
             partition=task.partition,
             incarnation=task.incarnation,
             from_offset=max(part.from_offset, expected),
             to_offset=part.to_offset,
             position=window.position,
-            limits=DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
+            limits=decode.DEFAULT_LIMITS._replace(records_bytes=batch_bytes),
         )
         yield from map(rules.mask.without, decoded)
-
-
-def _late_enough(milliseconds: NDArray[np.int64], from_time: int) -> NDArray[np.bool_]:
-    late: NDArray[np.bool_] = milliseconds >= from_time // 1000
-    return late
-
-
-def _table(topics: str, topic: str, cluster: str | None) -> TopicTable:
-    deployment = load_topics(Path(topics))
-    return open_topic_table(deployment, deployment.topic(topic, cluster))
-
-
-def _isolation(text: str) -> bool:
-    return {"read_committed": True, "read_uncommitted": False}[text]
 
 
 def _numbers(text: str) -> frozenset[int] | None:

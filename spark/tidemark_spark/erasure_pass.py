@@ -41,10 +41,9 @@ from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.convert.partition_columns import topic_parser
-from tidemark_spark.erasing.lake import state_files, unseen_files
+from tidemark_spark.erasing.lake import Unseen, notes, state_files, unseen_files
 from tidemark_spark.erasing.seals import erase_seals
 from tidemark_spark.erasing.search import Hit, Searched, search_all
-from tidemark_spark.erasing.unseen import Unseen, notes
 from tidemark_spark.model import Executor, Job
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum

@@ -46,7 +46,7 @@ from tidemark.topics import Deployment
 from tidemark_airflow.assets.outbox import read_published
 from tidemark_spark.audit.run import audit
 from tidemark_spark.mirror.catalog import open_catalog
-from tidemark_spark.mirror.check import check_mirror
+from tidemark_spark.mirror.mirror import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 PLACE: Final = ("kafka_incarnation", "kafka_partition", "kafka_offset")

@@ -26,7 +26,7 @@ from tidemark.store.schemes import split_store_url
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
-from tidemark_spark.mirror.cluster import mirror_cluster
+from tidemark_spark.jobs.mirror import mirror_cluster
 from tidemark_spark.run.vacuum import vacuum
 
 TABLES = ("kafka.orders", "kafka.orders_current")

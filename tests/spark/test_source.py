@@ -169,7 +169,7 @@ def test_segments_and_batches_that_end_too_early_are_not_decoded(world: World, m
         decoded.append(len(headers))
         return decode(data, headers, **more)
 
-    monkeypatch.setattr("tidemark_spark.datasource.decode_batches", counted)
+    monkeypatch.setattr("tidemark.decode.decode_batches", counted)
     assert offsets(world, fromTime=(START + timedelta(days=2)).isoformat()) == [6, 7, 8, 11, 12]
     assert decoded == [1, 2]
 

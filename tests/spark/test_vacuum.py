@@ -24,7 +24,6 @@ from tidemark.table.evidence import evidence_key
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
 from tidemark_spark.run import commit, driver
-from tidemark_spark.run import fold as fold_module
 from tidemark_spark.run import vacuum as cleaning
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
@@ -497,7 +496,7 @@ def test_of_two_folds_one_lands(world: World, monkeypatch: pytest.MonkeyPatch) -
         return real(lake, plan)
 
     real = write_plan
-    monkeypatch.setattr(fold_module, "write_plan", write)
+    monkeypatch.setattr(driver, "write_plan", write)
     vacuum(world.table)
     assert len(world.ledger.landed) == 1
     assert truth(world) == before

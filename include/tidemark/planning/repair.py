@@ -8,7 +8,7 @@ These are the offsets of the lost files, with all offsets in their byte ranges. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
@@ -24,7 +24,8 @@ from tidemark.raw.partition import StoredPartition
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import PARSED
+from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence_reader import RowsByPartition
 from tidemark.table.tampering import is_untampered, unknown_files
 
 _VERSIONS: Final = 100
@@ -75,28 +76,28 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     )
 
 
-def _held(standing: EffectiveEvidence, gone: Collection[str]) -> dict[_Key, list[_KeptRow]]:
-    """The valid rows by partition, without the files that are ``gone``."""
-    held: dict[_Key, list[_KeptRow]] = {}
-    for row in standing.evidence():
+def _held(rows: Iterable[EvidenceRow], gone: Collection[str]) -> Iterator[_KeptRow]:
+    """The valid ``rows`` without the files that are ``gone``."""
+    for row in rows:
         file = (row.file or "") if row.offset_class in PARSED else ""
         if file not in gone:
-            held_row = _KeptRow(row.first, row.next, row.rows, file, row.segment is not None)
-            held.setdefault(row.key, []).append(held_row)
-    return held
+            yield _KeptRow(row.first, row.next, row.rows, file, row.segment is not None)
 
 
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files with rows that retention has removed from the table: another program has restored them."""
     expired: set[tuple[object, ...]] = set()
+    spans: dict[_Key, list[tuple[int, int]]] = {}
+    for row in standing.of_class("expired"):
+        if row.segment is not None:
+            expired.add((*row.key, row.first, row.next, row.dt, row.hash128))
+            spans.setdefault(row.key, []).append((row.first, row.next))
     landed: dict[tuple[object, ...], str] = {}
-    for row in standing.evidence():
+    for row in standing.near({key: Intervals(parts) for key, parts in spans.items()}, ("landed",)):
         identity = *row.key, row.first, row.next, row.dt, row.hash128
-        if row.offset_class == "expired" and row.segment is not None:
-            expired.add(identity)
-        elif row.offset_class == "landed" and row.file is not None:
+        if row.file is not None and identity in expired:
             landed[identity] = row.file
-    return {landed[identity] for identity in expired & landed.keys()}
+    return {*landed.values()}
 
 
 class _RepairSearch:
@@ -107,7 +108,7 @@ class _RepairSearch:
     """
 
     def __init__(self, standing: EffectiveEvidence, gone: Collection[str]) -> None:
-        table, ledger, held = standing.table, standing.ledger, _held(standing, gone)
+        table, ledger, evidence = standing.table, standing.ledger, RowsByPartition(standing.parts())
         self.planned: list[tuple[PartitionPlan, list[SegmentTask]]] = []
         self.files: set[str] = set()
         self._raw = RawTopic(table)
@@ -115,7 +116,7 @@ class _RepairSearch:
         self.expired, self._expired_rows = expired_of(standing, gone)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
-            rows = held.get(key, [])
+            rows = list(_held(evidence.get(key, ()), gone))
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 

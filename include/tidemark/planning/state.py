@@ -138,12 +138,13 @@ def _expired(standing: EffectiveEvidence) -> dict[Key, Intervals]:
     """
     gone: dict[Key, list[tuple[int, int]]] = {}
     others: dict[Key, list[tuple[int, int]]] = {}
-    for row in standing.evidence():
-        if row.offset_class == "expired":
-            gone.setdefault(row.key, []).append((row.first, row.next))
-        elif row.rows == row.next - row.first:
+    for row in standing.of_class("expired"):
+        gone.setdefault(row.key, []).append((row.first, row.next))
+    expired = {key: Intervals(spans) for key, spans in gone.items()}
+    for row in standing.near(expired, ()):
+        if row.offset_class != "expired" and row.rows == row.next - row.first:
             others.setdefault(row.key, []).append((row.first, row.next))
-    return {key: Intervals(spans) - Intervals(others.get(key, ())) for key, spans in gone.items()}
+    return {key: offsets - Intervals(others.get(key, ())) for key, offsets in expired.items()}
 
 
 def _masked(table: TopicTable, ledger: Ledger) -> dict[Key, Intervals]:

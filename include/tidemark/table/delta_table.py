@@ -5,13 +5,13 @@ deltalake is imported when it is first needed, so that the modules that Airflow 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from urllib.parse import unquote
 
@@ -278,7 +278,16 @@ class LiveFiles(Sequence[LiveFile]):
     @cached_property
     def digest(self) -> str:
         """The :func:`files_digest` of the files."""
-        return files_digest(_objects(self._files))
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        kind = pa.large_string()
+        columns = (self._files[name].cast(kind) for name in ("path", "size", "rows"))
+        known = (pc.fill_null(column, pa.scalar("None", kind)) for column in columns)
+        join: Any = pc.binary_join_element_wise
+        texts = join(*known, pa.scalar("\0", kind)).cast(pa.large_binary())
+        starts = range(0, len(texts), _AT_A_TIME)
+        return _as_digest(sum(_digest_of(text) for at in starts for text in texts.slice(at, _AT_A_TIME).to_pylist()))
 
     def digest_after(self, removed: Iterable[LiveFile], added: Iterable[LiveFile]) -> str:
         """The :func:`files_digest` of the files without ``removed``, which are among them, and with ``added``."""
@@ -313,10 +322,11 @@ def files_digest(live: Iterable[LiveFile]) -> str:
 
 
 def _sum_of_digests(files: Iterable[LiveFile]) -> int:
-    total = 0
-    for path, size, rows, _ in files:
-        total += int.from_bytes(hashlib.blake2b(f"{path}\0{size}\0{rows}".encode(), digest_size=16).digest(), "big")
-    return total
+    return sum(_digest_of(f"{path}\0{size}\0{rows}".encode()) for path, size, rows, _ in files)
+
+
+def _digest_of(file: bytes) -> int:
+    return int.from_bytes(blake2b(file, digest_size=16).digest(), "big")
 
 
 def _as_digest(number: int) -> str:

@@ -23,7 +23,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import Ledger
 from tidemark.intervals import Intervals
 from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable, ledger_of, live_files, open_delta
-from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass, schema
+from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass
 from tidemark.table.evidence_index import Choice, Spans, folder_day
 from tidemark.table.evidence_reader import EvidenceReader, rows_of
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COLUMNS = ["incarnation", "partition", "first", "next", "class", "rows", "dt", "file", "attempt"]
-
-_DECIDING = ("incarnation", "partition", "first", "class", "file", "attempt")
-"""The columns that decide whether a row is effective."""
 
 _EVER: Final = (0, 1 << 62)
 
@@ -168,12 +165,19 @@ class EffectiveEvidence:
         """The effective records of ``dates``, with all columns; dates are ISO, and empty for records without one."""
         return self._effective(_Only(classes=(*PARSED, "expired"), days=dates), columns=None)
 
-    def near(self, offsets: Mapping[tuple[int, int], Iterable[tuple[int, int]]]) -> Iterator[EvidenceRow]:
-        """The effective records that overlap or adjoin ``offsets``, with all columns.
+    def near(
+        self, offsets: Mapping[tuple[int, int], Iterable[tuple[int, int]]], classes: tuple[OffsetClass, ...] = PARSED
+    ) -> Iterator[EvidenceRow]:
+        """The effective rows of ``classes``, or of all, that overlap or adjoin ``offsets``, with all columns.
 
         ``offsets`` are disjoint and ascending spans by (incarnation, partition).
         """
-        return self._effective(_Only(PARSED, near=Spans(offsets)), columns=None)
+        return self._effective(_Only(classes, near=Spans(offsets)), columns=None)
+
+    def configurations(self, dates: Collection[str]) -> set[str]:
+        """The digests of the settings with which the effective records of ``dates`` landed."""
+        chosen = map(self._held, self._evidence(_Only(classes=(*PARSED, "expired"), days=dates)))
+        return {str(digest) for rows in chosen for digest in rows["configuration"].unique().to_pylist()}
 
     def touching(self, key: tuple[int, int], start: int, end: int) -> Iterator[EvidenceRow]:
         """The effective rows of a partition's offsets ``[start, end)``, with all columns, in the order of landing."""
@@ -257,25 +261,21 @@ class EffectiveEvidence:
                 f"partition {spans[0].partition} of incarnation {spans[0].incarnation}; rebuild its date first"
             )
 
-    def holds(self, row: Mapping[str, Any]) -> bool:
-        """True if a row of the evidence, by column, is effective."""
-        import pyarrow as pa
-
-        if self._left and row["attempt"] not in self._order:  # its blocks have not been read yet
-            deque(self._evidence(_Only()), maxlen=0)
-        alone = pa.Table.from_pylist([row], schema=pa.schema([schema().field(name) for name in _DECIDING]))
-        return bool(self._held(alone).num_rows)
-
-    def _held(self, evidence: pa.Table) -> pa.Table:
-        """The effective rows of ``evidence``, found without a Python object for each. It has :data:`_DECIDING`."""
+    def holds(self, evidence: pa.Table) -> Any:
+        """A mask of the rows of ``evidence`` that are effective, found without a Python object for each."""
         pc = _compute()
+        if self._left and not self._order.keys() >= {*evidence["attempt"].unique().to_pylist()}:
+            deque(self._evidence(_Only()), maxlen=0)  # some of its blocks have not been read yet
         kind, file = evidence["class"], evidence["file"]
         aside = _is_in(kind, ("quarantined", "filtered"))
         ended = _is_in(kind, ("superseded", "truncated"))
         gone = pc.and_(pc.equal(kind, "landed"), pc.invert(_is_named(file, self.files.paths.__contains__)))
         rests = pc.invert(pc.or_(gone, self._is_left(evidence)))
         stands = pc.invert(_is_named(file, self._superseded.__contains__))
-        return evidence.filter(pc.and_(pc.invert(ended), pc.if_else(aside, stands, rests)))
+        return pc.and_(pc.invert(ended), pc.if_else(aside, stands, rests))
+
+    def _held(self, evidence: pa.Table) -> pa.Table:
+        return evidence.filter(self.holds(evidence))
 
     def _is_left(self, evidence: pa.Table) -> Any:
         """A mask of the rows of branches that their partition has left since."""
@@ -292,7 +292,7 @@ class EffectiveEvidence:
     def _effective(self, only: _Only, columns: list[str] | None = _COLUMNS) -> Iterator[EvidenceRow]:
         for rows in self._evidence(only):
             held = self._held(rows)
-            yield from (EvidenceRow.of(row) for row in rows_of(held.select(columns) if columns else held))
+            yield from EvidenceRow.of(held.select(columns) if columns else held)
 
     def _evidence(self, only: _Only, choices: Sequence[Choice] = ()) -> Iterator[pa.Table]:
         """The chosen rows of all attempts in order, as far as their evidence is there."""

@@ -41,9 +41,9 @@ folder; ``file`` of filtered rows is only a name.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import date
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidemark.formats import object_sizes
@@ -116,26 +116,20 @@ class EvidenceRow(NamedTuple):
     attempt: int = 0
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> EvidenceRow:
-        """A row of an evidence object; some of its columns may be missing."""
-        hash128 = row.get("hash128")
-        return cls(
-            row["incarnation"],
-            row["partition"],
-            row["first"],
-            row["next"],
-            row["class"],
-            row["rows"],
-            row["dt"],
-            row.get("segment"),
-            row.get("byte_start"),
-            row.get("byte_end"),
-            None if hash128 is None else int.from_bytes(hash128, "big"),
-            row["file"],
-            row.get("configuration", ""),
-            row.get("code", ""),
-            row["attempt"],
-        )
+    def of(cls, evidence: pa.Table) -> Iterator[EvidenceRow]:
+        """The rows of an evidence object, made a few at a time; columns with a default may be missing."""
+        for batch in evidence.to_batches(max_chunksize=_MADE_AT_ONCE):
+            columns: list[Iterable[Any]] = []
+            for name in cls._fields:
+                column = "class" if name == "offset_class" else name
+                if column not in batch.schema.names:
+                    columns.append(repeat(cls._field_defaults[name], len(batch)))
+                elif name == "hash128":
+                    hashes: list[bytes | None] = batch.column(column).to_pylist()
+                    columns.append(None if hash128 is None else int.from_bytes(hash128, "big") for hash128 in hashes)
+                else:
+                    columns.append(batch.column(column).to_pylist())
+            yield from map(cls._make, zip(*columns, strict=True))
 
     @property
     def key(self) -> tuple[int, int]:

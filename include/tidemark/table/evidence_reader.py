@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
@@ -20,7 +21,7 @@ from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
 from tidemark.lru import Lru
 from tidemark.table.delta_table import TopicTable
-from tidemark.table.evidence import check_metadata, evidence_key, parse_evidence, schema, to_bytes
+from tidemark.table.evidence import EvidenceRow, check_metadata, evidence_key, parse_evidence, schema, to_bytes
 from tidemark.table.evidence_index import BLOCK, INDEX_KEY, Choice, EvidenceIndex, folder_day
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ WHOLE_BYTES: Final = 1 << 20
 
 PART_ROWS: Final = BLOCK
 """The most rows that are decoded at a time, unless an object is small."""
+
+_GATHERED_ROWS: Final = 4 * BLOCK
+"""Rows that are divided by partition at a time."""
 
 _TAIL_BYTES: Final = 128 << 10
 """The bytes that are read of a footer of unknown length."""
@@ -235,14 +239,78 @@ def rows_of(evidence: pa.Table) -> Iterator[dict[str, Any]]:
     return (row for batch in evidence.to_batches(max_chunksize=8192) for row in batch.to_pylist())
 
 
+def by_partition(rows: pa.Table) -> tuple[pa.Table, list[tuple[tuple[int, int], int, int]]]:
+    """``rows`` in the order of their partitions, and for each (incarnation, partition) its first and last place."""
+    import numpy as np
+
+    ordered = rows.sort_by([("incarnation", "ascending"), ("partition", "ascending")])
+    keys = np.stack([ordered["incarnation"].to_numpy(), ordered["partition"].to_numpy()], axis=1)
+    edges = [0, *(np.flatnonzero(np.any(keys[1:] != keys[:-1], axis=1)) + 1).tolist(), len(keys)]
+    starts = [(start, end) for start, end in pairwise(edges) if start < end]
+    return ordered, [((int(keys[start][0]), int(keys[start][1])), start, end) for start, end in starts]
+
+
+class RowsByPartition(Mapping[tuple[int, int], list[EvidenceRow]]):
+    """Rows in Arrow, by (incarnation, partition) and in their order; those of a partition are made when asked for."""
+
+    def __init__(self, parts: Iterable[pa.Table]) -> None:
+        self._parts: list[pa.Table] = []
+        self._places: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+        for part in _gathered(parts):
+            ordered, places = by_partition(part)
+            for key, start, end in places:
+                self._places.setdefault(key, []).append((len(self._parts), start, end))
+            for at, field in enumerate(ordered.schema):
+                if field.type == "string":  # which many rows share
+                    ordered = ordered.set_column(at, field.name, ordered[field.name].dictionary_encode())
+            self._parts.append(ordered)
+
+    @override
+    def __getitem__(self, key: tuple[int, int]) -> list[EvidenceRow]:
+        import pyarrow as pa
+
+        slices = (self._parts[number].slice(start, end - start) for number, start, end in self._places[key])
+        return list(EvidenceRow.of(pa.concat_tables(rows.cast(schema()) for rows in slices).combine_chunks()))
+
+    @override
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._places)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def landed_files(self) -> set[str]:
+        """The files of the table that the rows name."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        landed = (rows.filter(pc.equal(rows["class"], pa.scalar("landed")))["file"] for rows in self._parts)
+        return {str(file) for files in landed for file in files.unique().to_pylist() if file is not None}
+
+
+def _gathered(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of ``parts`` in fewer ones: of many small objects each would have few rows of a partition."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= _GATHERED_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
 def folded(
     table: TopicTable,
     attempts: Sequence[int],
-    replaced: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None,
+    replaced: Callable[[pa.Table], pa.Table] | None = None,
 ) -> bytes:
     """One evidence object with all rows of ``attempts``; equal attempts and rows give equal bytes.
 
-    Rows are unchanged, unless ``replaced`` says what takes the place of a row, by column.
+    Rows are unchanged, unless ``replaced`` says what takes the place of some rows.
 
     Raises:
         NotFound: an attempt has no evidence.
@@ -253,10 +321,7 @@ def folded(
     for attempt, _, rows in EvidenceReader(kept_bytes=0).read(table, attempts):
         if rows is None:
             raise NotFound(evidence_key(table, attempt), "is gone, and with it the evidence of a landed attempt")
-        if replaced is None:
-            parts.append(rows)
-        else:
-            parts.append(pa.Table.from_pylist([new for row in rows_of(rows) for new in replaced(row)], rows.schema))
+        parts.append(rows if replaced is None else replaced(rows))
     return to_bytes(pa.concat_tables(parts))
 
 

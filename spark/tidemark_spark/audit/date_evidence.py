@@ -14,7 +14,8 @@ found; an audit of the whole table compares these, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -25,8 +26,8 @@ from tidemark.planning.read import joined
 from tidemark.table.effective_evidence import EffectiveEvidence, is_of_days
 from tidemark.table.evidence import PARSED, EvidenceRow
 from tidemark.table.evidence_index import Choice, Spans, first_characters, folder_day
-from tidemark.table.evidence_reader import rows_of
-from tidemark_spark.audit.evidence import hulls_of, touching
+from tidemark.table.evidence_reader import RowsByPartition
+from tidemark_spark.audit.evidence import hulls_of
 
 Key = tuple[int, int]
 """(incarnation, partition)."""
@@ -44,17 +45,12 @@ class _Near(NamedTuple):
     segments: frozenset[str]
 
 
-def evidence_of(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key, list[EvidenceRow]]:
+def evidence_of(standing: EffectiveEvidence, dates: Collection[str]) -> RowsByPartition:
     """The effective rows that an audit of ``dates`` compares, or without dates, all; see :func:`rows_around`."""
-    if dates:
-        return rows_around(standing, dates)
-    found: dict[Key, list[EvidenceRow]] = {}
-    for row in standing.evidence():
-        found.setdefault(row.key, []).append(row)
-    return found
+    return rows_around(standing, dates) if dates else RowsByPartition(standing.parts())
 
 
-def rows_around(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key, list[EvidenceRow]]:
+def rows_around(standing: EffectiveEvidence, dates: Collection[str]) -> RowsByPartition:
     """The effective rows that belong to ``dates``, by partition and in the order of landing.
 
     Dates are ISO, and empty for records without one. There may be more rows, but none that overlaps a range of bytes
@@ -70,9 +66,7 @@ def rows_around(standing: EffectiveEvidence, dates: Collection[str]) -> dict[Key
         near = found
 
 
-def _read(
-    standing: EffectiveEvidence, dates: Collection[str], near: _Near
-) -> tuple[dict[Key, list[EvidenceRow]], frozenset[str]]:
+def _read(standing: EffectiveEvidence, dates: Collection[str], near: _Near) -> tuple[RowsByPartition, frozenset[str]]:
     """The rows of ``dates``, and those that touch what is ``near``; and the segments of ranges that span some of it.
 
     None of the rows of such a range may touch it, if there are others between them.
@@ -80,7 +74,7 @@ def _read(
     spans = Spans(near.spans)
     hulls: list[pa.Table] = []
     files, segments = (pa.array(sorted(names), pa.string()) for names in near[1:])
-    found: dict[Key, list[EvidenceRow]] = {}
+    found: list[pa.Table] = []
     days = {*dates, *map(folder_day, near.files)}
     for rows in standing.parts(Choice(days=days), Choice(spans=spans)):
         chosen: Any = pa.array(spans.touched_rows(rows))
@@ -90,10 +84,9 @@ def _read(
             _compute.is_in(rows["segment"], segments),
         ):
             chosen = _compute.or_(chosen, mask)
-        for row in map(EvidenceRow.of, rows_of(rows.filter(chosen))):
-            found.setdefault(row.key, []).append(row)
+        found.append(rows.filter(chosen))
         hulls.append(_hulls_of_ranges(rows))
-    return found, _spanning(hulls, spans)
+    return RowsByPartition(found), _spanning(hulls, spans)
 
 
 def _hulls_of_ranges(rows: pa.Table) -> pa.Table:
@@ -131,13 +124,15 @@ def _near(found: Mapping[Key, list[EvidenceRow]], dates: Collection[str]) -> _Ne
     for key, rows in found.items():
         hulls = hulls_of(rows)
         wanted = joined((row.first, row.next) for row in rows if _is_of(row, dates))
-        chosen = [hull for hull in hulls if touching(wanted, *hull)]
-        its_files = {row.file for row in rows if row.file and _is_within(chosen, row)}
+        chosen = _touching(hulls, wanted)
+        within = _overlaps(chosen)
+        its_files = {row.file for row in rows if row.file and within(row.first, row.first + 1)}
         of_files = _hulls_of_files(rows, its_files)
         reach = joined([*chosen, *of_files])
-        spans[key] = joined([*reach, *(hull for hull in hulls if touching(reach, *hull))])
+        spans[key] = joined([*reach, *_touching(hulls, reach)])
+        within = _overlaps(spans[key])
         files |= its_files
-        segments |= {row.segment for row in rows if row.segment and _is_within(spans[key], row)}
+        segments |= {row.segment for row in rows if row.segment and within(row.first, row.first + 1)}
     return _Near({key: parts for key, parts in spans.items() if parts}, frozenset(files), frozenset(segments))
 
 
@@ -146,8 +141,20 @@ def _is_of(row: EvidenceRow, dates: Collection[str]) -> bool:
     return row.day in dates and (row.dt is not None or row.offset_class in _RECORDS)
 
 
-def _is_within(spans: list[Interval], row: EvidenceRow) -> bool:
-    return bool(touching(spans, row.first, row.first + 1))
+def _touching(hulls: Iterable[Interval], spans: Sequence[Interval]) -> list[Interval]:
+    overlaps = _overlaps(spans)
+    return [hull for hull in hulls if overlaps(*hull)]
+
+
+def _overlaps(spans: Sequence[Interval]) -> Callable[[int, int], bool]:
+    """A test if offsets ``[start, end)`` overlap one of ``spans``, which are disjoint and ascending: for many."""
+    starts, ends = [span.start for span in spans], [span.end for span in spans]
+
+    def overlaps(start: int, end: int) -> bool:
+        last = bisect_left(starts, end) - 1
+        return last >= 0 and ends[last] > start
+
+    return overlaps
 
 
 def _hulls_of_files(rows: Iterable[EvidenceRow], files: Collection[str]) -> list[Interval]:

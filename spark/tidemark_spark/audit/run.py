@@ -4,7 +4,8 @@ Three sides are summed over the same ranges of offsets: raw, converted once more
 is gone, the evidence proves the files. Sums are order-independent and 128 bits wide over (incarnation, partition,
 offset, timestamp, key, value, headers), so equal sums mean equal sets of offsets and equal payloads. Where sums differ,
 both sides are read again in finer and finer ranges, until the offsets are known. Memory is bounded by the evidence of
-the dates (:mod:`tidemark_spark.audit.date_evidence`), or of a topic, and a group of partitions, never by rows.
+the dates (:mod:`tidemark_spark.audit.date_evidence`), or of a topic, in Arrow, and by a group of partitions; never by
+rows.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.date_evidence import evidence_of
-from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined
-from tidemark_spark.audit.plan import planned
+from tidemark_spark.audit.evidence import GROUP_TASKS, PartitionUnderAudit, date_of, examined, planned
 from tidemark_spark.audit.worker import AuditTask, Tally, Trouble
 from tidemark_spark.convert.row_checksums import Account
 from tidemark_spark.model import Executor
@@ -118,8 +118,7 @@ class _Audit:
         """Audit all partitions, a group at a time."""
         standing = EffectiveEvidence(self._table, self._ledger, self._live)
         evidence = evidence_of(standing, dates)
-        landed = (row for rows in evidence.values() for row in rows if row.offset_class == "landed")
-        self._check_log({row.file or "" for row in landed}, dates)
+        self._check_log(evidence.landed_files(), dates)
         raw = RawTopic(self._table)
         incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
@@ -131,7 +130,7 @@ class _Audit:
             self._check_erased(state, Intervals(erased.get(state.key, ())), masks.get(state.key))
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
-            rows = evidence.pop(state.key, [])
+            rows = evidence.get(state.key, [])
             group.append(planned(raw, incarnations, state, rows, dates, spared.get(state.key)))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
@@ -204,12 +203,12 @@ class _Audit:
             sums = (part.raw_sums if tally.from_raw else part.file_sums).setdefault(key.start, {})
             sums.setdefault((key.kind, key.dt), Account()).add(account)
         for passed in tally.passed:
-            part = parts[passed.incarnation, passed.partition]
-            span = part.span_at(passed.start)
+            part = parts[passed.key]
+            span = part.span_at(passed.first)
             at = span.start if span else -1, passed.offset_class
             part.passed_rows[at] = part.passed_rows.get(at, 0) + passed.rows
-            if passed.rows == passed.end - passed.start:
-                part.passed.setdefault(at, []).append(Interval(passed.start, passed.end))
+            if passed.rows == passed.next - passed.first:
+                part.passed.setdefault(at, []).append(Interval(passed.first, passed.next))
         listed = {file.path: file for file in self._live}
         for path, rows in tally.rows.items():
             if path in listed and listed[path].rows != rows:

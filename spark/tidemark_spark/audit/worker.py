@@ -23,7 +23,7 @@ from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.intervals import Interval
 from tidemark.kafka_log import BatchHeader
 from tidemark.store import open_store
-from tidemark.table.evidence import Kept
+from tidemark.table.evidence import EvidenceRow, Kept
 from tidemark.table.topic_columns import table_schema
 from tidemark_spark.convert.conversion import Conversion
 from tidemark_spark.convert.date_partitioner import numbers, take
@@ -70,17 +70,6 @@ class AccountKey(NamedTuple):
     dt: str
 
 
-class Passed(NamedTuple):
-    """The ``rows`` offsets of ``[start, end)`` without a record in raw, and their class."""
-
-    incarnation: int
-    partition: int
-    offset_class: str
-    start: int
-    end: int
-    rows: int
-
-
 class Trouble(NamedTuple):
     """Data that could not be read: a segment or a file that is ``gone`` or ``damaged``.
 
@@ -98,11 +87,14 @@ class Trouble(NamedTuple):
 
 @dataclass
 class Tally:
-    """The result of a task; ``from_raw`` distinguishes accounts of raw from accounts of files."""
+    """The result of a task; ``from_raw`` distinguishes accounts of raw from accounts of files.
+
+    ``passed`` are the offsets without a record in raw.
+    """
 
     from_raw: bool
     accounts: dict[AccountKey, Account] = field(default_factory=dict)
-    passed: list[Passed] = field(default_factory=list)
+    passed: list[EvidenceRow] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     bytes_read: int = 0
@@ -143,7 +135,7 @@ def _raw(job: Job, task: RawTask) -> Tally:
                 continue
         for key, account in counting.accounts.items():
             tally.add(key, account)
-        tally.passed += [Passed(*at, row.offset_class, row.first, row.next, row.rows) for row in conversion.evidence]
+        tally.passed += conversion.evidence
     return tally
 
 

@@ -28,6 +28,7 @@ import sys
 import sysconfig
 import time
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -204,7 +205,8 @@ def _import_for(program: str) -> None:
     if program in _imported:
         return
     _imported.add(program)
-    for load in (lambda: runpy.run_path(program, run_name="imported"), *map(_importer, _EARLY)):
+    loads: list[partial[Any]] = [partial(import_module, name) for name in _EARLY]
+    for load in (partial(runpy.run_path, program, run_name="imported"), *loads):
         # The job meets the same error, and it has an output to say so.
         with suppress(Exception, SystemExit):
             load()
@@ -213,10 +215,6 @@ def _import_for(program: str) -> None:
 
 
 _imported: set[str] = set()
-
-
-def _importer(name: str) -> Any:
-    return lambda: import_module(name)
 
 
 def _received(connection: socket.socket) -> Request:

@@ -11,11 +11,11 @@ import gc
 
 from pyspark.daemon import manager
 
-from tidemark.decode import kernel_cache
+from tidemark.decode import decoder, kernel_cache
 from tidemark_spark.cluster import connect_client
 from tidemark_spark.convert import conversion
 
-NEEDED = (connect_client, conversion)
+NEEDED = (connect_client, conversion, decoder)
 """What tasks import."""
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.decode import Headers, aborted_mask
+from tidemark import decode
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange
 from tidemark.kafka_log import AbortedTransaction
@@ -47,7 +47,7 @@ class BatchVerdict(NamedTuple):
     ``next_offset`` are in ``runs`` or in ``span``.
     """
 
-    data: Headers
+    data: decode.Headers
     span: int
     records: int | None
     runs: list[Run]
@@ -90,7 +90,7 @@ class PartitionRules(NamedTuple):
             return None
         return self.epochs[np.searchsorted(self.starts, offsets, "right") - 1]
 
-    def live(self, headers: Headers, *, compacted: bool) -> NDArray[np.bool_]:
+    def live(self, headers: decode.Headers, *, compacted: bool) -> NDArray[np.bool_]:
         """A mask of the batches on the lineage. Below its first start no batch contradicts it.
 
         A batch has the epoch that the lineage has at its offset. This check also finds damage, since no checksum covers
@@ -112,7 +112,7 @@ class PartitionRules(NamedTuple):
         return live
 
 
-def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionRules) -> BatchVerdict:
+def judge(headers: decode.Headers, expected: int, part: SegmentRange, rules: PartitionRules) -> BatchVerdict:
     """Classify the batches of ``headers``; ``expected`` is the next wanted offset."""
     headers = headers[rules.live(headers, compacted=part.compacted)]
     starts, ends = _spans(headers, expected, part)
@@ -130,7 +130,7 @@ def judge(headers: Headers, expected: int, part: SegmentRange, rules: PartitionR
         headers, starts, ends = headers[:cut], starts[:cut], ends[:cut]
     next_offset = int(ends[-1]) if len(ends) else expected
     control = headers["attributes"] & CONTROL != 0
-    aborted = aborted_mask(headers, rules.aborted)
+    aborted = decode.aborted_mask(headers, rules.aborted)
     emptied = ~control & ~aborted & (headers["record_count"] == 0)
     classes: Sequence[tuple[OffsetClass, NDArray[np.bool_]]] = (
         ("transaction_marker", control),
@@ -163,7 +163,7 @@ def missing(part: SegmentRange, start: int, end: int) -> Stop:
     return Stop(start, end, "lost", f"{part.key}: no batch holds offsets {start} to {end - 1}")
 
 
-def _spans(headers: Headers, expected: int, part: SegmentRange) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _spans(headers: decode.Headers, expected: int, part: SegmentRange) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The offsets ``[start, end)`` that each batch accounts for, within the range.
 
     The header of a compressed v0 or v1 message has only its last offset; the message starts where the previous batch

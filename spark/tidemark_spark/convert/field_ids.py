@@ -17,8 +17,6 @@ import pyarrow as pa
 from tidemark.parsers.column_names import check_columns, paths_of
 from tidemark.table.topic_columns import DT
 
-"""The column of a file that repeats the date of its folder, as Iceberg requires. Delta's readers ignore it."""
-
 _KEY: Final = b"PARQUET:field_id"
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode import DEFAULT_LIMITS, Headers, decode_batches, kernel_cache
-from tidemark.decode.decoder import OnRefused
+from tidemark import decode
 from tidemark.errors import SegmentError
 from tidemark.formats.table.plan import StoredRange
 from tidemark.kafka_log import BatchHeader
@@ -24,6 +23,9 @@ from tidemark.parsers.base import Parsed, Parser, no_rows
 from tidemark_spark.convert.process_limits import at_most, bounded_memory, goes_first, seconds_for
 from tidemark_spark.convert.prover_client import ProvenItems, Prover, ProverRequest, Rows
 from tidemark_spark.model import Job, StepLimits
+
+if TYPE_CHECKING:
+    from tidemark.decode.decoder import OnRefused
 
 _WORKER_SCORE: Final = 500
 """If memory runs out, the kernel must end the worker and not the JVM, which many tasks share."""
@@ -56,6 +58,8 @@ _now: _Guard | None = None
 def guarded(job: Job, attempt: int) -> Iterator[None]:
     """Run a task of ``job`` within its limits; ``attempt`` counts its earlier ends without a result."""
     global _now  # noqa: PLW0603 - the state of the process
+    from tidemark.decode import kernel_cache  # which loads numba, and drivers need none
+
     goes_first(_WORKER_SCORE)
     kernel_cache.load_all({job.topic.parser.kind})
     limits = job.limits
@@ -69,7 +73,7 @@ def guarded(job: Job, attempt: int) -> Iterator[None]:
 
 
 def decoded(
-    job: Job, data: bytes, headers: Headers, *, name: str, position: int, on_refused: OnRefused, **more: Any
+    job: Job, data: bytes, headers: decode.Headers, *, name: str, position: int, on_refused: OnRefused, **more: Any
 ) -> Iterator[pa.RecordBatch]:
     """Decode with :func:`tidemark.decode.decode_batches`, within the job's limits; refuse deadly batches."""
     guard = _now
@@ -86,7 +90,7 @@ def decoded(
 def steps(
     job: Job,
     data: bytes,
-    headers: Headers,
+    headers: decode.Headers,
     step: Callable[[float], AbstractContextManager[None]],
     *,
     incarnation: int = 0,
@@ -95,9 +99,9 @@ def steps(
     **more: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Decode chunks of rows, each within ``step``, which gets the seconds that the chunk may take."""
-    limits = DEFAULT_LIMITS._replace(records_bytes=job.limits.batch)
+    limits = decode.DEFAULT_LIMITS._replace(records_bytes=job.limits.batch)
     seconds = seconds_for(job.limits, (limits.arena_bytes + limits.records_bytes) // _DECODING_RATE)
-    rows = decode_batches(
+    rows = decode.decode_batches(
         data, headers, incarnation=incarnation, partition=partition, on_refused=on_refused, limits=limits, **more
     )
     while True:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, NoReturn, cast
 
 import pyarrow as pa
 
-from tidemark.decode import kernel_cache
+from tidemark.decode import decoder, kernel_cache
 from tidemark.errors import TidemarkError
 from tidemark.formats.table.plan import QuarantineRange, QuarantineTask, SegmentTask
 from tidemark.parsers.base import shortened
@@ -31,6 +31,9 @@ from tidemark_spark.convert.process_limits import TIMERS, at_most, bounded_memor
 from tidemark_spark.convert.prover_client import ProvenItems, ProverRequest, Rows
 from tidemark_spark.convert.row_sink import Sink
 from tidemark_spark.model import Job, StepLimits
+
+NEEDED: Final = (decoder,)
+"""What children use besides the kernels, loaded before the first fork."""
 
 PARTS: Final = 64
 """Number of parts into which a piece that killed a child is cut."""

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 
-from tidemark.decode import Headers
+from tidemark import decode
 from tidemark.formats.table.plan import StoredRange
 from tidemark_spark.model import Job
 
@@ -33,7 +33,7 @@ class ProverRequest:
     """Batches to try to decode; ``data`` starts at byte ``position`` of the file ``name``."""
 
     data: bytes
-    headers: Headers
+    headers: decode.Headers
     name: str
     position: int
 

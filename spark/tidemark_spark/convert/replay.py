@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemark.decode import scan_headers
+from tidemark import decode
 from tidemark.errors import SegmentError
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import QuarantineRange, QuarantineTask
@@ -96,7 +96,7 @@ def _decoded(job: Job, row: pa.RecordBatch, body: bytes, name: str) -> list[pa.R
         for column in ("kafka_incarnation", "kafka_partition", "kafka_offset", "next_offset")
     )
     try:
-        headers = scan_headers(body, name, 0)
+        headers = decode.scan_headers(body, name, 0)
     except SegmentError:
         return []
     rows = decoded(

@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode import SCHEMA, row_hash_sum
+from tidemark import decode
+from tidemark.decode import SCHEMA
 from tidemark.decode.schema import headers_column
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.base_columns import HASHED, IDENTITY
@@ -57,8 +58,8 @@ class Account:
 
 def account_of_records(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
     """The account of decoded ``rows``, of which the table keeps the columns ``names``."""
-    total = row_hash_sum(rows)
-    kept = total if set(HASHED) <= set(names) else row_hash_sum(_hashable(rows, names))
+    total = decode.row_hash_sum(rows)
+    kept = total if set(HASHED) <= set(names) else decode.row_hash_sum(_hashable(rows, names))
     return Account(len(rows), total, kept, _column_sums(rows, names))
 
 
@@ -70,7 +71,7 @@ def account_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> Account:
 
 def hash_of_file(rows: pa.RecordBatch, names: Sequence[str]) -> int:
     """The hash of ``rows`` in a file with the columns ``names``; missing columns count as null."""
-    return row_hash_sum(_hashable(rows, names))
+    return decode.row_hash_sum(_hashable(rows, names))
 
 
 def _column_sums(rows: pa.RecordBatch, names: Sequence[str]) -> dict[str, tuple[int, int]]:
@@ -87,7 +88,7 @@ def _hashable(rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 def _column_sum(rows: pa.RecordBatch, name: str) -> int:
     """The sum of the hashes of a column's values, each with its row's offset."""
     identity = {column: rows.column(column) for column in IDENTITY}
-    return row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
+    return decode.row_hash_sum(_shaped(rows, {**identity, "kafka_value": as_bytes(rows.column(name))}))
 
 
 def as_bytes(column: pa.Array[Any]) -> pa.Array[Any]:

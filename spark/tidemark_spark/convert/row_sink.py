@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
+from tidemark import decode
 from tidemark.decode import SCHEMA
-from tidemark.decode.rowhash import row_hash_sum
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
@@ -281,7 +281,7 @@ def _added(rows: pa.RecordBatch) -> RowsAdded:
         rows=len(rows),
         first=offsets[0].as_py(),
         last=offsets[-1].as_py(),
-        hash128=row_hash_sum(rows),
+        hash128=decode.row_hash_sum(rows),
         min_timestamp=int(np.min(milliseconds)) * 1000,
         max_timestamp=int(np.max(milliseconds)) * 1000,
     )

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidemark.decode import HEADER_DTYPE, Headers, scan_headers
+from tidemark import decode
 from tidemark.errors import ContinuityError, SegmentError
 from tidemark.formats.table.plan import SegmentRange
 from tidemark.kafka_log import BatchHeader
@@ -32,7 +32,7 @@ class ReadWindow(NamedTuple):
 
     data: bytes
     position: int
-    headers: Headers
+    headers: decode.Headers
     damage: BadBatch | None = None
 
 
@@ -98,18 +98,18 @@ def judged(
 
 def _scan(
     data: bytes, part: SegmentRange, position: int, expected: int, *, final: bool
-) -> tuple[Headers, SegmentError | None]:
+) -> tuple[decode.Headers, SegmentError | None]:
     """The headers up to the first broken rule, and its error."""
     base = part.base_offset
     try:
-        return scan_headers(
+        return decode.scan_headers(
             data, part.key, base, position=position, expected=expected, allow_partial_tail=not final
         ), None
     except SegmentError as error:
         sound = memoryview(data)[: error.position - position]
         if not sound:
-            return np.empty(0, HEADER_DTYPE), error
-        return scan_headers(sound, part.key, base, position=position, expected=expected), error
+            return np.empty(0, decode.HEADER_DTYPE), error
+        return decode.scan_headers(sound, part.key, base, position=position, expected=expected), error
 
 
 def _bad_batch(data: bytes, position: int, error: SegmentError, base_offset: int) -> BatchHeader | None:

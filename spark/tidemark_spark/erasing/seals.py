@@ -19,7 +19,7 @@ from tidemark.decode.offset_mask import OffsetMask
 from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
-from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys, SegmentName
+from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
 from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, LeftLog
 from tidemark.formats.raw.manifest import OWNERS, SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
@@ -43,8 +43,8 @@ from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import ObjectInfo, Store, put_once, put_over
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
+from tidemark_spark.erasing.lake import NOTHING, Unseen
 from tidemark_spark.erasing.rewriting import SealOutcome, SealTask, rewrite
-from tidemark_spark.erasing.unseen import NOTHING, Unseen
 from tidemark_spark.model import Executor
 
 CHUNK: Final = 256
@@ -172,16 +172,15 @@ class _Partition:
         return partition
 
     def _look(self) -> None:
+        def read(group: SegmentObjects) -> StoredManifest | None:
+            return objects.read_manifest(self.stored, group.name) if MANIFEST_EXTENSION in group.objects else None
+
         groups = list(objects.grouped(self.stored, self.end))
-        read = in_parallel(self._read, groups)
-        for group, stored in zip(groups, read, strict=True):
+        for group, stored in zip(groups, in_parallel(read, groups), strict=True):
             if stored is None:
                 self.bare.append(group)
             else:
                 self.seals.append(_Seal(group, stored, tuple(self._hidden(stored.manifest))))
-
-    def _read(self, group: SegmentObjects) -> StoredManifest | None:
-        return objects.read_manifest(self.stored, group.name) if MANIFEST_EXTENSION in group.objects else None
 
     def _hidden(self, manifest: SegmentManifest) -> Iterator[_KnownMask]:
         """The masks with offsets of the seal's own branch that it was not rewritten without."""
@@ -232,19 +231,16 @@ class _Partition:
                     seal, f"agents continue from segment {self.line_1}: a later pass rewrites it", seal.hidden
                 )
                 continue
-            same = (name for name in self._names() if name.base == seal.listed.name.base)
+            names = [each.listed.name for each in self.seals]
             tasks.append(
                 SealTask(
                     self.stored.keys,
                     seal.stored,
                     StoredMasks(store=self.place.cluster.store.url, keys=tuple(mask.key for mask in seal.hidden)),
-                    1 + max((name.erasure for name in same), default=0),
+                    1 + max(name.erasure for name in names if name.base == seal.listed.name.base),
                 )
             )
         return tasks
-
-    def _names(self) -> Iterator[SegmentName]:
-        return (seal.listed.name for seal in self.seals)
 
     def _successor(self, seal: _Seal) -> SegmentManifest | None:
         """The manifest of the rewriting of just this seal, None if there is none."""

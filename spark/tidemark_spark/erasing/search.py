@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemark.decode import decode_batches
@@ -52,12 +53,16 @@ _ROWS: Final = 65536
 _CHUNK: Final = 8 << 20
 _EPOCH: Final = "kafka_leader_epoch"
 _PLACE: Final = RECORD[1:4]
+_ELSEWHERE: Final = ("quarantined", "filtered", "expired", "aborted")
+"""The classes of offsets whose records no file of the table has."""
+
+_compute: Any = pc
 
 Where = Literal["table", "raw", "state"]
 
 
 class FileSearch(NamedTuple):
-    """A file of the table to search: ``spans`` are the offsets of its evidence.
+    """A file of the table to search.
 
     In a ``compacted`` partition the lineage does not give the epoch of each offset.
     """
@@ -66,7 +71,6 @@ class FileSearch(NamedTuple):
     size: int
     incarnation: int
     partition: int
-    spans: tuple[tuple[int, int], ...]
     compacted: bool
 
 
@@ -322,30 +326,11 @@ def search_all(
         ConfigError, FormatError, StoreError: see :func:`search`.
     """
     common = SearchJob(job, tuple(requests), secrets)
-    files: dict[str, list[EvidenceRow]] = {}
-    elsewhere: dict[Key, list[tuple[int, int]]] = {}
-    compacted: set[Key] = set()
-    for row in standing.evidence():
-        if row.offset_class == "compacted":
-            compacted.add(row.key)
-        if row.offset_class == "landed" and row.file is not None:
-            files.setdefault(row.file, []).append(row)
-        elif row.offset_class in {"quarantined", "filtered", "expired", "aborted"} and row.segment is not None:
-            elsewhere.setdefault(row.key, []).append((row.first, row.next))
-    tasks: list[SearchTask] = [
-        FileSearch(
-            path,
-            standing.live[path].size,
-            *rows[0].key,
-            tuple((row.first, row.next) for row in rows),
-            rows[0].key in compacted,
-        )
-        for path, rows in sorted(files.items())
-    ]
+    tasks, elsewhere = _file_tasks(standing)
     results = executor.on_each(search, common, tasks)
-    for result in results:
-        if result.unanswered and isinstance(result.task, FileSearch):
-            elsewhere.setdefault((result.task.incarnation, result.task.partition), []).extend(result.task.spans)
+    unanswered = {result.task.path for result in results if result.unanswered and isinstance(result.task, FileSearch)}
+    for row in standing.landed_in(unanswered) if unanswered else ():
+        elsewhere.setdefault(row.key, []).append((row.first, row.next))
     raw_tasks, gone = _raw_tasks(table, standing, elsewhere)
     results += executor.on_each(search, common, raw_tasks)
     outlived, state_tasks = _state_tasks(table, standing, gone)
@@ -362,6 +347,28 @@ def search_all(
         sum(result.unsearchable for result in results),
         {key: offsets for key, offsets in gone.items() if offsets},
     )
+
+
+def _file_tasks(standing: EffectiveEvidence) -> tuple[list[SearchTask], dict[Key, list[tuple[int, int]]]]:
+    """Tasks for the files of the table, and the offsets of the records that are in none of them."""
+    files: dict[str, Key] = {}
+    elsewhere: dict[Key, list[tuple[int, int]]] = {}
+    compacted: set[Key] = set()
+    for rows in standing.parts():
+        kinds = rows["class"]
+        landed = rows.filter(_compute.equal(kinds, "landed")).select(["incarnation", "partition", "file"])
+        for row in landed.group_by(landed.column_names).aggregate([]).to_pylist():
+            files[row["file"]] = row["incarnation"], row["partition"]
+        others = rows.filter(_compute.is_in(kinds, pa.array([*_ELSEWHERE, "compacted"])))
+        for other in EvidenceRow.of(others.drop_columns(["hash128", "configuration", "code"])):
+            if other.offset_class == "compacted":
+                compacted.add(other.key)
+            elif other.segment is not None:
+                elsewhere.setdefault(other.key, []).append((other.first, other.next))
+    tasks: list[SearchTask] = [
+        FileSearch(path, standing.live[path].size, *key, key in compacted) for path, key in sorted(files.items())
+    ]
+    return tasks, elsewhere
 
 
 def _raw_tasks(

@@ -14,7 +14,7 @@ from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, change_verdict, passed_since, write_report
 from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.mirror.catalog import open_catalog
-from tidemark_spark.mirror.check import check_mirror
+from tidemark_spark.mirror.mirror import check_mirror
 from tidemark_spark.mirror.mirrored_table import MirroredTable
 
 

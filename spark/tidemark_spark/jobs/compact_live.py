@@ -12,8 +12,7 @@ from tidemark.planning import plan_compaction, write_plan
 from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark_spark.jobs.running import RunningJob, show
-from tidemark_spark.run.driver import run
-from tidemark_spark.run.fold import fold
+from tidemark_spark.run.driver import fold, run
 
 FILES: Final = 2
 """Least number of small files of a partition to merge: two, so that no mergeable pair of an hour's landings stays."""

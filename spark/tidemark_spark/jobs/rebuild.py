@@ -9,8 +9,8 @@ from tidemark.planning import lost_files
 from tidemark.planning.schema_following import proposed
 from tidemark_spark.jobs.plans import carry_out, show_comparison, show_preview
 from tidemark_spark.jobs.running import RunningJob
+from tidemark_spark.rebuild.affected_dates import planned
 from tidemark_spark.rebuild.by_date import rebuild_by_date
-from tidemark_spark.rebuild.plan import planned
 from tidemark_spark.rebuild.preview import preview
 
 

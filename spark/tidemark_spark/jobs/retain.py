@@ -1,17 +1,21 @@
-"""The job of retention, of tables and of raw."""
+"""The job of retention, of tables and of raw: past dates leave a table in one commit, and each offset keeps a class."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from functools import partial
 
+from tidemark.errors import PublishError
 from tidemark.jobs.registry import RetainOptions
 from tidemark.openlineage.upkeep import of_retention
-from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, write_report
+from tidemark.planning import write_plan
+from tidemark.planning.maintenance.retention import plan_retain
+from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, reviewed, write_report
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import RunningJob, begun, show
+from tidemark_spark.model import CarriedOut
 from tidemark_spark.retention.raw import retain_raw
-from tidemark_spark.retention.table import retain_table
+from tidemark_spark.run.driver import run
 
 
 def work(options: RetainOptions, job: RunningJob) -> int:
@@ -39,3 +43,37 @@ def retain(table: TopicTable, subject: Subject, now: datetime, by: str, *, dry_r
     report = (retain_table if subject == "table" else retain_raw)(table, now, by, dry_run=dry_run)
     write_report(table, report)
     return report
+
+
+def retain_table(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> RetentionReport:
+    """Remove dates that are past at ``now`` and that a report named a day ago; returns a report of all past dates.
+
+    The files stay for readers of older versions, until the vacuum removes them.
+
+    Raises:
+        PublishError: the table has moved on meanwhile; run it again.
+        TableTampered: another program changed the table.
+    """
+    plan, past = plan_retain(table, now)
+    before = None if dry_run else reviewed(table, "table", now)
+    named = {date.dt for date in before[1].dates} if before else set()
+    if named & {date.dt for date in past}:
+        plan, _ = plan_retain(table, now, named)
+        write_plan(table, plan)
+        if run(table, plan, CarriedOut()).status != "landed":
+            raise PublishError(f"{table.url}: it moved on since attempt {plan.attempt} was planned; run it again")
+        removed = {*plan.dates, *plan.supersedes}
+        past = [date.model_copy(update={"removed": date.dt in removed}) for date in past]
+    return RetentionReport(
+        cluster=table.topic.cluster,
+        topic=table.topic.topic,
+        table=table.topic.table,
+        subject="table",
+        at=now,
+        by=by,
+        window=table.topic.retention.table,
+        dry_run=dry_run,
+        ledger_n=plan.ledger_n,
+        reviewed=before[0] if before else "",
+        dates=tuple(past),
+    )

@@ -7,13 +7,11 @@ from typing import Final
 
 from tidemark.formats.table.plan import RunKind, RunPlan
 from tidemark.table.delta_table import TopicTable
-from tidemark_spark.kinds.compaction import Compaction
 from tidemark_spark.kinds.erasure import Erasure
 from tidemark_spark.kinds.ingest import Ingest
 from tidemark_spark.kinds.kind import Kind
-from tidemark_spark.kinds.rebuild import Rebuild, Replay
-from tidemark_spark.kinds.repair import Repair
-from tidemark_spark.kinds.taskless import AddColumns, FoldAttempts, Retain
+from tidemark_spark.kinds.rebuild import Rebuild, Repair, Replay
+from tidemark_spark.kinds.upkeep import AddColumns, Compaction, FoldAttempts, Retain
 
 KINDS: Final[Mapping[RunKind, type[Kind]]] = {
     "ingest": Ingest,

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
+
+from typing_extensions import override
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import SparkUnavailable, TidemarkError
-from tidemark.formats.table.live_landing import LandingStatus, LiveLanding, TopicLanding
+from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.watermark_index import IndexEntry
+from tidemark.formats.table.live_landing import AheadPartition, LandingStatus, LiveLanding, TopicLanding
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.planning import find_plan, plan_ingest, write_plan
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.raw.heads import LiveEnd
+from tidemark.raw_topic import RawTopic
 from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import LIVE_BYTES, Deployment
-from tidemark_spark.live.scanned import ScannedTopic
 from tidemark_spark.live.shared_query import JobShare, convert_all
 from tidemark_spark.model import CarriedOut, Executor, Job, Outcome
 from tidemark_spark.run.driver import run
@@ -144,3 +149,51 @@ def _ended(topic: TopicLanding, status: LandingStatus, again: float | None = Non
     """``topic`` with its outcome; it is left out for ``again`` seconds."""
     again_at: datetime | None = None if again is None else utc_now() + timedelta(seconds=again)
     return topic.model_copy(update={"status": status, "failures": 0, "detail": "", "again_at": again_at})
+
+
+class ScannedTopic(RawTopic):
+    """A topic that takes from the scan how far ``partitions`` are ahead, and considers no other partition.
+
+    The scan does not know log ends, so no date may close from its entries.
+    """
+
+    def __init__(self, table: TopicTable, partitions: Iterable[AheadPartition], live_end: LiveEnd) -> None:
+        super().__init__(table, live_end, outages=True)
+        self._topic_name = table.topic.topic
+        self._ahead = tuple(partitions)
+
+    @override
+    def incarnations(self) -> TopicIncarnations:
+        """The topic's incarnations, read once."""
+        return self._incarnations
+
+    @cached_property
+    def _incarnations(self) -> TopicIncarnations:
+        return super().incarnations()
+
+    @cached_property
+    def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
+        """Entries of the partitions that were ahead, if the topic knows their incarnations."""
+        topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
+        return {
+            (part.incarnation, part.partition): _entry(self._topic_name, part)
+            for part in self._ahead
+            if part.incarnation < len(topic_ids) and topic_ids[part.incarnation] == part.topic_id
+        }
+
+
+def _entry(topic: str, part: AheadPartition) -> IndexEntry:
+    return IndexEntry(
+        topic=topic,
+        partition=part.partition,
+        topic_id=part.topic_id,
+        incarnation=part.incarnation,
+        restored=part.restored,
+        leader_epoch=part.leader_epoch,
+        next_offset=part.end,
+        uploaded_end=part.end,
+        tail_end=part.end,
+        log_end_offset=part.end,
+        high_watermark=part.end,
+        observed_at=utc_now(),
+    )

@@ -1,4 +1,7 @@
-"""The conversion tasks of several jobs as one query. Small tasks share a Spark task, whose own cost is higher."""
+"""The conversion tasks of several jobs as one query. Small tasks share a Spark task, whose own cost is higher.
+
+Workers import this module, and nothing of a landing.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +31,6 @@ class Numbered(NamedTuple):
 
     job: int
     task: StoredTask
-
-
-class Made(NamedTuple):
-    """The outcome of a conversion task, and the number of its job."""
-
-    job: int
-    outcome: Outcome
 
 
 def convert_all(executor: Executor, works: Sequence[JobShare]) -> list[list[Outcome] | Exception]:
@@ -80,10 +76,10 @@ def bundles(tasks: Sequence[Numbered]) -> Iterator[tuple[Numbered, ...]]:
         yield tuple(bundle)
 
 
-def convert_bundle(jobs: Sequence[Job], bundle: Sequence[Numbered]) -> list[Made]:
-    """Convert each task in a worker, within the limits of its own job."""
-    made: list[Made] = []
+def convert_bundle(jobs: Sequence[Job], bundle: Sequence[Numbered]) -> list[tuple[int, Outcome]]:
+    """Convert each task in a worker, within the limits of its own job; returns the outcomes with the jobs' numbers."""
+    made: list[tuple[int, Outcome]] = []
     for number, task in bundle:
         with bounded(jobs[number]):
-            made.append(Made(number, Ingest.work(jobs[number], task)))
+            made.append((number, Ingest.work(jobs[number], task)))
     return made

@@ -1,7 +1,10 @@
 """Brings a catalog up to date with a table: a snapshot for each commit of a run, in order, each exactly once.
 
 A single snapshot lists the table's current files at first, when the Delta log no longer has the versions in between,
-and when another program has changed the catalog's table.
+and when another program has changed the catalog's table. Then the metadata go that no snapshot needs any more:
+pyiceberg's expiry forgets snapshots and deletes nothing, and a failed commit leaves its objects. An object goes if the
+table's current metadata does not name it and it is two days old: until then, a reader of an older version or a commit
+whose reply was lost may need it.
 """
 
 from __future__ import annotations
@@ -16,23 +19,26 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import CatalogSettings, delta_table
+from tidemark.concurrency import in_parallel
 from tidemark.errors import MirrorError, TableTampered
+from tidemark.formats.table.audit_report import AuditFinding
 from tidemark.formats.table.statuses import MirrorState
+from tidemark.raw.objects import delete_version
 from tidemark.retry import Backoff
-from tidemark.table.delta_table import TopicTable, open_delta
+from tidemark.table.delta_table import TopicTable, live_files, open_delta
 from tidemark.table.topic_columns import DT
 from tidemark_spark.convert.field_ids import with_columns
-from tidemark_spark.mirror import glue_delta, hive_delta
 from tidemark_spark.mirror.catalog import answering
-from tidemark_spark.mirror.cleanup import remove_unused
+from tidemark_spark.mirror.delta_entry import register_in_glue, register_in_hive
 from tidemark_spark.mirror.delta_versions import DeltaVersion, ListedFile, arrow_schema, listed_files, versions_from
 from tidemark_spark.mirror.listed_table import ListedCommit, ListedTable
-from tidemark_spark.mirror.mirrored_table import ListedVersion, MirroredTable
+from tidemark_spark.mirror.mirrored_table import ListedVersion, MirroredTable, file_name
 
 TRIES: Final = 5
 """Failures in a row without progress, after which the next run continues."""
@@ -45,6 +51,9 @@ KEPT: Final = timedelta(days=1)
 
 _LONGEST_KEPT: Final = timedelta(days=5)
 """A vacuum removes replaced files after seven days. By then no snapshot may name one, however few there are."""
+
+_NAMED: Final = 3
+"""Most files that a finding of a difference names."""
 
 _SLACK: Final = 20
 """Least number of snapshots to expire at once, as each expiry costs a commit."""
@@ -86,14 +95,9 @@ def mirror(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTa
                 now = mirrored.listed() if mirrored.load() else None
             failures = failures + 1 if now == seen else 1
             seen = now
-            if failures >= TRIES or not _may_pass(error):
-                raise
+            if failures >= TRIES or error.__cause__ is None:
+                raise  # else another process was faster, or the outcome is not known: another try may help
             time.sleep(random.uniform(0, _BACKOFF.after(failures)))  # noqa: S311 - spreads
-
-
-def _may_pass(error: MirrorError) -> bool:
-    """True if another try may help: another process was faster, or the outcome is not known."""
-    return error.__cause__ is not None
 
 
 def _caught_up(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredTable) -> MirrorState | None:
@@ -121,9 +125,9 @@ def _caught_up(listing: ListedTable, settings: CatalogSettings, mirrored: Mirror
         if listed.version == delta.version():
             break
     if _expire(listing, settings, mirrored):
-        remove_unused(table, settings.name, mirrored)
+        _remove_unused(table, settings.name, mirrored)
     if settings.delta_suffix is not None:
-        register = hive_delta.register if settings.kind == "hive" else glue_delta.register
+        register = register_in_hive if settings.kind == "hive" else register_in_glue
         name = delta_table(table.topic.table, settings.delta_suffix)
         register(mirrored.catalog, settings, name, table.url, arrow_schema(delta.schema()), by)
     snapshot = mirrored.iceberg.current_snapshot()
@@ -233,3 +237,60 @@ def _expire(listing: ListedTable, settings: CatalogSettings, mirrored: MirroredT
         return False
     mirrored.expire(sorted(past))
     return True
+
+
+UNUSED: Final = timedelta(days=2)
+
+
+def _remove_unused(table: TopicTable, catalog: str, mirrored: MirroredTable) -> None:
+    """Remove the objects in ``catalog`` that ``mirrored``, as loaded, does not need.
+
+    Raises:
+        StoreError: the store did not answer; the next call removes the rest.
+    """
+    folder = f"{table.keys.catalog_metadata(catalog)}/"
+    now = table.store.now()
+    past = [info for info in table.store.list(folder) if now - info.modified > UNUSED]
+    needed = mirrored.metadata_files() if past else ()
+    unused = [info for info in past if file_name(info.key) not in needed]
+    in_parallel(lambda info: delete_version(table.store, info.key, info.etag), unused)
+
+
+def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> list[AuditFinding]:
+    """Differences between the catalog's current snapshot and the version of the Delta log that it lists.
+
+    Empty while the table is not listed.
+
+    Raises:
+        MirrorError: the catalog does not answer, or the log no longer has that version.
+    """
+    if open_delta(table) is None:
+        return []
+    with answering(settings):
+        if not mirrored.load():
+            return []
+        listed = mirrored.listed()
+        in_catalog = {path: (file.file_size_in_bytes, file.record_count) for path, file in mirrored.files().items()}
+    where = f"{mirrored.name} in catalog {settings.name}"
+    if listed is None:
+        return [AuditFinding(kind="catalog_differs", detail=f"{where}: its current snapshot is not Tidemark's")]
+    try:
+        delta = table.by_delta_rs(listed.version)
+    except (DeltaError, OSError) as error:
+        rule = f"lists version {listed.version}, which the Delta log no longer has; list it again with mirror.py"
+        raise MirrorError(f"{where} {rule}") from error
+    live = {file.path: (file.size, file.rows) for file in live_files(delta)}
+    findings = []
+    for difference, paths in (
+        ("is not listed", live.keys() - in_catalog.keys()),
+        ("is listed, and is not in the Delta log", in_catalog.keys() - live.keys()),
+        (
+            "is listed with another size or number of rows",
+            {path for path in live if in_catalog.get(path, live[path]) != live[path]},
+        ),
+    ):
+        if paths:
+            files = tuple(sorted(paths))
+            detail = f"{where}: version {listed.version}: {files[0]} {difference}, and {len(files) - 1} more"
+            findings.append(AuditFinding(kind="catalog_differs", files=files[:_NAMED], detail=detail))
+    return findings

@@ -1,7 +1,7 @@
 """Iceberg's metadata through the deployment's own store: its credentials, its retries, any kind of store.
 
 Source of the contract: ``pyiceberg.io.FileIO``. Nothing is deleted through it. pyiceberg deletes the objects of a
-failed commit, but if the reply was lost, the commit counts; :mod:`tidemark_spark.mirror.cleanup` deletes unneeded
+failed commit, but if the reply was lost, the commit counts; :mod:`tidemark_spark.mirror.mirror` deletes unneeded
 objects much later.
 """
 

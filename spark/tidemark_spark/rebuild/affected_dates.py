@@ -7,14 +7,15 @@ rows there, so they are rebuilt together or not at all. Memory is bounded by the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidemark.errors import ContinuityError
+from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.table.plan import PartitionPlan
+from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
+from tidemark.planning import plan_rebuild
 from tidemark.planning.common import spared_offsets
 from tidemark.planning.read import plan_reading
 from tidemark.raw_topic import RawTopic
@@ -47,7 +48,7 @@ class AffectedDates(NamedTuple):
 
 def settings_differ(table: TopicTable, dates: Collection[str]) -> bool:
     """True if records of ``dates`` landed with other settings than the topics file has now."""
-    return any(row.configuration != table.topic.digest for row in EffectiveEvidence.of(table).of_dates(dates))
+    return not EffectiveEvidence.of(table).configurations(dates) <= {table.topic.digest}
 
 
 def moves(table: TopicTable, dates: Collection[str], executor: Executor, *, extend: bool) -> AffectedDates:
@@ -189,3 +190,40 @@ def _differ(before: tuple[int, int | None], after: tuple[int, int | None]) -> bo
 def _is_record(row: EvidenceRow) -> bool:
     """True if the row counts records. Raw also gives records that retention removed from the table."""
     return row.offset_class in PARSED or row.offset_class == "expired"
+
+
+class Rebuild(NamedTuple):
+    """A plan that is not written yet, and the dates between which rows move, if known."""
+
+    plan: RunPlan
+    moves: AffectedDates | None
+
+
+def planned(table: TopicTable, dates: Sequence[str] | None, executor: Executor, *, extend: bool) -> Rebuild:
+    """Plan the rebuild of ``dates``, or of all dates; with ``extend`` also of the dates that exchange rows with them.
+
+    If records of the dates landed with other settings than the topics file has now, or with ``extend``, raw is read
+    once more to find the dates between which rows move. Otherwise only other code could move rows, and the run refuses
+    that.
+
+    Raises:
+        ConfigError: rows would move to other dates, and ``extend`` is not given.
+        ContinuityError: raw no longer holds all the offsets.
+    """
+    affected = None if dates is None else affected_by(table, dates, executor, extend=extend)
+    return Rebuild(plan_rebuild(table, affected.dates if affected else dates), affected)
+
+
+def affected_by(table: TopicTable, dates: Sequence[str], executor: Executor, *, extend: bool) -> AffectedDates | None:
+    """The dates that exchange rows with ``dates``, None if only other code could move rows; see :func:`planned`."""
+    if not (extend or settings_differ(table, dates)):
+        return None
+    affected = moves(table, dates, executor, extend=extend)
+    others = [dt or "none" for dt in affected.dates if dt not in dates]
+    if others and not extend:
+        rule = (
+            f"with the current settings, these dates and {', '.join(others)} exchange rows; to rebuild them all, "
+            f"run rebuild.py --from {dates[0]} --to {dates[-1]} --extend (--dry-run shows them)"
+        )
+        raise ConfigError("rebuild.py", [("--from, --to", rule)])
+    return affected

@@ -21,7 +21,7 @@ from tidemark.planning.common import code_digest
 from tidemark.store import put_once, put_over
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.model import Executor
-from tidemark_spark.rebuild.plan import affected_by
+from tidemark_spark.rebuild.affected_dates import affected_by
 
 TRIES: Final = 3
 """Plans of a part that others overtake in a row, after which a job gives up. It may be started again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview, ReasonPreview, conversion_rate
 from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, StoredRange, StoredTask
@@ -12,6 +12,7 @@ from tidemark.inspection.quarantine import quarantine_of
 from tidemark.planning import waiting_offsets
 from tidemark.table.delta_table import TopicTable, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import PARSED, EvidenceClass
 from tidemark.table.topic_columns import check_columns, schema_change
 from tidemark_spark.convert.segment_reader import WINDOW_BYTES
 from tidemark_spark.rebuild.affected_dates import AffectedDates
@@ -83,44 +84,34 @@ def _reads(task: StoredTask) -> int:
     return sum(-(-(part.end - part.start) // WINDOW_BYTES) for part in task.ranges)
 
 
-class _Counted(NamedTuple):
-    """Records by date."""
-
-    landed: Counter[str]
-    quarantined: Counter[str]
-    filtered: Counter[str]
-    others: Counter[str]
-
-
 def _dates(
     standing: EffectiveEvidence, plan: RunPlan, moves: AffectedDates | None, lost: Mapping[str, tuple[str, ...]]
 ) -> list[DatePreview]:
     replaced = frozenset(plan.replaced)
-    counted = _Counted(Counter(), Counter(), Counter(), Counter())
+    counted: dict[EvidenceClass, Counter[str]] = {name: Counter() for name in PARSED}
+    others = Counter[str]()
     for row in standing.of_files(replaced):
-        by_class = {"landed": counted.landed, "quarantined": counted.quarantined, "filtered": counted.filtered}
-        by_class[row.offset_class][row.day] += row.rows
-        counted.others[row.day] += row.rows if row.configuration != plan.configuration else 0
+        counted[row.offset_class][row.day] += row.rows
+        others[row.day] += row.rows if row.configuration != plan.configuration else 0
     live = [file for file in standing.live.values() if file.path in replaced]
     dates = plan.dates or tuple(sorted({*plan.supersedes, *(file.dt for file in live)}))
     states = standing.ledger.dates
     after = moves.after if moves else {}
-    counts = (counted.landed, counted.quarantined, counted.filtered, after)
     return [
         DatePreview(
             dt=dt,
             state=states[dt].state if dt in states else "new",
-            rows=counted.landed[dt],
-            quarantined=counted.quarantined[dt],
-            filtered=counted.filtered[dt],
+            rows=counted["landed"][dt],
+            quarantined=counted["quarantined"][dt],
+            filtered=counted["filtered"][dt],
             files=sum(file.dt == dt for file in live) + len(plan.supersedes.get(dt, ())),
             bytes=sum(file.size for file in live if file.dt == dt),
-            other_settings=counted.others[dt],
+            other_settings=others[dt],
             after=after.get(dt, 0) if moves else None,
             lost=lost.get(dt, ()),
         )
         for dt in dates
-        if any(count.get(dt) for count in counts)
+        if any(count.get(dt) for count in (*counted.values(), after))
     ]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from pydantic import AwareDatetime
 
@@ -117,12 +117,8 @@ class KnownIncarnations:
         return self.storage.partition_store(self.storage.partition_keys(topic, partition, place))
 
 
-class _PartitionGroup(NamedTuple):
-    """A partition of a topic id."""
-
-    topic: str
-    topic_id: str
-    partition: int
+_PartitionGroup = tuple[str, str, int]
+"""A partition of a topic id: (topic, topic id, partition)."""
 
 
 @dataclass
@@ -189,7 +185,7 @@ class _StoreRun:
                 span = packed.range
                 if stones.covers(span, info.modified):
                     continue
-                groups.setdefault(_PartitionGroup(span.topic, span.topic_id, span.partition), []).append(packed)
+                groups.setdefault((span.topic, span.topic_id, span.partition), []).append(packed)
         compared = {info.key for info in chunk if info.modified <= now - COMPARED}
         for whys in in_parallel(lambda group: self._of_partition(*group, now, compared), list(groups.items())):
             for key, why in whys:
@@ -202,7 +198,7 @@ class _StoreRun:
         """Reasons for keeping packs, from the ranges of one partition, by key."""
         partition = self.incarnations.partition_of(*group)
         if partition is None:
-            rule = f"no agent knows the topic id {group.topic_id}; --forget gives it up"
+            rule = f"no agent knows the topic id {group[1]}; --forget gives it up"
             return [(packed.key, f"{packed.range}: {rule}") for packed in ranges]
         seals = SealsOfPartition(partition, now)
         seals.look(*bounds(packed.range for packed in ranges))

@@ -3,17 +3,18 @@
 :mod:`tidemark.planning.maintenance.retention` releases them.
 A partition's listing is streamed, with one manifest at a time, up to the first segment that stays: memory grows with
 the segments of one tombstone and with three numbers for each row of evidence. ``offset.wm`` is never written.
+
+First comes the tombstone, then each segment in order of its end, its manifest first. A run that dies in between leaves
+a tombstone and objects without a manifest, which the next run recognizes. In a bucket that keeps versions the bytes are
+only hidden, and its lifecycle frees them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import pairwise
 from typing import Final
-
-import numpy as np
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
@@ -28,18 +29,19 @@ from tidemark.planning.maintenance.fold import landed_attempts
 from tidemark.planning.maintenance.retention import Classed, Keeping
 from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.raw import objects
-from tidemark.raw.objects import SegmentObjects, delete_version
+from tidemark.raw import objects, tombstones
+from tidemark.raw.objects import SegmentObjects, delete_version, remove_segment
 from tidemark.raw.partition import RawPartition
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
-from tidemark.store import Store
+from tidemark.store import Store, put_once
+from tidemark.store.base import ObjectInfo
 from tidemark.store.identity import identity
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence_reader import by_partition
 from tidemark.table.tampering import check_untampered
-from tidemark.timestamps import utc_now
-from tidemark_spark.retention.tombstones import Tombstones, bury
+from tidemark.timestamps import stamp, utc_now
 
 CHUNK: Final = 256
 """Segments of one tombstone; it has more only where segments overlap."""
@@ -83,15 +85,11 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
 def _classed(standing: EffectiveEvidence) -> dict[tuple[int, int], Classed]:
     classed: dict[tuple[int, int], Classed] = {}
     for rows in standing.parts():
-        ordered = rows.sort_by([("incarnation", "ascending"), ("partition", "ascending")])
-        keys = np.stack([ordered["incarnation"].to_numpy(), ordered["partition"].to_numpy()], axis=1)
-        starts = [0, *(np.flatnonzero(np.any(keys[1:] != keys[:-1], axis=1)) + 1).tolist(), len(keys)]
+        ordered, places = by_partition(rows.select(["incarnation", "partition", "first", "next", "rows"]))
         numbers = [ordered[name].to_numpy() for name in ("first", "next", "rows")]
-        for start, end in pairwise(starts):
-            if start < end:
-                incarnation, partition = keys[start].tolist()
-                its = classed.setdefault((incarnation, partition), Classed())
-                its.add(*(column[start:end].tobytes() for column in numbers))
+        for key, start, end in places:
+            its = classed.setdefault(key, Classed())
+            its.add(*(column[start:end].tobytes() for column in numbers))
     return classed
 
 
@@ -284,3 +282,39 @@ def _removed_segment(manifest: SegmentManifest, group: SegmentObjects) -> Remove
         manifest_etag=group.objects[MANIFEST_EXTENSION].etag,
         objects=manifest.objects,
     )
+
+
+def bury(partition: PartitionStore, tombstone: Tombstone) -> bool:
+    """Write ``tombstone`` and delete its segments; False if a manifest was replaced, which stops the deletion."""
+    control, at = partition.keys.control, stamp(tombstone.at)
+    key = control.tombstone(partition.keys.place, partition.keys.partition, tombstone.start, tombstone.end, at)
+    put_once(partition.store, key, tombstone.to_bytes())
+    return all(
+        remove_segment(
+            partition,
+            segment.name,
+            segment.manifest_etag,
+            {name: sums.etag for name, sums in segment.objects.items()},
+        )
+        for segment in tombstone.segments
+    )
+
+
+class Tombstones:
+    """The tombstones of a partition, listed once and read on demand; the last one read is kept."""
+
+    def __init__(self, partition: PartitionStore) -> None:
+        self._partition = partition
+        self._named: Sequence[tombstones.Removed] = list(tombstones.named(partition))
+        self._read: tuple[str, Tombstone] | None = None
+
+    def name(self, offset: int, info: ObjectInfo) -> bool:
+        """True if a tombstone younger than the object ``info``, named by ``offset``, removes this very version."""
+        file = info.key.removeprefix(self._partition.keys.folder)
+        near = (self._tombstone(name.key) for name in self._named if name.start <= offset < name.end)
+        return any(info.modified < tombstone.at and tombstone.names(file, info.etag) for tombstone in near)
+
+    def _tombstone(self, key: str) -> Tombstone:
+        if self._read is None or self._read[0] != key:
+            self._read = key, tombstones.read(self._partition, key)
+        return self._read[1]

@@ -16,6 +16,7 @@ from tidemark.errors import NotFound, PreconditionFailed, StaleRun
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import MOST_UNKNOWN, RunPlan, RunResult
 from tidemark.parsers.unknown_fields import largest
+from tidemark.planning import write_plan
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.store import put_once, put_over
@@ -25,7 +26,7 @@ from tidemark.table.evidence_reader import evidence_that_counts, rows_of
 from tidemark.table.topic_columns import check_columns
 from tidemark_spark.kinds.kind import Kind, TableChange
 from tidemark_spark.kinds.registry import kind_of
-from tidemark_spark.model import Executor, Job, Outcome
+from tidemark_spark.model import CarriedOut, Executor, Job, Outcome
 from tidemark_spark.run.commit import publish
 from tidemark_spark.run.progress import watched
 from tidemark_spark.run.steps import carry_out_steps, takes_steps
@@ -241,3 +242,16 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     seconds[name] = time.monotonic() - start
+
+
+def fold(table: TopicTable, plan: RunPlan) -> None:
+    """Commit ``plan`` unless it is empty or another process has made the same fold.
+
+    Raises:
+        TableTampered: another program changed the table; nothing was committed.
+        PublishError: the commit failed repeatedly.
+        StoreError: the store failed.
+    """
+    if not plan.empty:
+        write_plan(table, plan)
+        run(table, plan, CarriedOut())

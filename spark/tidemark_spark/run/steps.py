@@ -31,7 +31,6 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import ledger_of, live_files, open_delta
 from tidemark.table.evidence import EvidenceRow, parse_evidence
-from tidemark.table.evidence_reader import rows_of
 from tidemark_spark.kinds.kind import Kind
 from tidemark_spark.kinds.rebuild import Rebuild
 from tidemark_spark.model import DataFile, Executor, Job, Outcome
@@ -232,8 +231,7 @@ def _stored_outcome(outcome: Outcome) -> StepOutcome:
 def _rows(evidence: pa.Table) -> Iterator[EvidenceRow]:
     """The rows of a step, as workers return them. They share their texts, of which Arrow makes one for each row."""
     texts: dict[str, str] = {}
-    for values in rows_of(evidence):
-        row = EvidenceRow.of(values)
+    for row in EvidenceRow.of(evidence):
         segment, file = (None if text is None else texts.setdefault(text, text) for text in (row.segment, row.file))
         yield row._replace(segment=segment, file=file, configuration="", code="", attempt=0)
 

@@ -10,7 +10,7 @@ evidence is folded: without the sums of erased rows, once the files with them ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tidemark.concurrency import in_parallel
 from tidemark.erasure.reports import Remaining
-from tidemark.errors import ContinuityError, NotFound, PreconditionFailed
+from tidemark.errors import ContinuityError
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.audit_report import AuditVerdict
@@ -45,6 +45,7 @@ from tidemark.planning.maintenance.vacuum import (
     old_ledgers,
     old_steps,
 )
+from tidemark.raw.objects import delete_version
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import (
     TopicTable,
@@ -59,7 +60,7 @@ from tidemark.table.evidence_reader import evidence_that_counts
 from tidemark.table.state_table import StateTable
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.erasing.lake import erase_versions
-from tidemark_spark.run.fold import fold
+from tidemark_spark.run.driver import fold
 from tidemark_spark.run.success_markers import update_markers
 
 
@@ -104,8 +105,8 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
         TableTampered: another program changed the table; nothing was removed.
         StoreError: the store did not answer; the next vacuum removes the rest.
     """
-    now = table.store.now()
-    plans = {plan.attempt: plan for plan in in_parallel(lambda key: read_plan(table, key), _keys(table))}
+    now, attempts = table.store.now(), list(table.store.list(table.keys.attempts))
+    plans = {plan.attempt: plan for plan in in_parallel(lambda info: read_plan(table, info.key), attempts)}
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     live = live_files(delta)
@@ -144,13 +145,12 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
     finished_steps = old_steps(known, steps.values())
     remaining += _with_sums(known, steps.keys() - {info.key for info in finished_steps})
     if not dry_run:
-        in_parallel(lambda info: _delete(table, info), doomed)
+        _delete(table, doomed)
         in_parallel(table.store.delete, [*ledgers, *of_dead])
         in_parallel(table.store.delete, [evidence_key(table, attempt) for attempt in past])
         in_parallel(table.store.delete, [*_results(table, past, plans, now)])
-        in_parallel(lambda info: _delete(table, info), finished_steps)
-        for step in reports:
-            in_parallel(lambda info: _delete(table, info), step)
+        for step in (finished_steps, *reports):
+            _delete(table, step)
         in_parallel(table.store.delete, [table.keys.attempt(attempt) for attempt in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
@@ -170,6 +170,11 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
         reports=sum(map(len, reports)) + len(finished_steps),
         remaining=tuple(remaining),
     )
+
+
+def _delete(table: TopicTable, objects: Sequence[ObjectInfo]) -> None:
+    """Delete ``objects`` as they were listed; one that was replaced since is left to the next vacuum."""
+    in_parallel(lambda info: delete_version(table.store, info.key, info.etag), objects)
 
 
 def _with_sums(known: Knowledge, steps: Iterable[str]) -> Iterator[Remaining]:
@@ -194,10 +199,6 @@ def _without_sums(table: TopicTable, known: Knowledge, grace: timedelta) -> Iter
                 table.store.delete(key)
             else:
                 yield Remaining(key=key, why="has sums with erased rows, and a run may read it", until=until)
-
-
-def _keys(table: TopicTable) -> list[str]:
-    return [info.key for info in table.store.list(table.keys.attempts)]
 
 
 def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: datetime) -> tuple[list[str], list[str]]:
@@ -256,11 +257,3 @@ def _evidence(table: TopicTable, ledger: Ledger) -> tuple[set[str], set[str], se
             "says which files count; restore the objects, because nothing is removed without them"
         )
     return files["landed"] | files["quarantined"], files["quarantined"] - files["superseded"], authors
-
-
-def _delete(table: TopicTable, info: ObjectInfo) -> None:
-    """Delete exactly the listed object; a replaced object is left to the next vacuum."""
-    try:
-        table.store.delete(info.key, if_match=info.etag)
-    except (NotFound, PreconditionFailed):
-        return

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.rowhash import key_hashes
 from tidemark.decode.schema import array, numpy_values
 
 HASH: Final = "_hash"
@@ -56,8 +55,10 @@ class Newest(NamedTuple):
 
 def with_hash(rows: pa.Table, ranking: Ranking) -> pa.Table:
     """``rows`` with the hashes of their keys in a last column."""
+    from tidemark.decode import rowhash  # which loads numba, and drivers need none
+
     keys = rows.column(ranking.key).combine_chunks()
-    hashes = key_hashes(keys.cast(pa.binary()))
+    hashes = rowhash.key_hashes(keys.cast(pa.binary()))
     return rows.append_column(pa.field(HASH, pa.uint64(), nullable=False), array(pa.uint64(), hashes))
 
 
@@ -82,7 +83,7 @@ def newest(rows: pa.Table, ranking: Ranking) -> Newest:
     deciding = (*ranking.order, _INCARNATION)
     rows, same_key = _sorted(last_records(rows, ranking), ranking.key, (*deciding, _TIME, _PARTITION))
     winner = ~_of_all(rows, same_key)
-    deleted = _flags(rows, DELETED)
+    deleted = numpy_values(rows.column(DELETED))
     # A record that is lower in the order, or of an older incarnation, is outranked for ever.
     winners = np.flatnonzero(winner)
     above = winners[np.searchsorted(winners, np.arange(len(rows)))]
@@ -184,10 +185,6 @@ def _values(rows: pa.Table, name: str) -> NDArray[Any]:
         keys = [(name, "ascending", "at_start")]
         return numpy_values(pc.rank(column, keys, tiebreaker="dense"))  # type: ignore[arg-type]  # the stubs are older
     return numpy_values(column)
-
-
-def _flags(rows: pa.Table, name: str) -> _Mask:
-    return numpy_values(rows.column(name))
 
 
 def _of_all(rows: pa.Table, mask: _Mask) -> _Mask:

@@ -52,7 +52,7 @@ from tidemark_spark.state.model import (
 )
 from tidemark_spark.state.record_columns import TRUNCATES, RecordColumns
 from tidemark_spark.state.second_round import merged_leaf, removed_buckets
-from tidemark_spark.state.status import tell_committed, tell_stopped
+from tidemark_spark.state.status import COUNTS, tell_committed, tell_stopped
 from tidemark_spark.state.truncations import newest_truncation
 
 VERSIONS: Final = timedelta(days=1)
@@ -455,17 +455,11 @@ class StateRun:
             status=status,
             kind=change.kind,
             why=change.why,
-            n=ledger.n if ledger else 0,
             of=ledger.of.n if ledger else 0,
-            rows=ledger.rows if ledger else 0,
+            **{name: getattr(ledger, name) for name in COUNTS if ledger},
             changed=sum(run.rows for run in runs),
             keyless=sum(run.keyless for run in runs),
             passed_over=sum(run.passed_over for run in runs),
-            moved_keys=ledger.moved_keys if ledger else 0,
-            outranked_keys=ledger.outranked_keys if ledger else 0,
-            quarantined=ledger.quarantined if ledger else 0,
-            unavailable=ledger.unavailable if ledger else 0,
-            uncertain=ledger.uncertain if ledger else 0,
             leaves=len(ledger.leaves) if ledger else 0,
             bytes_read=sum(run.read for run in runs),
         )

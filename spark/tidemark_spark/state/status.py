@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from tidemark.errors import StateStopped
 from tidemark.formats.table.state_ledger import StateLedger
@@ -10,24 +11,14 @@ from tidemark.formats.table.statuses import AuditedPart, StateAudit, StateStatus
 from tidemark.store.update import update
 from tidemark.table.state_table import StateTable
 
+COUNTS: Final = ("n", "rows", "moved_keys", "outranked_keys", "quarantined", "unavailable", "uncertain")
+"""The counts of a state's ledger that its status and the results of its runs have, too."""
+
 
 def tell_committed(table: StateTable, ledger: StateLedger | None) -> None:
     """Record the state's last commit ``ledger``, and that nothing stops it. Raises StoreError if the store failed."""
-    counts = (
-        {}
-        if ledger is None
-        else {
-            "n": ledger.n,
-            "of": ledger.of.n,
-            "committed_at": ledger.committed_at,
-            "rows": ledger.rows,
-            "moved_keys": ledger.moved_keys,
-            "outranked_keys": ledger.outranked_keys,
-            "quarantined": ledger.quarantined,
-            "unavailable": ledger.unavailable,
-            "uncertain": ledger.uncertain,
-        }
-    )
+    counts: dict[str, object] = {name: getattr(ledger, name) for name in COUNTS if ledger}
+    counts |= {"of": ledger.of.n, "committed_at": ledger.committed_at} if ledger else {}
     _change(table, lambda status: status.model_copy(update={**counts, "followed_at": status.at, "stopped": None}))
 
 

@@ -22,7 +22,7 @@ from tidemark.table.evidence import PARSED, EvidenceRow, OffsetClass, evidence_k
 from tidemark.table.evidence_reader import folded
 from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.date_evidence import Key, evidence_of
-from tidemark_spark.audit.plan import planned
+from tidemark_spark.audit.evidence import planned
 from tidemark_spark.audit.worker import FileTask
 from tidemark_spark.convert.row_checksums import Account
 

@@ -23,7 +23,7 @@ from tidemark.cli.app import app
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.secret import VARIABLE
 from tidemark.raw_topic import RawTopic
-from tidemark_spark.erasing import unseen
+from tidemark_spark.erasing import lake
 from tidemark_spark.jobs.running import run_job
 
 SECRET = "one-secret-that-is-long-enough-for-the-tests"
@@ -239,7 +239,7 @@ def test_a_request_is_done_once_nothing_of_it_is_left(world: World, capsys: pyte
 def test_where_a_store_does_not_tell_what_it_keeps_a_person_says_that_it_is_nothing(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unseen, "versioned", lambda _: None)
+    monkeypatch.setattr(lake, "versioned", lambda _: None)
     name = ask(world, "nobody")
     said(world, "approve", name, "--by", "grace", "--yes", who="grace")
     job(world)

@@ -32,9 +32,8 @@ from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
 from tidemark.table.evidence import parse_evidence
 from tidemark.table.state_table import StateTable
-from tidemark_spark.erasing.lake import state_files, unseen_files
+from tidemark_spark.erasing.lake import Unseen, state_files, unseen_files
 from tidemark_spark.erasing.seals import erase_seals
-from tidemark_spark.erasing.unseen import Unseen
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
 

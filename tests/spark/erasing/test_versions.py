@@ -29,8 +29,8 @@ from tidemark.raw import tombstones
 from tidemark.storage import PartitionStore
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store
+from tidemark_spark.erasing.lake import NOTHING, Unseen
 from tidemark_spark.erasing.seals import erase_seals
-from tidemark_spark.erasing.unseen import NOTHING, Unseen
 
 ADA: Final = b"ada.lovelace@example.com"
 NUMBERS = count(1)

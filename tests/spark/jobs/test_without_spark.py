@@ -23,6 +23,27 @@ except SystemExit as ended:
     print(ended.code, "pyspark" in sys.modules, "tidemark_spark.run" in sys.modules)
 """
 
+DRIVER = """
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+from tidemark_spark.jobs.running import run_job
+
+class Workers:
+    def on_each(self, work, common, tasks):
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            return list(pool.map(work, [common] * len(tasks), tasks))
+
+    def finished(self):
+        return 0
+
+for name in ("compact_live", "land_live", "repair", "replay", "retain_packs", "run_plan", "state", "vacuum"):
+    import_module(f"tidemark_spark.jobs.{name}")
+for name, more in (("ingest", []), ("rebuild", ["--all"]), ("audit", [])):
+    print(name, run_job(name, [*sys.argv[1:], *more], Workers()), "numba" in sys.modules)
+"""
+
 
 def loaded(name: str, *arguments: str) -> str:
     """The exit code of a job in a new process, and if it has loaded pyspark, and the package of runs."""
@@ -55,6 +76,17 @@ def world(tmp_path: Path) -> World:
 )
 def test_a_run_without_tasks_loads_no_spark(world: World, name: str, more: tuple[str, ...]) -> None:
     assert loaded(name, "--topics", str(world.topics_file), "--topic", "orders", *more).split()[1] == "False"
+
+
+def test_only_workers_load_numba(world: World) -> None:
+    """It takes a driver 90 MB. Those of erase and warm_up are rare, and compare or load kernels."""
+    world.raw.segment([simple(3)])
+    world.raw.publish()
+    words = ["--topics", str(world.topics_file), "--topic", "orders", "--lineage", "off"]
+    command = [sys.executable, "-c", DRIVER, *words]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    told = [line for line in lines if line.split()[0] in {"ingest", "rebuild", "audit"}]
+    assert told == ["ingest 0 False", "rebuild 0 False", "audit 0 False"]
 
 
 @pytest.mark.parametrize("name", JOBS)

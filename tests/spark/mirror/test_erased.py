@@ -16,7 +16,7 @@ from tidemark.erasure.reports import ErasureReport, RequestOutcome, write_report
 from tidemark.formats.table.statuses import MirrorState
 from tidemark.table.delta_table import open_topic_table
 from tidemark.topics import load_topics
-from tidemark_spark.mirror.cluster import mirror_cluster
+from tidemark_spark.jobs.mirror import mirror_cluster
 from tidemark_spark.run.vacuum import vacuum
 
 HOUR = timedelta(hours=1)

@@ -36,9 +36,8 @@ from tidemark.errors import MirrorError, TableTampered
 from tidemark.planning import plan_rebuild, plan_replay
 from tidemark.table.delta_table import open_delta
 from tidemark_spark.jobs.running import run_job
-from tidemark_spark.mirror.check import check_mirror
 from tidemark_spark.mirror.listed_table import ListedTable
-from tidemark_spark.mirror.mirror import KEPT, KEPT_SNAPSHOTS, mirror
+from tidemark_spark.mirror.mirror import KEPT, KEPT_SNAPSHOTS, check_mirror, mirror
 from tidemark_spark.run.delta_log import add_columns
 
 DAY = 86_400_000

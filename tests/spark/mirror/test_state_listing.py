@@ -24,8 +24,8 @@ from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.table.delta_table import open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.topics import load_topics
+from tidemark_spark.jobs.mirror import mirror_cluster
 from tidemark_spark.mirror import mirror as mirror_module
-from tidemark_spark.mirror.cluster import mirror_cluster
 
 pytestmark = [pytest.mark.usefixtures("kind"), pytest.mark.sampled(1)]
 VERSIONS = timedelta(days=1)

@@ -16,8 +16,8 @@ from tidemark.formats.table.plan import RunResult
 from tidemark.kafka_log import BatchHeader
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.table.delta_table import live_files, open_delta
+from tidemark_spark.rebuild.affected_dates import Rebuild, planned
 from tidemark_spark.rebuild.diff import comparison
-from tidemark_spark.rebuild.plan import Rebuild, planned
 from tidemark_spark.run.driver import run
 
 HOUR = DAY // 24

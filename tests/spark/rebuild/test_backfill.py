@@ -39,7 +39,7 @@ from tidemark.table.delta_table import live_files
 from tidemark_spark.convert.date_partitioner import LocalDates
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
-from tidemark_spark.rebuild.plan import Rebuild
+from tidemark_spark.rebuild.affected_dates import Rebuild
 from tidemark_spark.rebuild.preview import preview
 from tidemark_spark.run.driver import run
 
@@ -351,7 +351,7 @@ def test_batches_that_a_mended_decoder_can_read_land(tmp_path: Path, monkeypatch
     world.raw.segment([simple(0)], 1)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark_spark.convert.guard.decode_batches", failing)
+        patch.setattr("tidemark.decode.decode_batches", failing)
         world.land()
     assert world.offsets() == [0, 1, 2, 9, 10, 11]
     assert refused(world).keys() == {3, 6}

@@ -149,7 +149,7 @@ def test_a_comparison_of_generations_tells_what_another_parser_would_make_of_the
 def test_a_comparison_finds_rows_that_a_worse_decoder_would_lose(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.raw.segment([simple(0), simple(3)])
     world.land()
-    monkeypatch.setattr("tidemark_spark.convert.guard.decode_batches", failing)
+    monkeypatch.setattr("tidemark.decode.decode_batches", failing)
     told = {(one.dt, one.kind): (one.only_before, one.only_after, one.offsets) for one in compared(world).differences}
     assert told == {
         ("", "quarantined"): (0, 3, {"only_after": (3,)}),

@@ -40,7 +40,6 @@ from tidemark.store import put_once
 from tidemark.store.base import Fetched
 from tidemark.store.local import LocalStore
 from tidemark_spark.retention import raw
-from tidemark_spark.retention import tombstones as burying
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ def test_a_segment_that_is_replaced_meanwhile_stays_and_all_above_it(
         uploaded_again(world)
         return put_once(*arguments)
 
-    monkeypatch.setattr(burying, "put_once", putting)
+    monkeypatch.setattr(raw, "put_once", putting)
     found = remove(world)
     assert (found.end, found.removed_to) == (12, 0)
     assert set(bases(world)) == {3, 6, 9, 12}
@@ -144,7 +143,7 @@ def test_a_log_that_is_replaced_before_its_manifest_is_not_lost(world: World, mo
         of_another_branch(world)
         return put_once(*arguments)
 
-    monkeypatch.setattr(burying, "put_once", putting)
+    monkeypatch.setattr(raw, "put_once", putting)
     remove(world)
     assert bases(world)[3] == {"log"}, "the agent that replaces it writes its manifest"
 
@@ -173,7 +172,7 @@ def test_two_at_once_remove_the_same(world: World, monkeypatch: pytest.MonkeyPat
             assert reported(world, NOW + timedelta(days=1)).partitions[0].removed_to == 12
         return put_once(*arguments)
 
-    monkeypatch.setattr(burying, "put_once", putting)
+    monkeypatch.setattr(raw, "put_once", putting)
     assert reported(world, NOW + timedelta(days=1, hours=1)).partitions[0].removed_to == 12
     assert set(bases(world)) == {12}
     world.check()
@@ -270,7 +269,7 @@ def read_manifest(world: World, base: int) -> tuple[int, int]:
 
 def test_a_new_table_takes_what_a_killed_retention_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(burying, "remove_segment", killed_at(2))
+        patch.setattr(raw, "remove_segment", killed_at(2))
         with pytest.raises(Died):
             remove(world)
     table = world.table._replace(keys=TableKeys("", "east", "orders", "two"))

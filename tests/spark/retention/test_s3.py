@@ -22,7 +22,7 @@ from tests.uploader_agent.test_policies import PREFIX, refused, statements
 from tidemark.formats.keys import ControlKeys, PackName, SegmentName
 from tidemark.store import put_once
 from tidemark.timestamps import utc_now
-from tidemark_spark.retention import tombstones
+from tidemark_spark.retention import raw
 
 JOB = ROOT / "spark" / "jobs" / "retain.py"
 STATIC = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -106,7 +106,7 @@ def test_what_is_replaced_meanwhile_stays(server: OwnBuckets, tmp_path: Path, mo
 
     reported(world, utc_now() - timedelta(days=1, minutes=1), dry_run=True)
     with monkeypatch.context() as patch:
-        patch.setattr(tombstones, "put_once", putting)
+        patch.setattr(raw, "put_once", putting)
         assert reported(world, utc_now()).partitions[0].removed_to == 0
     assert set(bases(world)) == {3, 6, 9}
     assert {"log", "index", "manifest.json"} == bases(world)[3]

@@ -30,7 +30,7 @@ from tidemark.schemas.merge import read_state
 from tidemark.table.delta_table import open_delta, open_topic_table
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import CarriedOut
-from tidemark_spark.rebuild.plan import planned
+from tidemark_spark.rebuild.affected_dates import planned
 from tidemark_spark.run import followed_schema
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.followed_schema import followed

@@ -20,6 +20,7 @@ from tests.spark.state.replay import LEAF, advance, check, state_rows, status_of
 from tests.spark.test_vacuum import as_of
 from tests.spark.world import Acting, World, in_process
 from tests.tidemark.kafka_log.build import T0, Record, batch
+from tidemark.decode import rowhash
 from tidemark.errors import ConfigError, ContinuityError, FormatError, PublishError, StateStopped, StoreError
 from tidemark.formats.table.state_ledger import StateLedger, range_of
 from tidemark.formats.table.statuses import MirrorState, MirrorStatus
@@ -33,7 +34,7 @@ from tidemark.topics import load_topics
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.run.driver import run
 from tidemark_spark.run.vacuum import vacuum
-from tidemark_spark.state import first_round, last_records, leaf_files
+from tidemark_spark.state import first_round, leaf_files
 from tidemark_spark.state.first_round import last_of_files
 from tidemark_spark.state.leaf_files import write_sorted
 from tidemark_spark.state.model import SortedRuns, StateJob
@@ -175,7 +176,7 @@ def test_a_new_incarnation_outranks_the_older_one(world: World) -> None:
 
 
 def test_two_keys_of_one_hash_are_two_keys(world: World, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_records, "key_hashes", lambda keys: np.full(len(keys), 7, np.uint64))
+    monkeypatch.setattr(rowhash, "key_hashes", lambda keys: np.full(len(keys), 7, np.uint64))
     for _ in range(4):
         produce(world, rng, partitions=2)
         world.land()

@@ -121,7 +121,7 @@ def now() -> str:
         ("tidemark_spark/convert/rewriting/merge.py", True),
         ("tidemark/cli/app.py", False),
         ("tidemark_spark/run/driver.py", False),
-        ("tidemark_spark/kinds/compaction.py", False),
+        ("tidemark_spark/kinds/upkeep.py", False),
         ("tidemark_spark/jobs/ingest.py", False),
     ],
 )

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.world import World
-from tests.tidemark.table.test_evidence_reader import random_rows
+from tests.tidemark.table.test_evidence_reader import random_rows, table_of
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.ledger import Ledger
 from tidemark.store import Fetched, ObjectInfo, Store
@@ -108,9 +108,7 @@ def answers(table: TopicTable, attempts: Sequence[int], rng: random.Random) -> l
         lambda standing: outcome(lambda: standing.from_offset(key, start)),
         lambda standing: list(standing.evidence()),
         lambda standing: standing.truncated,
-        lambda standing: [
-            standing.holds({**row._asdict(), "class": row.offset_class}) for row in random_rows(rng, 1003)
-        ],
+        lambda standing: standing.holds(table_of(random_rows(rng, 1003))).to_pylist(),
     ]
     told = [question(EffectiveEvidence(table, ledger_of(attempts), LIVE)) for question in questions]
     return [*told, renamed(table, attempts, {file: f"{file}-new" for file in files}, 7).to_pylist()]
@@ -161,8 +159,8 @@ def test_a_branch_is_left_by_the_order_of_landing_whichever_blocks_are_read(tmp_
     table.store.put(evidence_key(table, 9), folded(table, [1, 2, 3]))
     for landed in ([1, 2, 3], [9]):
         standing = EffectiveEvidence(table, ledger_of(landed), LiveFiles.of(()))
-        told = {"incarnation": 0, "partition": 0, "first": 5, "class": "compacted", "file": None}
-        assert [standing.holds({**told, "attempt": attempt}) for attempt in (1, 3)] == [False, True]
+        told = [EvidenceRow(0, 0, 5, 6, "compacted", 1, attempt=attempt) for attempt in (1, 3)]
+        assert standing.holds(table_of(told)).to_pylist() == [False, True]
         assert {
             row.attempt for row in EffectiveEvidence(table, ledger_of(landed), LiveFiles.of(())).of_class("compacted")
         } == {3}

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import cast
 
+import pyarrow as pa
 import pytest
 
 from tests.spark.world import World
@@ -22,7 +23,7 @@ from tidemark.table import evidence_reader
 from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key, parse_evidence, to_parquet
-from tidemark.table.evidence_reader import EvidenceReader, evidence_that_counts, folded
+from tidemark.table.evidence_reader import EvidenceReader, RowsByPartition, evidence_that_counts, folded
 
 ATTEMPTS = tuple(range(1000, 1000 + 4 * THREADS))
 
@@ -100,6 +101,12 @@ def random_rows(rng: random.Random, attempt: int) -> list[EvidenceRow]:
     return rows
 
 
+def table_of(rows: Sequence[EvidenceRow]) -> pa.Table:
+    """The rows as in an object, each with its own attempt."""
+    objects = [to_parquet([row], configuration="", code="", attempt=row.attempt) for row in rows]
+    return pa.concat_tables(parse_evidence(body, "rows") for body in objects)
+
+
 def is_effective(row: EvidenceRow, rows: Sequence[EvidenceRow], live: Collection[str]) -> bool:
     """The rules for one row; ``rows`` are all, in the order of landing."""
     superseding = [one for one in rows if one.offset_class == "superseded"]
@@ -129,7 +136,12 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
     )
     standing = EffectiveEvidence(table, ledger, live)
     held = [row for row in rows if is_effective(row, rows, standing.files.paths)]
-    assert held == [row for row in rows if standing.holds({**row._asdict(), "class": row.offset_class})]
+    holds = standing.holds(table_of(rows)).to_pylist()
+    assert held == [row for row, is_held in zip(rows, holds, strict=True) if is_held]
+    by_partition = {key: [row for row in held if row.key == key] for key in {row.key for row in held}}
+    parts = RowsByPartition(standing.parts())
+    assert dict(parts) == by_partition
+    assert parts.landed_files() == {row.file for row in held if row.offset_class == "landed"}
     assert list(standing.evidence()) == held
     assert [row.first for row in standing.rows()] == [row.first for row in held]
     assert [*standing.of_class("compacted")] == [row for row in held if row.offset_class == "compacted"]

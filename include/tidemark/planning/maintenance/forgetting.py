@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunPlan, StoredMasks
@@ -24,6 +24,9 @@ from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark.table.evidence import PARSED, EvidenceRow, evidence_key
 from tidemark.table.evidence_reader import evidence_that_counts, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Forgetting(NamedTuple):
@@ -55,22 +58,60 @@ class Forgetting(NamedTuple):
         live = {key: _live(table, ledger, key, named) for key, named in masks.items()} if followed else {}
         return cls(standing, masked, stored, _expired(standing, live))
 
-    def rewritten(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """The rows that take the place of a ``row`` of the evidence, by column; just this one if it stays."""
-        gone = self.erased.get(EvidenceRow.of(row), ()) if row["class"] == "expired" else ()
-        if not gone and not self._tells(row):
-            return [row]
-        rows = [{**row, "rows": row["rows"] - len(gone), "hash128": None}]
-        for first, after in Intervals((offset, offset + 1) for offset in gone):
-            place = {"first": first, "next": after, "rows": after - first}
-            rows.append({**row, **place, "class": "erased", "dt": None, "hash128": None})
-        return [row for row in rows if row["rows"]]
+    def rewritten(self, evidence: pa.Table) -> pa.Table:
+        """``evidence`` with what takes the place of the rows that tell something."""
+        import pyarrow as pa
 
-    def _tells(self, row: Mapping[str, Any]) -> bool:
-        masked = self.masked.get((row["incarnation"], row["partition"]), ())
-        if row["hash128"] is None or bisect_left(masked, row["first"]) == bisect_left(masked, row["next"]):
-            return False
-        return row["class"] == "expired" or (row["file"] not in self.stored and not self.standing.holds(row))
+        gone = self._gone(evidence)
+        if not gone:
+            return evidence
+        rows = [
+            made
+            for number, row in enumerate(rows_of(evidence))
+            for made in (_without(row, gone[number]) if number in gone else [row])
+        ]
+        return pa.Table.from_pylist(rows, evidence.schema)
+
+    def _gone(self, evidence: pa.Table) -> dict[int, Sequence[int]]:
+        """The numbers of the rows that tell something, and the erased offsets of each."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        expired: Any = pc.equal(evidence["class"], pa.scalar("expired"))
+        stored = [file for file in evidence["file"].unique().to_pylist() if file in self.stored]
+        is_stored: Any = pc.is_in(evidence["file"], pa.array(stored, pa.string()))
+        forgotten = pc.and_(pc.invert(is_stored), pc.invert(self.standing.holds(evidence)))
+        telling: Any = pc.and_(pc.is_valid(evidence["hash128"]), pc.or_(expired, forgotten))
+        numbers = np.flatnonzero(telling.to_numpy() & self._around_masked(evidence))
+        gone: dict[int, Sequence[int]] = dict.fromkeys(numbers.tolist(), ())
+        numbers = np.flatnonzero(expired.to_numpy()) if self.erased else numbers[:0]
+        for number, row in zip(numbers.tolist(), EvidenceRow.of(evidence.take(numbers)), strict=True):
+            if row in self.erased:
+                gone[number] = self.erased[row]
+        return gone
+
+    def _around_masked(self, evidence: pa.Table) -> Any:
+        """A mask of the rows around a masked offset."""
+        import numpy as np
+
+        names = ("incarnation", "partition", "first", "next")
+        incarnation, partition, first, after = (evidence[name].to_numpy() for name in names)
+        around = np.zeros(len(evidence), np.bool_)
+        for key, offsets in self.masked.items():
+            masked = np.array(offsets, np.int64)
+            its = (incarnation == key[0]) & (partition == key[1])
+            around |= its & (np.searchsorted(masked, first) < np.searchsorted(masked, after))
+        return around
+
+
+def _without(row: dict[str, Any], gone: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows that take the place of ``row``, which loses its sum and the offsets ``gone``."""
+    rows = [{**row, "rows": row["rows"] - len(gone), "hash128": None}]
+    for first, after in Intervals((offset, offset + 1) for offset in gone):
+        place = {"first": first, "next": after, "rows": after - first}
+        rows.append({**row, **place, "class": "erased", "dt": None, "hash128": None})
+    return [row for row in rows if row["rows"]]
 
 
 def _live(table: TopicTable, ledger: Ledger, key: Key, named: StoredMasks) -> list[int]:
@@ -91,7 +132,7 @@ def _expired(standing: EffectiveEvidence, live: Mapping[Key, Sequence[int]]) -> 
     The erasure has taken its offsets from the rows of records, which may lie around them nevertheless.
     """
     around: dict[tuple[Key, int], list[EvidenceRow]] = {}
-    for row in standing.evidence():
+    for row in standing.near({key: Intervals((at, at + 1) for at in masked) for key, masked in live.items()}, ()):
         masked = live.get(row.key, ())
         for offset in masked[bisect_left(masked, row.first) : bisect_left(masked, row.next)]:
             around.setdefault((row.key, offset), []).append(row)
@@ -118,7 +159,7 @@ def plan_forgetting(table: TopicTable) -> list[RunPlan]:
     telling = [
         attempt
         for attempt, rows in evidence_that_counts(table, ledger.landed)
-        if any(forgetting.rewritten(row) != [row] for row in rows_of(rows))
+        if forgetting.rewritten(rows) is not rows
     ]
     sizes = {info.key: info.size for info in table.store.list(table.keys.evidence)} if telling else {}
     runs = _runs(ledger.landed, {*telling}, {at: sizes.get(evidence_key(table, at), 0) for at in ledger.landed})

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tidemark.decode import SCHEMA, decode_batches, row_hash_sum
+from tidemark import decode
+from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import QuarantineTask, SegmentRange, SegmentTask, TableFileTask
@@ -135,10 +136,10 @@ class FileDivision:
                 is_record = rows.column("batch").is_null().to_numpy(zero_copy_only=False)
                 erased_rows = is_record & np.isin(offsets, masked)
                 for cell, part in by_cell(take(rows, np.flatnonzero(erased_rows)), self._cells):
-                    self._erase(cell, part, row_hash_sum(records_of(part)))
+                    self._erase(cell, part, decode.row_hash_sum(records_of(part)))
                 for cell, part in by_cell(take(rows, np.flatnonzero(is_record & ~erased_rows)), self._cells):
                     self._check_cell(cell, part)
-                    self.kept[cell].add(Account(len(part), row_hash_sum(records_of(part))))
+                    self.kept[cell].add(Account(len(part), decode.row_hash_sum(records_of(part))))
                 for cell, part in by_cell(take(rows, np.flatnonzero(~is_record)), self._cells):
                     self._check_cell(cell, part)
                     self.kept[cell].add(Account(sum(counted for _, counted, _ in refused_parts(part))))
@@ -156,7 +157,7 @@ class FileDivision:
                 wanted = self.rules.erased(expected, verdict.next_offset, compacted=True)
                 first = np.searchsorted(wanted, verdict.data["base_offset"])
                 after = np.searchsorted(wanted, verdict.data["base_offset"] + verdict.data["last_offset_delta"] + 1)
-                for rows in decode_batches(
+                for rows in decode.decode_batches(
                     window.data,
                     verdict.data[first < after],
                     name=part.key,
@@ -174,7 +175,7 @@ class FileDivision:
             filtered = Parsed(no_rows(pa.schema([]), len(run)), filtered=np.ones(len(run), np.bool_))
             for own, indices in self._splitter.split(run, filtered, origin.uploaded_at).filtered:
                 for row in indices.tolist():
-                    self._erase(cell, run.slice(row, 1), row_hash_sum(run.slice(row, 1)), own.dt)
+                    self._erase(cell, run.slice(row, 1), decode.row_hash_sum(run.slice(row, 1)), own.dt)
 
     @cached_property
     def _splitter(self) -> RowSplitter:
