@@ -131,8 +131,8 @@ class Landing:
     """The trigger's and the job's parts of a run, with a scanner that lives on, like the triggerer's."""
 
     def __init__(self, world: Any) -> None:
+        from tidemark_airflow.triggers.committed import CommittedLedgers
         from tidemark_airflow.triggers.index_scanner import IndexScanner, Source
-        from tidemark_airflow.triggers.watermark import CommittedLedgers
 
         self._world, self.bytes = world, 0
         source = Source.of(world.deployment, "east", 10)
@@ -145,7 +145,7 @@ class Landing:
 
         from tidemark.formats.table.live_landing import read_landing, write_landing
         from tidemark.timestamps import utc_now
-        from tidemark_airflow.triggers.landing import LiveTopic, LiveWatch, landing_of
+        from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
         from tidemark_spark.live.landing import land
 
         world, phases, executor = self._world, Phases(), Inline()

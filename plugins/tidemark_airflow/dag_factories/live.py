@@ -14,7 +14,8 @@ from tidemark_airflow.configuration import flag, number
 from tidemark_airflow.dag_factories import task_defaults
 from tidemark_airflow.operators.landing import LandLiveOperator
 from tidemark_airflow.triggers.index_scanner import Source
-from tidemark_airflow.triggers.landing import LandingTrigger, LiveTopic
+from tidemark_airflow.triggers.landing import LandingTrigger
+from tidemark_airflow.triggers.live_readiness import LiveTopic
 
 _BEFORE_OTHERS = 20
 

@@ -11,23 +11,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import threading
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable
 from datetime import timedelta
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.keys import DeploymentKeys
-from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.object_cache import ObjectCache
-from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark_airflow import connections
+from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
-from tidemark_airflow.triggers.readiness import Baseline, Event, Landed, Watch, landed_by
+from tidemark_airflow.triggers.readiness import Baseline, Event, Watch
 
 log = logging.getLogger(__name__)
 
@@ -47,45 +43,6 @@ HOLD = timedelta(seconds=3)
 Airflow's scheduler must have noted that the task is deferred before the task is resumed. Otherwise it takes the former
 process's end for a failure of the next one (apache/airflow#72716), which costs a try and its delay.
 """
-
-
-LandedTopic = Mapping[str, Landed]
-"""Landed offsets of a topic, by ``<incarnation>-<partition>``."""
-
-_NOTHING: LandedTopic = {}
-
-
-class CommittedLedgers:
-    """Landed offsets of a cluster's topics from copies of the committed ledgers, for all triggers of this process.
-
-    A run writes its copy after its commit, so a copy may be behind its table, for example if the run died in between.
-    Then a run is planned in vain, and corrects it. A copy is read again only if it has changed.
-    """
-
-    def __init__(self, store: Store, keys: DeploymentKeys) -> None:
-        self._keys = keys
-        self._lock = threading.Lock()
-        self._copies = ObjectCache(store, keys.committed, _landed_of, limit=Ledger.most_bytes)
-
-    @classmethod
-    @lru_cache(maxsize=64)
-    def of(cls, lake: str, keys: DeploymentKeys, options: str) -> CommittedLedgers:
-        """The copies in the store ``lake`` with ``options`` as JSON. Opens the store once: not on an event loop."""
-        return cls(open_store(lake, StoreOptions.model_validate_json(options)), keys)
-
-    def look(self) -> None:
-        """Read the copies that have changed. Raises StoreError, and FormatError if there are too many."""
-        with self._lock:
-            self._copies.look()
-
-    def landed(self, topic: str) -> LandedTopic:
-        """Landed offsets of ``topic`` at the last :meth:`look`; empty if there is no copy."""
-        copy = self._copies.objects.get(self._keys.committed_ledger(topic))
-        return _NOTHING if copy is None or copy.kept is None else copy.kept
-
-
-def _landed_of(body: bytes, info: ObjectInfo) -> LandedTopic:
-    return landed_by(Ledger.from_bytes(body, info.key))
 
 
 class ScanTrigger(BaseEventTrigger):

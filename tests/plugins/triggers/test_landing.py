@@ -16,9 +16,10 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.live_landing import LiveLanding, read_landing, write_landing
 from tidemark.timestamps import utc_now
 from tidemark_airflow.triggers import landing as module
+from tidemark_airflow.triggers.committed import CommittedLedgers
 from tidemark_airflow.triggers.index_scanner import IndexScanner, Scan, Source
-from tidemark_airflow.triggers.landing import LandingTrigger, LiveTopic
-from tidemark_airflow.triggers.watermark import CommittedLedgers
+from tidemark_airflow.triggers.landing import LandingTrigger
+from tidemark_airflow.triggers.live_readiness import LiveTopic
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.plugins.world import row
 from tidemark.formats.table.live_landing import LiveLanding, TopicLanding
 from tidemark.topics import LIVE_BYTES
-from tidemark_airflow.triggers.landing import LiveTopic, LiveWatch, landing_of
+from tidemark_airflow.triggers.live_readiness import LiveTopic, LiveWatch, landing_of
 from tidemark_airflow.triggers.readiness import Landed, Row
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
