@@ -422,7 +422,11 @@ def _aborts(raw: bytes, key: str) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 class _Entries:
-    """Compares the entries of the offset and the time index with the batches, while these are read."""
+    """Compares the entries of the offset and the time index with the batches, while these are read.
+
+    What differs is told at the end: no checksum covers a batch's base offset and length, so a damaged one may
+    contradict an entry before the next batch shows that the log is wrong.
+    """
 
     def __init__(self, copy: SegmentCopy, indexes: TierIndexes) -> None:
         self._key, self._base = copy.key("indexes"), copy.manifest.about.start_offset
@@ -437,9 +441,10 @@ class _Entries:
         self._lasts = [self._base + relative for relative, _ in entries]
         self._times = [(self._base + relative, timestamp) for timestamp, relative in _TIME.iter_unpack(indexes.times)]
         self._position = self._last = self._time = 0  # the entries that were found
+        self._wrong: FormatError | None = None
 
     def follow(self, header: BatchHeader) -> None:
-        """Take the next batch. Raises FormatError if an entry points elsewhere than to a batch."""
+        """Take the next batch."""
         if self._position < len(self._positions) and self._positions[self._position] <= header.position:
             self._expect(self._positions[self._position] == header.position, "offset", self._positions[self._position])
             self._position += 1
@@ -453,13 +458,15 @@ class _Entries:
             self._time += 1
 
     def finish(self) -> None:
-        """Raise FormatError if entries are left over, which point behind the last batch."""
+        """Raise FormatError if an entry points elsewhere than to a batch, or is left over behind the last one."""
         self._expect(self._position == len(self._positions) and self._last == len(self._lasts), "offset", "the end")
         self._expect(self._time == len(self._times), "timestamp", "the end")
+        if self._wrong is not None:
+            raise self._wrong
 
     def _expect(self, right: bool, name: str, entry: object) -> None:
-        if not right:
-            raise self._error(name, f"the entry of {entry} points to no batch of the .log")
+        if not right and self._wrong is None:
+            self._wrong = self._error(name, f"the entry of {entry} points to no batch of the .log")
 
     def _error(self, name: str, rule: str) -> FormatError:
         return FormatError(self._key, f"{name}: {rule}")

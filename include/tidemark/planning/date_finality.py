@@ -53,7 +53,8 @@ def closing(
         due = end + topic.lateness
         done = {key for key, at in as_of.items() if at >= due}
         waiting = waiting_for(landed, entries, done, due if topic.parser.event_time else end, due)
-        if not waiting[0]:
+        unfinished, _ = waiting
+        if not unfinished:
             closings[dt] = Closing(before=state, after=_closed(state, "final", waiting, now))
         elif not state.closed and now >= max(due, state.changed_at or due) + topic.overdue:
             closings[dt] = Closing(before=state, after=_closed(state, "final_incomplete", waiting, now))
@@ -118,5 +119,6 @@ def _is_done(entry: IndexEntry, landed: int, past: datetime, due: datetime) -> b
 
 
 def _closed(state: DateState, name: str, waiting: tuple[int, int], now: datetime) -> DateState:
-    update = {"state": name, "closed_at": now, "unfinished": waiting[0], "outstanding": waiting[1]}
+    unfinished, outstanding = waiting
+    update = {"state": name, "closed_at": now, "unfinished": unfinished, "outstanding": outstanding}
     return state.model_copy(update=update)

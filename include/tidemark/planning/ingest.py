@@ -185,7 +185,8 @@ def decision_of(table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Le
     )
     known = KnownPartition(*part.key, watermark, state, [], end=view.end, observed=observed)
     if back:
-        known = replace(known, cut=back[0], from_offset=back[1])
+        cut, from_offset = back
+        known = replace(known, cut=cut, from_offset=from_offset)
     if state is None or known.begins <= state.start_offset:  # nothing below has landed
         known = replace(known, first=_first(raw, part, watermark.start_offset))
     asked = False

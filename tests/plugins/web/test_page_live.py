@@ -199,9 +199,9 @@ def test_the_form_shows_the_fields_of_its_mode(orders: Browser) -> None:
     always = ["topics", "mode", "dry_run", "reason"]
     dates = ["topics", "from_date", "to_date", "mode"]
     for mode, fields in {
-        "rebuild": [*dates, "extend", "differences", "dry_run", "reason"],
+        "rebuild": [*dates, "exchange", "extend", "differences", "dry_run", "reason"],
         "compare": [*dates, "extend", "dry_run"],
-        "missing": [*dates, "dry_run", "reason"],
+        "missing": [*dates, "exchange", "dry_run", "reason"],
         "replay": [*dates, "extend", "dry_run", "reason"],
         "repair": always,
         "schema": ["topics", "mode", "differences", "dry_run", "reason", "schema_version"],

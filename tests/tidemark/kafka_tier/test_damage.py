@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.kafka_tier import Fixture
 from tidemark.errors import ConfigError, FormatError
-from tidemark.kafka_log import open_transactions, parse_producer_snapshot
+from tidemark.kafka_log import open_transactions, parse_producer_snapshot, scan_batches
 from tidemark.kafka_tier.copies import ListedCopy, ProvedCopy, SegmentCopy, prove
 from tidemark.kafka_tier.encryption import KeyNotGiven, KeyPairs
 from tidemark.kafka_tier.manifest import KINDS, CopyName, TierManifest, parse_key
@@ -58,6 +58,21 @@ def first_of_payments(archive: Fixture) -> ListedCopy:
     tier = archive.tier()
     copies = complete(archive, "payments")[:-1]
     return next(one for one in copies if SegmentCopy.open(tier, one).manifest.segment_indexes.transaction is not None)
+
+
+def test_a_batch_with_a_damaged_place_is_told_by_the_logs_key(plain: Fixture, rng: random.Random) -> None:
+    """No checksum covers its base offset and length, and the indexes contradict them before the next batch does."""
+    listed = first_of_payments(plain)
+    again, path = checked(plain, listed), plain.path(listed, "log")
+    sound = path.read_bytes()
+    for header in scan_batches([sound], "log", 0):
+        for at in range(header.position, header.position + 12):
+            damaged = bytearray(sound)
+            damaged[at] ^= 1 << rng.randrange(8)
+            path.write_bytes(damaged)
+            with pytest.raises(FormatError) as raised:
+                again()
+            assert raised.value.name == listed.name.key(plain.prefix, "log"), (header, at)
 
 
 @pytest.mark.parametrize("kind", ["log", "indexes"])
