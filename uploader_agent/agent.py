@@ -350,12 +350,12 @@ class Monitor:
             parts.leadership.silent(parts.poller.open_for())
         if not parts.health.ready:
             parts.health.waits_for = self._waits_for()
-        trouble = parts.health.trouble()
+        trouble = parts.health.trouble()  # once: it looks at every partition
         if trouble:
             parts.repeats.failed("health", "unhealthy", "error", reason=trouble)
         else:
             parts.repeats.cleared("health", "healthy_again")
-        parts.notifier.turned(ready=parts.health.ready, status=self._status())
+        parts.notifier.turned(ready=parts.health.ready, status=self._status(trouble))
 
     def waiting(self) -> dict[str, object]:
         """The waits of the agent as a whole, of log directories and of partitions, for ``/waiting``. For any thread."""
@@ -366,9 +366,8 @@ class Monitor:
             "partitions": [wait.to_json() for wait in self._parts.waits()],
         }
 
-    def _status(self) -> str:
-        health = self._parts.health
-        wrong = health.trouble() or health.waits_for
+    def _status(self, trouble: str | None) -> str:
+        wrong = trouble or self._parts.health.waits_for
         partitions, jobs = len(self._parts.leadership.partitions), self._parts.queue.unfinished()
         return f"{wrong or 'healthy'}; {partitions} partitions led, {jobs} jobs"
 

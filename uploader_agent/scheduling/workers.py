@@ -154,13 +154,16 @@ class UploadQueue(Generic[Key, Job]):
         most = self._limit.now
         if self._running >= most:
             return None
-        ready = [
-            (key, lane, job)
-            for key, lane in self._lanes.items()
-            if lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
-            if (job := self._free(lane)) is not None
-        ]
-        return min(ready, key=lambda item: item[1].served) if ready else None
+        first: tuple[Key, _Lane[Job], Job] | None = None
+        for key, lane in self._lanes.items():
+            continues = lane.waiting and lane.not_before <= now and len(lane.running) < max(1, most - 1)
+            if not continues or (first is not None and lane.served >= first[1].served):
+                continue
+            if (job := self._free(lane)) is not None:
+                first = key, lane, job
+                if not lane.served:  # no lane comes before it: after a start, thousands may wait
+                    break
+        return first
 
     def _free(self, lane: _Lane[Job]) -> Job | None:
         """The first job with a target that no running job has; when a running job ends, :meth:`done` looks again."""

@@ -39,6 +39,23 @@ def test_heads_first_and_partitions_in_turn() -> None:
     ]
 
 
+def test_a_job_of_thousands_of_partitions_is_found_at_once() -> None:
+    """After a start each partition has one: the search among all of them, for each, took half a minute of CPU."""
+    looks: list[int] = []
+
+    def target(job: int) -> int:
+        looks.append(job)
+        return job
+
+    queue: UploadQueue[str, int] = UploadQueue(8, target=target)
+    for number in range(1000):
+        queue.replace(f"partition-{number}", [number])
+    for number in range(1000):
+        assert queue.take() == (f"partition-{number}", number)
+        queue.done(f"partition-{number}", number)
+    assert len(looks) <= 8 * 1000
+
+
 def test_one_partition_never_takes_all_workers() -> None:
     queue: UploadQueue[str, int] = UploadQueue(3)
     queue.replace("large", [1, 2, 3, 4])
