@@ -262,7 +262,10 @@ class Leadership:
 
     def parted(self) -> list[LedPartition]:
         """The partitions with a log that is certain to be another history than the stored one. For any thread."""
-        return [partition for partition in [*self.partitions.values()] if partition.parting is not None]
+        # Each turn asks, of thousands of partitions. Only a source that fetches finds partings itself.
+        fetches = not self._context.source.has_whole_log
+        found = (one for one in [*self.partitions.values()] if fetches or one.uploader.found_parting is not None)
+        return [partition for partition in found if partition.parting is not None]
 
     def other_histories(self) -> str | None:
         """What :meth:`parted` names, in words; None without any. For any thread."""
