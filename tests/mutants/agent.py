@@ -469,6 +469,13 @@ AGENT: Final = (
         (f"{_LATE}::test_it_fails_once_a_new_process_seals_a_compacted_log",),
     ),
     Mutant(
+        "a job of thousands of partitions is found without a look at all of them",
+        "uploader_agent/scheduling/workers.py",
+        "if not lane.served:",
+        "if False:",
+        ("tests.uploader_agent.scheduling.test_upload_queue::test_a_job_of_thousands_of_partitions_is_found_at_once",),
+    ),
+    Mutant(
         "a damaged head is made again with what a PUT of an unknown outcome has named",
         "uploader_agent/packs/broker_head.py",
         "        known = self._complete\n",
