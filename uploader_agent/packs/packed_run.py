@@ -200,10 +200,10 @@ def fullest(
             break
         data = read_range_bytes(store, packed)
         size += len(data)
+        parted = _parted(lineage, packed.range)
         for header in scan_batches([data], packed.key, packed.range.first):
             base = header.base_offset
-            live_end = lineage.live_end(base, header.next_offset, header.leader_epoch)
-            live_end = min(live_end, _parted(lineage, packed.range))
+            live_end = min(lineage.live_end(base, header.next_offset, header.leader_epoch), parted)
             if live_end <= max(base, start):
                 continue
             if base < start:

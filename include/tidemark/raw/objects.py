@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import SegmentName
@@ -157,6 +158,11 @@ def delete_version(store: Store, key: str, etag: str) -> None:
         store.delete(key, if_match=etag)
     except (NotFound, PreconditionFailed):
         return
+
+
+def delete_listed(store: Store, objects: Sequence[ObjectInfo]) -> None:
+    """Delete ``objects`` as they were listed, side by side; one that was replaced since stays."""
+    in_parallel(lambda info: delete_version(store, info.key, info.etag), objects)
 
 
 def pieces(store: Store, version: ObjectInfo) -> Iterator[bytes]:

@@ -25,11 +25,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.catalogs import CatalogSettings, delta_table
-from tidemark.concurrency import in_parallel
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.audit_report import AuditFinding
 from tidemark.formats.table.statuses import MirrorState
-from tidemark.raw.objects import delete_version
+from tidemark.raw.objects import delete_listed
 from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, live_files, open_delta
 from tidemark.table.topic_columns import DT
@@ -253,7 +252,7 @@ def _remove_unused(table: TopicTable, catalog: str, mirrored: MirroredTable) -> 
     past = [info for info in table.store.list(folder) if now - info.modified > UNUSED]
     needed = mirrored.metadata_files() if past else ()
     unused = [info for info in past if file_name(info.key) not in needed]
-    in_parallel(lambda info: delete_version(table.store, info.key, info.etag), unused)
+    delete_listed(table.store, unused)
 
 
 def check_mirror(table: TopicTable, settings: CatalogSettings, mirrored: MirroredTable) -> list[AuditFinding]:

@@ -10,7 +10,7 @@ evidence is folded: without the sums of erased rows, once the files with them ar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -45,7 +45,7 @@ from tidemark.planning.maintenance.vacuum import (
     old_ledgers,
     old_steps,
 )
-from tidemark.raw.objects import delete_version
+from tidemark.raw.objects import delete_listed
 from tidemark.store.base import ObjectInfo
 from tidemark.table.delta_table import (
     TopicTable,
@@ -145,12 +145,12 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
     finished_steps = old_steps(known, steps.values())
     remaining += _with_sums(known, steps.keys() - {info.key for info in finished_steps})
     if not dry_run:
-        _delete(table, doomed)
+        delete_listed(table.store, doomed)
         in_parallel(table.store.delete, [*ledgers, *of_dead])
         in_parallel(table.store.delete, [evidence_key(table, attempt) for attempt in past])
         in_parallel(table.store.delete, [*_results(table, past, plans, now)])
         for step in (finished_steps, *reports):
-            _delete(table, step)
+            delete_listed(table.store, step)
         in_parallel(table.store.delete, [table.keys.attempt(attempt) for attempt in finished])
         update_markers(table, ledger, ledger.dates)
         fold(table, folds)
@@ -170,11 +170,6 @@ def vacuum(table: TopicTable, *, dry_run: bool = False, versions: bool = False) 
         reports=sum(map(len, reports)) + len(finished_steps),
         remaining=tuple(remaining),
     )
-
-
-def _delete(table: TopicTable, objects: Sequence[ObjectInfo]) -> None:
-    """Delete ``objects`` as they were listed; one that was replaced since is left to the next vacuum."""
-    in_parallel(lambda info: delete_version(table.store, info.key, info.etag), objects)
 
 
 def _with_sums(known: Knowledge, steps: Iterable[str]) -> Iterator[Remaining]:
