@@ -44,9 +44,8 @@ FLOORS = {
         "cli",
     ),
     "uploader_agent": (
-        "clock heap settings tuning",
-        "runtime",
-        "disk observability worker",
+        "heap runtime settings tuning",
+        "disk observability",
         "broker hold",
         "stored",
         "log_source",
@@ -159,7 +158,9 @@ def test_the_check_sees_an_import_from_above(tmp_path: Path, monkeypatch: pytest
     path.parent.mkdir(parents=True)
     path.write_text("from uploader_agent import observability\nfrom uploader_agent.disk import log_dirs, runtime\n")
     assert upward_imports("uploader_agent", path) == ["observability"], "of the same floor"
-    path.write_text("def late():\n    import uploader_agent.cli.start\n    from uploader_agent.clock import utc_now\n")
+    path.write_text(
+        "def late():\n    import uploader_agent.cli.start\n    from uploader_agent.runtime import utc_now\n"
+    )
     assert upward_imports("uploader_agent", path) == ["cli"]
 
 

@@ -24,10 +24,9 @@ from uploader_agent.disk.log_dirs import LogDirs
 from uploader_agent.disk.watcher import Watcher
 from uploader_agent.hold import Hold
 from uploader_agent.log_source import BrokerDisk, LogSource
-from uploader_agent.observability.health import Health
+from uploader_agent.observability.health import Health, Notifier
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.observability.systemd import Notifier
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
@@ -40,7 +39,7 @@ from uploader_agent.partitions.poller import Poller
 from uploader_agent.partitions.waiting import Wait, Waits
 from uploader_agent.remote_tier import Connect, TierFiller
 from uploader_agent.repair.gaps import GapFiller
-from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
 from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
@@ -50,7 +49,6 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.tuning import STANDARD, AgentTuning
 from uploader_agent.watermark_index import IndexPublisher, IndexThread
-from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from typing_extensions import override
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import Origin
 from uploader_agent.broker.admin import Offsets
+from uploader_agent.runtime import Worker
 from uploader_agent.stored.histories import Parting
-from uploader_agent.worker import Worker
 
 
 class FoundParting(NamedTuple):

@@ -35,13 +35,12 @@ from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.repair.replica_upload import Replica, around, bring_all, overlapping
-from uploader_agent.runtime import MACHINE, EventLike, Runtime
+from uploader_agent.runtime import MACHINE, EventLike, Runtime, Worker
 from uploader_agent.scheduling.throttle import Bandwidth
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.manifests import transactions_open_at
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.validation import cleanup_of
-from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

@@ -33,18 +33,16 @@ from tidemark.formats.raw.watermark_index import (
 from tidemark.storage import ClusterStore, Storage
 from tidemark.store import Store
 from tidemark.store.clock import MOST, described
-from uploader_agent import __version__, clock
-from uploader_agent.clock import NEVER
+from uploader_agent import __version__
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.tail import Tail
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.local_log import Observation
-from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.runtime import MACHINE, NEVER, UNTIL_WOKEN, Runtime, Worker, clock_skew, measure_skew
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.tuning import AgentTuning
-from uploader_agent.worker import UNTIL_WOKEN, Worker
 
 logger = structlog.get_logger(__name__)
 
@@ -196,7 +194,7 @@ class IndexThread:
             return
         self._clock_measured_at = self._runtime.monotonic()
         try:
-            skew = clock.measure(self._indexes.control_store, self._runtime.host_now)
+            skew = measure_skew(self._indexes.control_store, self._runtime.host_now)
         except StoreError as error:
             logger.debug("clock_not_compared", error=str(error))
             return
@@ -553,7 +551,7 @@ class IndexWriter:
             broker=self._broker,
             agent_version=__version__,
             written_at=self._runtime.utc_now(),
-            clock_skew=clock.skew().total_seconds(),
+            clock_skew=clock_skew().total_seconds(),
             endpoints=self._endpoints,
             damaged_heads=tuple(self._damaged()),
             disk_faults=() if self._of_gaps else tuple(self._unread()),

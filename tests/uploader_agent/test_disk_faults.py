@@ -35,8 +35,7 @@ from uploader_agent.cli.start import await_log_dir
 from uploader_agent.components import Components
 from uploader_agent.disk.locks import AlreadyRunning, DirectoryLocks
 from uploader_agent.disk.watcher import DirectoryWatcher
-from uploader_agent.observability.health import PAGES
-from uploader_agent.observability.systemd import Notifier
+from uploader_agent.observability.health import PAGES, Notifier
 from uploader_agent.partitions import leadership
 
 ALL = [TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)]

@@ -27,10 +27,10 @@ from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.runtime import Worker
 from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
 from uploader_agent.upload.local_run import SealRun
 from uploader_agent.watermark_index import IndexPublisher
-from uploader_agent.worker import Worker
 
 
 def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

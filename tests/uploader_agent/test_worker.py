@@ -13,7 +13,7 @@ import pytest
 from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.simulation.clock import Scheduler
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
-from uploader_agent.worker import UNTIL_WOKEN, Worker
+from uploader_agent.runtime import UNTIL_WOKEN, Worker
 
 
 class Turns:

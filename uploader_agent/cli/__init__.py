@@ -26,8 +26,7 @@ from uploader_agent.cli.repair_commands import adopt, branch, reupload, take_nam
 from uploader_agent.cli.start import Reload, await_log_dir
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
-from uploader_agent.observability.health import http_server
-from uploader_agent.observability.systemd import Notifier
+from uploader_agent.observability.health import Notifier, http_server
 from uploader_agent.settings import load_settings
 from uploader_agent.tuning import STANDARD, AgentTuning
 

@@ -37,9 +37,9 @@ from uploader_agent.intake.lease import SlotLease, check_count
 from uploader_agent.intake.metadata import Ends, SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.log_source import BrokerDisk, LogSource
+from uploader_agent.observability.health import Notifier
 from uploader_agent.observability.log_config import configure
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.observability.systemd import Notifier
 from uploader_agent.partitions.poller import Answer, LeadersAnswer
 from uploader_agent.remote_tier import Connect
 from uploader_agent.repair.adoption import partitions_here

@@ -14,10 +14,9 @@ from tidemark.errors import ConfigError
 from uploader_agent.agent import Agent
 from uploader_agent.broker.properties import NoLogDir
 from uploader_agent.cli.common import broker_of
-from uploader_agent.observability.health import Health, http_server
+from uploader_agent.observability.health import Health, Notifier, http_server
 from uploader_agent.observability.log_config import ErrorDeduplicator, configure
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.observability.systemd import Notifier
 from uploader_agent.settings import AgentSettings, load_settings
 from uploader_agent.tuning import STANDARD, AgentTuning
 

@@ -46,11 +46,10 @@ from uploader_agent.intake.leader_logs import LogAsked, leader_logs
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.log_source import FoundParting, LogSource
 from uploader_agent.observability.metrics import Metrics
-from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.settings import FetchSettings
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.tuning import STANDARD
-from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

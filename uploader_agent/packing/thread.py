@@ -22,9 +22,8 @@ from uploader_agent.packing.packer import Packer
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller
-from uploader_agent.runtime import Runtime, Thread
+from uploader_agent.runtime import Runtime, Thread, Worker
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

@@ -26,11 +26,10 @@ from tidemark.raw.packs import live_end, read_lines
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
 from tidemark.store import ObjectInfo
 from uploader_agent.broker.admin import Cleanup, Offsets
-from uploader_agent.clock import NEVER
 from uploader_agent.packs.broker_head import BrokerHead, EntryLines, Unsealed, run_all
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.seal_packed import seal_packed
-from uploader_agent.runtime import Runtime
+from uploader_agent.runtime import NEVER, Runtime
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.stored_log import StoredLog

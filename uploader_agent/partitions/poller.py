@@ -19,8 +19,7 @@ from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Meta
 from uploader_agent.disk.partition_dir import Active, LogTail
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.runtime import MACHINE, Runtime
-from uploader_agent.worker import UNTIL_WOKEN, Worker
+from uploader_agent.runtime import MACHINE, UNTIL_WOKEN, Runtime, Worker
 
 logger = structlog.get_logger(__name__)
 

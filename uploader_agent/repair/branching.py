@@ -24,9 +24,9 @@ from tidemark.kafka_log import Lineage
 from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.authority import Authority
-from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, PartitionFiles, checksum
 from uploader_agent.packs.tail import TailSources
+from uploader_agent.runtime import utc_now
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace

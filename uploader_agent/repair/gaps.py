@@ -36,7 +36,7 @@ from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.hold import Hold
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.repair.replica_upload import Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.settings import FillSettings
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
@@ -44,7 +44,6 @@ from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.stored_log import RemoteState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
-from uploader_agent.worker import Worker
 
 logger = structlog.get_logger(__name__)
 

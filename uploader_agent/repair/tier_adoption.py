@@ -47,9 +47,9 @@ from tidemark.raw.objects import StoredManifest, read_manifest
 from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
-from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum, opened
 from uploader_agent.repair.reupload import Outcome, RepairRow
+from uploader_agent.runtime import utc_now
 from uploader_agent.stored import manifests, stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.objects import Summed, create, put_derived

@@ -22,12 +22,11 @@ from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.partitions import jobs
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.runtime import MACHINE, Runtime
+from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import Limit
 from uploader_agent.settings import UploadSettings
 from uploader_agent.upload.local_run import SealRun
-from uploader_agent.worker import Worker
 
 Key = TypeVar("Key", bound=Hashable)
 Job = TypeVar("Job", bound=Hashable)

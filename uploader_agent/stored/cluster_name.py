@@ -28,7 +28,7 @@ from tidemark.storage import ClusterStore
 from tidemark.store import Store
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.broker.properties import META, Identity, read_identity
-from uploader_agent.clock import utc_now
+from uploader_agent.runtime import utc_now
 from uploader_agent.stored.other_origin import SILENCE
 
 logger = structlog.get_logger(__name__)

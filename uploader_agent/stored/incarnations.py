@@ -9,7 +9,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.storage import PartitionStore, Storage
 from tidemark.store.update import update
-from uploader_agent.clock import utc_now
+from uploader_agent.runtime import utc_now
 
 _RECORD_TRIES = 3
 _AFTER_TRIES = "the partition is tried again after its back-off"

@@ -12,8 +12,8 @@ from tidemark.kafka_log import Lineage, OpenTransaction, carry_forward, scan_bat
 from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo
-from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import Bytes, checksum
+from uploader_agent.runtime import utc_now
 from uploader_agent.stored.objects import Summed, create, find, replace
 from uploader_agent.stored.stored_log import StoredSegment
 

@@ -22,7 +22,7 @@ from tidemark.formats.raw.watermark import MOST_TAILS, Watermark
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.storage import OtherWatermark, PartitionStore, StoredWatermark
-from uploader_agent.clock import utc_now
+from uploader_agent.runtime import utc_now
 
 logger = structlog.get_logger(__name__)
 

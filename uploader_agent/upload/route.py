@@ -13,9 +13,9 @@ from tidemark.kafka_log import Lineage, SegmentSummary
 from tidemark.storage import PartitionStore
 from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
-from uploader_agent.clock import utc_now
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentFiles
 from uploader_agent.hold import Hold
+from uploader_agent.runtime import utc_now
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The store's clock, used for all times that one host writes and another compares, as hosts' clocks differ.
 
-An agent asks the store for the time and writes times by it (:mod:`uploader_agent.clock`). Code that judges ages and
+An agent asks the store for the time and writes times by it (:mod:`uploader_agent.runtime`). Code that judges ages and
 finality asks the store as well. It never takes a written time as later than the time at which the store got the object
 that contains it. See docs/storage.md.
 """

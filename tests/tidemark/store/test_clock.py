@@ -31,7 +31,7 @@ from tidemark.store import Store, StoreOptions, open_store
 from tidemark.store import clock as clocks
 from tidemark.store.retrying import RepeatingStore
 from tidemark.store.s3.store import S3Store, translated
-from uploader_agent import clock
+from uploader_agent import runtime
 from uploader_agent.runtime import Runtime
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -59,10 +59,10 @@ def host(monkeypatch: pytest.MonkeyPatch) -> list[timedelta]:
         return right() + skew[0]
 
     real = Runtime.time
-    monkeypatch.setattr(Runtime, "time", lambda runtime: real(runtime) + skew[0].total_seconds())
+    monkeypatch.setattr(Runtime, "time", lambda machine: real(machine) + skew[0].total_seconds())
     monkeypatch.setattr(timestamps, "utc_now", now)
     monkeypatch.setattr(clocks, "utc_now", now)
-    monkeypatch.setattr(clock, "_skew", timedelta())  # what an agent of a test measures is not for other tests
+    monkeypatch.setattr(runtime, "_skew", timedelta())  # what an agent of a test measures is not for other tests
     return skew
 
 
@@ -103,10 +103,10 @@ def test_a_hosts_clock_is_compared_with_the_stores(store: Store, host: list[time
     assert reading is not None
     assert abs(reading.skew - skew) < timedelta(seconds=5)
     assert is_now(reading.now)
-    assert clock.measure(store) == clock.skew()
-    assert is_now(clock.utc_now())
+    assert runtime.measure_skew(store) == runtime.clock_skew()
+    assert is_now(runtime.utc_now())
     host[0] = timedelta()
-    assert clock.measure(store) == timedelta()
+    assert runtime.measure_skew(store) == timedelta()
 
 
 @pytest.fixture(params=["a late request", "a late answer"])
@@ -142,17 +142,17 @@ def test_a_late_answer_is_no_skew_and_hides_none(
     reading = clocks.read(slow)
     if abs(skew) < clocks.MOST:
         assert reading is None, "within what the answer took, or nothing that people need to know"
-        monkeypatch.setattr(clock, "_skew", timedelta(seconds=30))
-        assert clock.measure(slow) == timedelta(seconds=30), "what was known before counts on"
+        monkeypatch.setattr(runtime, "_skew", timedelta(seconds=30))
+        assert runtime.measure_skew(slow) == timedelta(seconds=30), "what was known before counts on"
         return
     assert reading is not None
     assert not reading.exact
     assert is_now(reading.now)
     assert timedelta() <= abs(skew) - abs(reading.skew) < timedelta(seconds=30), "no more than the answer proves"
-    monkeypatch.setattr(clock, "_skew", skew)
-    assert clock.measure(slow) == skew, "which is known better than a late answer tells"
-    monkeypatch.setattr(clock, "_skew", timedelta())
-    assert is_now(timestamps.utc_now() - clock.measure(slow))
+    monkeypatch.setattr(runtime, "_skew", skew)
+    assert runtime.measure_skew(slow) == skew, "which is known better than a late answer tells"
+    monkeypatch.setattr(runtime, "_skew", timedelta())
+    assert is_now(timestamps.utc_now() - runtime.measure_skew(slow))
 
 
 @pytest.mark.parametrize("skew", [timedelta(), *WRONG])

@@ -34,11 +34,11 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
+from uploader_agent.runtime import UNTIL_WOKEN
 from uploader_agent.scheduling.workers import UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.validation import PartsOfRun
 from uploader_agent.watermark_index import IndexThread
-from uploader_agent.worker import UNTIL_WOKEN
 
 
 def _log_end_is_the_high_watermark() -> Patches:

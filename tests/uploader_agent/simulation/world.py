@@ -32,7 +32,6 @@ from tests.uploader_agent.simulation.schedule import Action, Schedule, draw, pic
 from tests.uploader_agent.simulation.store import DeletingStore, PackReader, SimulatedStore
 from tests.uploader_agent.simulation.table_oracle import TableOracle
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
-from tidemark import timestamps
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.store import clock
@@ -41,6 +40,7 @@ from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import reading
 from uploader_agent.partitions.local_log import QUESTION_BACKOFF
+from uploader_agent.runtime import MACHINE
 from uploader_agent.settings import AgentSettings
 
 _REPLICA = 200.0
@@ -147,7 +147,7 @@ class World:
         try:
             with (
                 patch.object(clock, "utc_now", self._store.clock),
-                patch.object(timestamps, "utc_now", self._store.clock),
+                patch.object(MACHINE, "host_now", self._store.clock),
                 patch.object(reading, "pack_name", self._name),
                 patch.object(packer, "MOST_UNSEALED_AGE", schedule.unsealed),
                 one_thread(),
