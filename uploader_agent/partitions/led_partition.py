@@ -22,8 +22,8 @@ from tidemark.formats.raw.head import EntryKey
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.kafka_log import BatchHeader
 from uploader_agent.broker.admin import Led, Offsets
-from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_dir import Active, ActiveReader, LogTail, PartitionFolder
+from uploader_agent.disk.log_dirs import LocalSegment, LogTail, PartitionFolder
+from uploader_agent.disk.segment_files import Active, ActiveReader
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs

@@ -14,8 +14,8 @@ from typing import Final
 from tidemark.intervals import Intervals
 from tidemark.retry import Backoff
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Offsets
-from uploader_agent.disk.log_dirs import LocalSegment
-from uploader_agent.disk.partition_dir import Active, LogTail
+from uploader_agent.disk.log_dirs import LocalSegment, LogTail
+from uploader_agent.disk.segment_files import Active
 
 
 @dataclass(frozen=True, slots=True)

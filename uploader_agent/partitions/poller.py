@@ -16,8 +16,8 @@ import structlog
 
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, Leader, Metadata, Offsets
-from uploader_agent.disk.partition_dir import Active, LogTail
-from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.disk.log_dirs import LogTail
+from uploader_agent.disk.segment_files import Active, SegmentChanged
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import MACHINE, UNTIL_WOKEN, Runtime, Worker
 

@@ -28,8 +28,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentManifest, last_batch_of
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
+from tidemark.kafka_log.batch import described, is_same
 from tidemark.kafka_log.indexes import MAX_OFFSET
-from tidemark.kafka_log.same_batch import described, is_same
 from tidemark.raw.objects import REACH, StoredManifest, pieces, pieces_between, read_manifest
 from tidemark.raw.packs import read_footer, read_range_bytes
 from tidemark.raw.sealed_packs import BatchId, bounds, claims, id_of

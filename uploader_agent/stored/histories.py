@@ -19,9 +19,8 @@ from tidemark.errors import ContinuityError, FormatError, NotFound, Precondition
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import BatchHeader, Lineage, parse_offset_index, scan_batches
-from tidemark.kafka_log.batch import CRC_START
+from tidemark.kafka_log.batch import CRC_START, described, is_same, overlapping
 from tidemark.kafka_log.indexes import MAX_OFFSET
-from tidemark.kafka_log.same_batch import described, is_same, overlapping
 from tidemark.raw.objects import PIECE_BYTES, REACH, pieces_between, read_manifest
 from tidemark.raw.packs import live_part, read_range_bytes
 from tidemark.raw.segments import Segment, live_end, segment_of

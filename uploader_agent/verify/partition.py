@@ -20,7 +20,7 @@ from tidemark.formats.raw.manifest import ObjectSum
 from tidemark.formats.raw.pack import PackedRange
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
-from tidemark.kafka_log.same_batch import described
+from tidemark.kafka_log.batch import described
 from tidemark.raw import tombstones
 from tidemark.raw.heads import Heads
 from tidemark.raw.objects import pieces

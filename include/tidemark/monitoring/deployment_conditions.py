@@ -10,7 +10,7 @@ from tidemark.formats.raw.cluster import of_broker, origin_of
 from tidemark.formats.raw.manifest import batch_of
 from tidemark.formats.raw.watermark_index import DamagedHead, LeaderEntry, OtherHistory, WatermarkIndex
 from tidemark.formats.table.statuses import MirrorStatus
-from tidemark.kafka_log.same_batch import described
+from tidemark.kafka_log.batch import described
 from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
 from tidemark.monitoring.observer_state import OpenErasure
 from tidemark.store import clock

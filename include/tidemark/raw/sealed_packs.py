@@ -18,7 +18,7 @@ from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.pack import PackedRange, Range
 from tidemark.kafka_log import BatchHeader, Lineage
-from tidemark.kafka_log.same_batch import is_same, overlapping
+from tidemark.kafka_log.batch import is_same, overlapping
 from tidemark.kafka_log.scan import scan_batches
 from tidemark.raw import objects
 from tidemark.raw.objects import LOOK_BACK, pieces

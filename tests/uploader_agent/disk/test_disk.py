@@ -17,9 +17,8 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import Led
 from uploader_agent.broker.properties import read_broker
-from uploader_agent.disk.log_dirs import LocalSegment, find_partitions, find_segments, topic_id_of
-from uploader_agent.disk.partition_dir import ActiveReader, PartitionFolder
-from uploader_agent.disk.segment_files import Bytes, PartitionFiles, SegmentChanged, checksum
+from uploader_agent.disk.log_dirs import LocalSegment, PartitionFolder, find_partitions, find_segments, topic_id_of
+from uploader_agent.disk.segment_files import ActiveReader, Bytes, PartitionFiles, SegmentChanged, checksum
 from uploader_agent.upload.local_run import SealRun, quiet_tail, rotated_runs, waiting_for
 
 

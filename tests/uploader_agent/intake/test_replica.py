@@ -37,8 +37,7 @@ from tidemark.store import StoreOptions
 from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
-from uploader_agent.disk.partition_dir import Active
-from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.disk.segment_files import Active, SegmentChanged
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import FetchStopped, Retention, StopReason, TopicAnswer

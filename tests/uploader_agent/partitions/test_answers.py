@@ -22,7 +22,7 @@ from tidemark.kafka_log import BatchHeader
 from tidemark.planning.date_finality import closing
 from tidemark.timestamps import utc_now
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
-from uploader_agent.disk.partition_dir import ActiveReader
+from uploader_agent.disk.segment_files import ActiveReader
 from uploader_agent.disk.watcher import NoWatcher
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.local_log import QUESTION_BACKOFF

@@ -16,9 +16,8 @@ from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_i
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.components import Timers
-from uploader_agent.disk import partition_dir as folders
-from uploader_agent.disk.log_dirs import DirectoryListing, list_segments
-from uploader_agent.disk.partition_dir import PartitionFolder
+from uploader_agent.disk import log_dirs
+from uploader_agent.disk.log_dirs import DirectoryListing, PartitionFolder, list_segments
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.partitions.poller import LeadersAnswer
 
@@ -190,7 +189,7 @@ def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
 
 
 def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "_PROMPT", -3600.0)  # no event could have told in time
+    monkeypatch.setattr(log_dirs, "_PROMPT", -3600.0)  # no event could have told in time
     partition = world.disk.partition().fill(0, end=100)
     with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
@@ -215,7 +214,7 @@ def test_a_folder_is_listed_again_only_when_it_changed(world: World, monkeypatch
         listed.append(path)
         return real(path)
 
-    monkeypatch.setattr(folders, "list_segments", listing)
+    monkeypatch.setattr(log_dirs, "list_segments", listing)
     assert folder.look()
     assert not folder.look()
     assert len(listed) == 1

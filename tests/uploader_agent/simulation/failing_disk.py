@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from uploader_agent.disk import locks, log_dirs, partition_dir, segment_files
+from uploader_agent.disk import locks, log_dirs, segment_files
 
 ERRORS: Final = (errno.EIO, errno.EACCES, errno.ENOTDIR, errno.ESTALE, errno.ENOENT)
 
-_MODULES: Final = (locks, log_dirs, partition_dir, segment_files)
+_MODULES: Final = (locks, log_dirs, segment_files)
 _CALLS: Final = ("stat", "open", "scandir", "listdir", "fstat", "pread", "preadv")
 
 

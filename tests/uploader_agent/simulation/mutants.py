@@ -21,7 +21,7 @@ from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
 from uploader_agent.broker.properties import BrokerDirs
 from uploader_agent.components import Components, Timers
-from uploader_agent.disk.partition_dir import PartitionFolder
+from uploader_agent.disk.log_dirs import PartitionFolder
 from uploader_agent.disk.segment_files import OpenFile, batch_headers
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.thread import Ticks

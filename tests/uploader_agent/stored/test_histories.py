@@ -10,7 +10,7 @@ import pytest
 from tests.tidemark.kafka_log.build import compressed, empty, legacy, reseal, simple
 from tests.uploader_agent.fakes import ID, FakePartition, World, records
 from tidemark.kafka_log import BatchHeader, Lineage, scan_batches
-from tidemark.kafka_log.same_batch import is_same
+from tidemark.kafka_log.batch import is_same
 from tidemark.storage import PartitionStore
 from uploader_agent.disk.segment_files import PartitionFiles
 from uploader_agent.stored.histories import Parting, find_parting, local_difference
