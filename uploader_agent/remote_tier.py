@@ -38,7 +38,7 @@ from uploader_agent.repair.replica_upload import Replica, around, bring_all, ove
 from uploader_agent.runtime import MACHINE, EventLike, Runtime, Worker
 from uploader_agent.scheduling.throttle import Bandwidth
 from uploader_agent.stored.incarnations import Resolve
-from uploader_agent.stored.manifests import transactions_open_at
+from uploader_agent.stored.stored_log import transactions_open_at
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.validation import cleanup_of
 

@@ -34,8 +34,7 @@ from uploader_agent.intake.fetching import (
 from uploader_agent.intake.leader_logs import LeaderLog
 from uploader_agent.intake.spool import PartitionSpool
 from uploader_agent.stored.histories import Parting, last_batch
-from uploader_agent.stored.manifests import transactions_open_at
-from uploader_agent.stored.stored_log import StoredSegment
+from uploader_agent.stored.stored_log import StoredSegment, transactions_open_at
 
 
 class StoredEnd(NamedTuple):

@@ -17,8 +17,7 @@ from tidemark.raw.objects import StoredManifest
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
-from uploader_agent.stored.manifests import transactions_open_at
-from uploader_agent.stored.stored_log import StoredLog
+from uploader_agent.stored.stored_log import StoredLog, transactions_open_at
 from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
 from uploader_agent.upload.route import UploadRoute
 from uploader_agent.upload.segment_upload import SegmentSealer

@@ -25,10 +25,10 @@ from tidemark.storage import ListedObject, OtherWatermark, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.reupload import Outcome, RepairRow
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.objects import find, put_derived
+from uploader_agent.stored.objects import find, put_derived, write_manifest_over
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
@@ -116,7 +116,7 @@ class Adoption:
             where = "run this where the leader is"
             reason = f"ends above the high watermark {offsets.high_watermark} of this broker: {where}"
             return self._row(log, manifest.next_offset, "left", reason)
-        written = manifests.write_over(self._partition, manifest, stored)
+        written = write_manifest_over(self._partition, manifest, stored)
         self._stored = self._stored.with_segment(written, self._lineage)
         return self._row(log, manifest.next_offset, "adopted")
 

@@ -39,11 +39,11 @@ from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup
 from uploader_agent.disk.segment_files import Bytes, OpenFile, checksum, opened
 from uploader_agent.repair.reupload import Outcome, RepairRow
-from uploader_agent.stored import manifests, watermark
+from uploader_agent.stored import watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages
-from uploader_agent.stored.manifests import transactions_open_at
-from uploader_agent.stored.objects import PutDerived, Summed, find, put_derived, replace
+from uploader_agent.stored.objects import PutDerived, Summed, begins_on, find, put_derived, replace, write_manifest_over
+from uploader_agent.stored.stored_log import transactions_open_at
 from uploader_agent.upload.manifest_rebuild import reindex
 from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, scan
 
@@ -184,7 +184,7 @@ class FromPacks:
         for content in indexes:
             sums[content.name] = put_derived(store, keys.file(content.name), Summed(content, checksum(content)))
         final = whole.model_copy(update={"objects": before.objects | sums})
-        manifests.write_over(self._partition, final, stored)
+        write_manifest_over(self._partition, final, stored)
 
     def _row(self, manifest: SegmentManifest, size: int, outcome: Outcome, detail: str | None = None) -> RepairRow:
         return RepairRow(str(self._tp), manifest.base_offset, manifest.next_offset, size, outcome, detail)
@@ -388,7 +388,7 @@ def tell_following(
             now = rebuilt.open_transactions
             left &= {*now}
             if put is put_derived and rebuilt != stored.manifest:
-                manifests.write_over(partition, rebuilt, stored)
+                write_manifest_over(partition, rebuilt, stored)
         if left:
             producer = min(transaction.producer_id for transaction in left)
             rule = f"no later segment decides the transaction of producer {producer}"
@@ -403,7 +403,7 @@ def _behind(partition: PartitionStore, after: SegmentManifest, lineage: Lineage)
     while True:
         read = (read_manifest(partition, entry.name) for entry in partition.manifests(at, at + 1))
         sound = (stored for stored in read if stored is not None and stored.manifest.state == "whole")
-        following = next((stored for stored in sound if manifests.begins_on(stored.manifest, lineage)), None)
+        following = next((stored for stored in sound if begins_on(stored.manifest, lineage)), None)
         if following is None:
             return
         yield following

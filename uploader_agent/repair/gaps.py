@@ -38,9 +38,10 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.repair.replica_upload import Replica, Surroundings, around, bring_all, overlapping
 from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.settings import FillSettings
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
+from uploader_agent.stored.objects import write_manifest
 from uploader_agent.stored.stored_log import RemoteState
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
@@ -225,7 +226,7 @@ class GapSearch:
         if not Intervals([(name.base, manifest.next_offset)]) & wanted.holes():
             self._refused |= {info.etag}  # its offsets are sealed under another name, with batches from packs
             return
-        written = manifests.write(route.partition, manifest)
+        written = write_manifest(route.partition, manifest)
         logger.warning("manifest_rebuilt", partition=str(route.tp), key=info.key, next_offset=manifest.next_offset)
         remote.add(written, wanted.lineage)
 

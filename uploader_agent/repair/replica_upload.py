@@ -26,10 +26,10 @@ from tidemark.storage import PartitionStore, StoredWatermark
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, find_segments
 from uploader_agent.disk.segment_files import SegmentChanged, file_name
-from uploader_agent.stored import manifests, watermark
+from uploader_agent.stored import watermark
 from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
-from uploader_agent.stored.objects import put_derived
+from uploader_agent.stored.objects import begins_on, put_derived, says_the_same, write_manifest, write_manifest_over
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload.local_run import SealRun, rotated_runs
 from uploader_agent.upload.route import UploadRoute
@@ -104,7 +104,7 @@ def _nearest(partition: PartitionStore, names: Iterable[SegmentName], lineage: L
     """The manifest of the first segment in ``names`` that does not begin on a dead branch."""
     for name in names:
         stored = read_manifest(partition, name)
-        if stored is not None and manifests.begins_on(stored.manifest, lineage):
+        if stored is not None and begins_on(stored.manifest, lineage):
             return stored.manifest
     return None
 
@@ -180,10 +180,10 @@ class Replica:
         stored: StoredManifest | None, partition: PartitionStore, manifest: SegmentManifest
     ) -> StoredManifest:
         if stored is None or stored.manifest.name != manifest.name:
-            return manifests.write(partition, manifest)
-        if manifests.says_the_same(stored.manifest, manifest):
+            return write_manifest(partition, manifest)
+        if says_the_same(stored.manifest, manifest):
             return stored
-        return manifests.write_over(partition, manifest, stored)
+        return write_manifest_over(partition, manifest, stored)
 
 
 def bring_all(

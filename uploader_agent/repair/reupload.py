@@ -25,11 +25,11 @@ from tidemark.storage import ListedObject
 from uploader_agent.broker.admin import Offsets, checkpointed_offsets
 from uploader_agent.disk.log_dirs import find_partitions, topic_id_of
 from uploader_agent.repair.replica_upload import ALL_OFFSETS, Replica, Surroundings, around, bring_all, overlapping
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import HistoriesPart, Shared, find_parting
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import OffLineage
-from uploader_agent.stored.objects import put_derived
+from uploader_agent.stored.objects import put_derived, write_manifest_over
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.local_run import SealRun
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
@@ -191,7 +191,7 @@ class Reupload:
             return None
         if stored is not None:
             manifest = manifest.model_copy(update={"erased": stored.manifest.erased})
-        return manifests.write_over(route.partition, manifest, stored)
+        return write_manifest_over(route.partition, manifest, stored)
 
     def _row(self, work: SealRun, outcome: Outcome, detail: str | None = None) -> RepairRow:
         size = self._sizes.get(work.segment, 0)

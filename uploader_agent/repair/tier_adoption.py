@@ -50,9 +50,9 @@ from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import Bytes, checksum, opened
 from uploader_agent.repair.reupload import Outcome, RepairRow
 from uploader_agent.runtime import utc_now
-from uploader_agent.stored import manifests, stored_log, watermark
+from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
-from uploader_agent.stored.objects import Summed, create, put_derived
+from uploader_agent.stored.objects import Summed, create, put_derived, write_manifest
 from uploader_agent.upload.route import UploadRoute
 
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -446,7 +446,7 @@ class _Partition:
             next_offset=about.next_offset,
             rotated_at=datetime.fromtimestamp(about.event_timestamp_ms / 1000, UTC),
         ).model_copy(update={"open_transactions": proved.open_transactions})
-        return manifests.write(self.partition, manifest.referring(refers))
+        return write_manifest(self.partition, manifest.referring(refers))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

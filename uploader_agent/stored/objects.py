@@ -1,7 +1,8 @@
 """Puts an object into the store exactly once: creates it, or finds it there. Replaces only objects of repairs.
 
-Stored and local bytes are compared by size and CRC32C alone. If the store does not know an object's checksum, the bytes
-are read. If the store does not answer, the outcome is unknown, and the object is read back.
+The last object of a segment is its manifest. Stored and local bytes are compared by size and CRC32C alone. If the store
+does not know an object's checksum, the bytes are read. If the store does not answer, the outcome is unknown, and the
+object is read back.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.formats.raw.manifest import ObjectSum
-from tidemark.raw.objects import stored_checksum
+from tidemark.formats.keys import MANIFEST_EXTENSION
+from tidemark.formats.raw.manifest import ObjectSum, SegmentManifest
+from tidemark.kafka_log import Lineage
+from tidemark.raw.objects import StoredManifest, stored_checksum
+from tidemark.storage import PartitionStore
 from tidemark.store import ObjectInfo, Store
-from uploader_agent.disk.segment_files import SegmentContent
+from uploader_agent.disk.segment_files import Bytes, SegmentContent, checksum
+from uploader_agent.runtime import utc_now
 
 
 class Summed(NamedTuple):
@@ -98,3 +103,57 @@ def _read_back(store: Store, key: str, error: StoreError) -> ObjectInfo:
         return store.head(key)
     except NotFound:
         raise error from None
+
+
+def write_manifest(partition: PartitionStore, manifest: SegmentManifest) -> StoredManifest:
+    """Create ``manifest`` under its name, or return the stored one if it describes the same object.
+
+    Raises:
+        PreconditionFailed: the stored one describes another object, for example after a repair; look again.
+    """
+    store, key = partition.store, partition.keys.manifest(manifest.name)
+    created = create(store, key, _content(manifest))
+    if isinstance(created, ObjectSum):
+        return StoredManifest(manifest, created.etag)
+    stored = SegmentManifest.load(store, key, if_match=created.etag)
+    if (stored.topic_id, stored.log) != (manifest.topic_id, manifest.log):
+        version = manifest.log.etag if manifest.log is not None else "nothing"
+        raise PreconditionFailed(key, f"describes another object than {manifest.log_name} of version {version}")
+    return StoredManifest(stored, created.etag)
+
+
+def write_manifest_over(
+    partition: PartitionStore, manifest: SegmentManifest, seen: StoredManifest | None
+) -> StoredManifest:
+    """Write ``manifest`` under its name if the store still has ``seen``, or still has none: for repairs.
+
+    Raises:
+        PreconditionFailed: another agent wrote a manifest; look again.
+    """
+    store, key, ours = partition.store, partition.keys.manifest(manifest.name), _content(manifest)
+    if seen is not None:
+        stored = ObjectInfo(key, len(seen.manifest.to_bytes()), seen.etag, utc_now())
+        return StoredManifest(manifest, replace(store, key, ours, stored).etag)
+    created = create(store, key, ours)
+    if not isinstance(created, ObjectSum):
+        raise PreconditionFailed(key, "was written by another agent in the meantime")
+    return StoredManifest(manifest, created.etag)
+
+
+def _content(manifest: SegmentManifest) -> Summed:
+    content = Bytes(MANIFEST_EXTENSION, manifest.to_bytes())
+    return Summed(content, checksum(content))
+
+
+def begins_on(manifest: SegmentManifest, lineage: Lineage) -> bool:
+    """True if the segment's first batch is on ``lineage``."""
+    return manifest.history.divergence(lineage, manifest.base_offset + 1) is None
+
+
+def says_the_same(stored: SegmentManifest, ours: SegmentManifest) -> bool:
+    """True if both describe the same bytes in the same way, regardless of their writer and time."""
+    return stored.topic_id == ours.topic_id and _description(stored) == _description(ours)
+
+
+def _description(manifest: SegmentManifest) -> tuple[object, ...]:
+    return manifest.next_offset, manifest.state, manifest.lineage, manifest.open_transactions, manifest.sums

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION, SegmentName
@@ -24,12 +24,13 @@ from tidemark.formats.raw.manifest import SegmentManifest, batch_of
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
-from tidemark.raw.objects import REACH, StoredManifest, read_manifest
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, carry_forward, scan_batches
+from tidemark.raw.objects import REACH, StoredManifest, pieces, read_manifest
 from tidemark.raw.segments import segment_of
 from tidemark.storage import ListedObject, PartitionStore, StoredWatermark
 from uploader_agent.stored import histories, watermark
 from uploader_agent.stored.histories import Shared
+from uploader_agent.stored.objects import find
 from uploader_agent.stored.watermark import ForeignWatermark, IsForeign
 
 _CLOCK_SLACK = timedelta(hours=1)
@@ -37,6 +38,9 @@ _CLOCK_SLACK = timedelta(hours=1)
 
 _NEAREST_MANIFESTS = 64
 """Manifests below a hole that are read at any age: a leader may have written one just before it died."""
+
+_NEAREST_SEGMENTS = 64
+"""Segments below an offset that are read: a segment of each branch has it or ends there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +476,35 @@ def read_news(
         and (name in near or name in etags or (since is not None and info.modified >= since - _CLOCK_SLACK))
     ]
     return [manifest for name in chosen if (manifest := read_manifest(partition, name)) is not None]
+
+
+def transactions_open_at(
+    partition: PartitionStore, offset: int, lineage: Lineage
+) -> tuple[OpenTransaction, ...] | None:
+    """The transactions open at ``offset`` of the log with this ``lineage``; None if no stored segment tells them.
+
+    A manifest lists those open at its segment's end. Inside a segment, its batches below ``offset`` tell the rest.
+
+    Raises:
+        FormatError: a segment is damaged.
+        StoreError: the store failed.
+    """
+    if offset == 0:
+        return ()
+    for entry in reversed([*partition.manifests(max(0, offset - REACH), offset)][-_NEAREST_SEGMENTS:]):
+        stored = read_manifest(partition, entry.name)
+        segment = StoredSegment.of(stored.manifest, lineage) if stored else None
+        if segment is None or segment.state != "whole" or segment.readable_end < offset:
+            continue
+        if segment.next_offset == offset:
+            return segment.open_transactions
+        opened = transactions_open_at(partition, segment.base_offset, lineage)
+        store, key = partition.located(stored.manifest, segment.name.file("log")) if stored else (partition.store, "")
+        log = find(store, key) if opened is not None else None
+        if opened is not None and log is not None:
+            batches = scan_batches(pieces(store, log), log.key, segment.base_offset)
+            return carry_forward(opened, takewhile(lambda header: header.next_offset <= offset, batches))
+    return None
 
 
 class RemoteState:

@@ -31,9 +31,8 @@ from uploader_agent.disk.segment_files import (
     checksum,
     file_name,
 )
-from uploader_agent.stored import manifests
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
-from uploader_agent.stored.objects import PutDerived, Summed, create, create_derived
+from uploader_agent.stored.objects import PutDerived, Summed, begins_on, create, create_derived, write_manifest
 from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
 from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
 from uploader_agent.upload.route import UploadRoute
@@ -80,7 +79,7 @@ class SegmentSealer:
     has_log: bool = False
     packed: tuple[PackedPart, ...] = ()
     compare_packs: bool = True
-    publish: Callable[[PartitionStore, SegmentManifest], StoredManifest] = manifests.write
+    publish: Callable[[PartitionStore, SegmentManifest], StoredManifest] = write_manifest
     put: PutDerived = create_derived
     adopted: Callable[[], None] = lambda: None
 
@@ -214,7 +213,7 @@ class _Seal:
         route = self._route
         stored = read_manifest(route.partition, name)
         if stored is not None:
-            if not manifests.begins_on(stored.manifest, lineage):
+            if not begins_on(stored.manifest, lineage):
                 return None
             if stored.manifest.log is None or stored.manifest.log.etag != log.etag:
                 raise Diverged(f"{log.key}: is not what its manifest describes, and differs from {self._path}")
@@ -252,7 +251,7 @@ class _Seal:
         logger.error("segment_corrupt", file=self._path, **(scanned.damage.model_dump() if scanned.damage else {}))
         for sound in _names(self._base, scanned, lineage):
             stored = read_manifest(partition, sound)
-            if stored is not None and manifests.begins_on(stored.manifest, lineage):
+            if stored is not None and begins_on(stored.manifest, lineage):
                 return stored
         name = SegmentName.of_damage(self._base, scanned.crc32c)
         created = create(

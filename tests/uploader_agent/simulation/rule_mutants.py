@@ -35,7 +35,8 @@ from tidemark.store import ObjectInfo, Store
 from uploader_agent.packs import reading, tail
 from uploader_agent.packs.broker_head import BrokerHead, EntryLines
 from uploader_agent.packs.recovery import Abandoned
-from uploader_agent.stored import manifests, watermark
+from uploader_agent.repair import replica_upload
+from uploader_agent.stored import watermark
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload import local_run, segment_upload
@@ -87,7 +88,8 @@ def _nothing_is_open_at_the_start() -> Patches:
 
 def _manifests_are_taken_over_of_any_branch() -> Patches:
     """A name that another branch has counts as this branch's."""
-    yield patch.object(manifests, "begins_on", lambda *_: True)
+    yield patch.object(segment_upload, "begins_on", lambda *_: True)
+    yield patch.object(replica_upload, "begins_on", lambda *_: True)
 
 
 def _names_are_never_second() -> Patches:
