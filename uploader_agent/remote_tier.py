@@ -39,8 +39,8 @@ from uploader_agent.runtime import MACHINE, EventLike, Runtime, Worker
 from uploader_agent.scheduling.throttle import Bandwidth
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.stored_log import transactions_open_at
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.validation import cleanup_of
+from uploader_agent.upload.local_run import cleanup_of
+from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
 

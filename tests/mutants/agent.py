@@ -65,7 +65,7 @@ AGENT: Final = (
     ),
     Mutant(
         "packs of another history are compared before the log is sealed over them",
-        "uploader_agent/upload/validation.py",
+        "uploader_agent/upload/local_run.py",
         "return [part for part in inside if not self._is_equal(part, log)]",
         "return []",
         (f"{_HISTORY}::test_a_packed_range_that_another_log_seals_is_told",),
@@ -156,7 +156,7 @@ AGENT: Final = (
     ),
     Mutant(
         "a sound segment that stops short of the next one's base has lost its end",
-        "uploader_agent/upload/validation.py",
+        "uploader_agent/upload/local_run.py",
         "if summary.next_offset == end or cleanup.may_compact:",
         "if True:",
         (f"{_AGENT}::test_what_was_compacted_once_is_not_corrupt",),
@@ -435,7 +435,7 @@ AGENT: Final = (
     # -- seals of what is packed -------------------------------------------------------------------------------------
     Mutant(
         "a seal lists a range only if it has its bytes",
-        "uploader_agent/upload/validation.py",
+        "uploader_agent/upload/local_run.py",
         "return tuple(part for part in self._near if self._is_equal(part, log))",
         "return tuple(self._near)",
         (f"{_PARTS}::test_a_seal_lists_the_ranges_that_lie_in_it_with_the_same_bytes",),
@@ -487,7 +487,7 @@ AGENT: Final = (
     ),
     Mutant(
         "packs hold more also where compaction has removed the end of a run",
-        "uploader_agent/upload/validation.py",
+        "uploader_agent/upload/local_run.py",
         "if part.first < end and not self._is_equal(part, log)]",
         "if part.next <= max(self._ends, default=0) and not self._is_equal(part, log)]",
         (f"{_PARTS}::test_a_run_whose_end_compaction_has_emptied_differs",),

@@ -49,7 +49,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.stored.histories import HistoryDiffers
-from uploader_agent.upload.validation import cleanup_of
+from uploader_agent.upload.local_run import cleanup_of
 
 TheirHeads = Mapping[int, Head | Exception | None]
 """Other brokers' heads by node id: None without a head, or the error of reading it."""

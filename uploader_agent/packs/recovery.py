@@ -33,7 +33,7 @@ from uploader_agent.runtime import NEVER, Runtime
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Resolve
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
 

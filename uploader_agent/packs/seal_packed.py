@@ -18,10 +18,8 @@ from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
 from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
 from uploader_agent.stored.stored_log import StoredLog, transactions_open_at
-from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.segment_upload import SegmentSealer
-from uploader_agent.upload.validation import ScannedSegment
+from uploader_agent.upload.local_run import LocalRun, ScannedSegment, SealRun, open_before, open_run
+from uploader_agent.upload.segment_upload import SegmentSealer, UploadRoute
 
 logger = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from uploader_agent.packs.broker_head import KnownRanges, Unsealed
 from uploader_agent.packs.packed_run import known_ranges
 from uploader_agent.packs.reading import LogPosition
 from uploader_agent.stored.histories import Shared
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
 

@@ -47,10 +47,8 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.other_origin import OtherOrigin
 from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.stored.watermark import Fenced
-from uploader_agent.upload.local_run import SealRun
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer
-from uploader_agent.upload.validation import ScannedSegment
+from uploader_agent.upload.local_run import ScannedSegment, SealRun
+from uploader_agent.upload.segment_upload import PacksDiffer, SegmentSealer, UploadRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,8 +30,7 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.objects import find, put_derived, write_manifest_over
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import NotRebuilt, UploadRoute, rebuild
 
 
 class Adoption:

@@ -30,7 +30,7 @@ from uploader_agent.runtime import utc_now
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.histories import Parting, find_parting, log_bounds
 from uploader_agent.stored.objects import Summed, create, replace
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import UploadRoute
 
 Outcome = Literal["would branch", "branched", "one history"]
 

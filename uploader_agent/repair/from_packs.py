@@ -44,8 +44,8 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages
 from uploader_agent.stored.objects import PutDerived, Summed, begins_on, find, put_derived, replace, write_manifest_over
 from uploader_agent.stored.stored_log import transactions_open_at
-from uploader_agent.upload.manifest_rebuild import reindex
-from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, scan
+from uploader_agent.upload.local_run import PartsOfRun, ScannedSegment, scan
+from uploader_agent.upload.segment_upload import reindex
 
 logger = structlog.get_logger(__name__)
 

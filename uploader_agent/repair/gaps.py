@@ -43,8 +43,7 @@ from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.lineage import KnownLineages, OffLineage
 from uploader_agent.stored.objects import write_manifest
 from uploader_agent.stored.stored_log import RemoteState
-from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import NotRebuilt, UploadRoute, rebuild
 
 logger = structlog.get_logger(__name__)
 

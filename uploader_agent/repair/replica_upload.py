@@ -31,10 +31,8 @@ from uploader_agent.stored.histories import local_difference
 from uploader_agent.stored.lineage import KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.objects import begins_on, put_derived, says_the_same, write_manifest, write_manifest_over
 from uploader_agent.stored.stored_log import StoredSegment
-from uploader_agent.upload.local_run import SealRun, rotated_runs
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
-from uploader_agent.upload.validation import ScannedSegment
+from uploader_agent.upload.local_run import ScannedSegment, SealRun, rotated_runs
+from uploader_agent.upload.segment_upload import Diverged, SegmentSealer, UploadRoute
 
 logger = structlog.get_logger(__name__)
 

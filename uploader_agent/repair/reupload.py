@@ -32,8 +32,7 @@ from uploader_agent.stored.lineage import OffLineage
 from uploader_agent.stored.objects import put_derived, write_manifest_over
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.upload.local_run import SealRun
-from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import NotRebuilt, UploadRoute, rebuild
 
 logger = structlog.get_logger(__name__)
 

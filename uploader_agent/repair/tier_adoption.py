@@ -53,7 +53,7 @@ from uploader_agent.runtime import utc_now
 from uploader_agent.stored import stored_log, watermark
 from uploader_agent.stored.incarnations import Incarnations
 from uploader_agent.stored.objects import Summed, create, put_derived, write_manifest
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import UploadRoute
 
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """The index entry's time of observation: nobody has asked a broker, so no date may become final by it."""

@@ -2,41 +2,59 @@
 
 Promises: an object is created, or found equal, and never replaced. The manifest is true of the very bytes that are
 stored. Any failure leaves the run without a manifest for these bytes, and a repetition finishes it.
+
+An agent that dies between a ``.log`` and its manifest leaves bytes without a manifest. They are a sealed run like any
+other, which may end elsewhere than the next agent's, or leave the live log at an election's cut. :func:`rebuild` makes
+their manifest from the bytes alone: it reads them in pieces, and compares each batch with the known lineages. A batch
+of the right leader epoch at an offset is the right batch: that is the purpose of Kafka's epochs (KIP-101).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import structlog
 
-from tidemark.errors import SegmentError, TidemarkError
-from tidemark.formats.keys import SegmentName
-from tidemark.formats.raw.manifest import ObjectSum, PackedPart, SegmentDamage, SegmentManifest
+from tidemark.errors import FormatError, SegmentError, TidemarkError
+from tidemark.formats.keys import SegmentName, TopicPartition
+from tidemark.formats.raw.manifest import ObjectSum, Origin, PackedPart, SegmentDamage, SegmentManifest, last_batch_of
 from tidemark.formats.raw.watermark import Watermark
-from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, scan_batches
+from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction, SegmentScanner, SegmentSummary, scan_batches
+from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.raw.objects import StoredManifest, pieces, read_manifest
 from tidemark.storage import PartitionStore
-from tidemark.store import ObjectInfo
+from tidemark.store import ObjectInfo, Store
+from uploader_agent import __version__
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import (
     Bytes,
     OpenFile,
+    PartitionFiles,
     SegmentChanged,
     SegmentFiles,
     batch_headers,
     checksum,
     file_name,
 )
-from uploader_agent.stored.lineage import KnownLineages, OffLineage
+from uploader_agent.hold import Hold
+from uploader_agent.runtime import utc_now
+from uploader_agent.stored.lineage import BatchLineage, KnownLineages, OffLineage, lineage_of
 from uploader_agent.stored.objects import PutDerived, Summed, begins_on, create, create_derived, write_manifest
-from uploader_agent.upload.local_run import LocalRun, SealRun, open_before, open_run
-from uploader_agent.upload.manifest_rebuild import NotRebuilt, rebuild
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.validation import PartsOfRun, ScannedSegment, cleanup_of, missing_end, scan
+from uploader_agent.upload.local_run import (
+    LocalRun,
+    PartsOfRun,
+    ScannedSegment,
+    SealRun,
+    cleanup_of,
+    missing_end,
+    open_before,
+    open_run,
+    scan,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -52,6 +70,85 @@ class PacksDiffer(TidemarkError):
 
 class Diverged(TidemarkError):
     """The store has other bytes under the names of this run; they are left as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRoute:
+    """The source and the destination of a partition's segments.
+
+    ``origin`` says how the agent gets the log, and ``restores`` are those of ``offset.wm``.
+    """
+
+    tp: TopicPartition
+    topic_id: str | None
+    folder: Path
+    partition: PartitionStore
+    broker: int
+    hold: Hold | None = None
+    origin: Origin = "disk"
+    restores: tuple[int, ...] = ()
+
+    def files(self) -> SegmentFiles:
+        """The partition's files, including held ones. Raises SegmentChanged if there are none."""
+        if self.hold is None:
+            return PartitionFiles(self.folder, self.topic_id, self.restores)
+        return self.hold.files(self.tp, self.topic_id, self.folder, self.restores)
+
+    def manifest(
+        self,
+        name: SegmentName,
+        summary: SegmentSummary,
+        lineage: Lineage,
+        objects: Mapping[str, ObjectSum],
+        offsets: Offsets,
+        cleanup: Cleanup,
+        *,
+        next_offset: int | None = None,
+        damage: SegmentDamage | None = None,
+        rotated_at: datetime | None = None,
+        parts: tuple[PackedPart, ...] = (),
+    ) -> SegmentManifest:
+        """The manifest of the segment ``name``, whose batches the ``summary`` describes.
+
+        ``objects`` are what the store has of it. ``offsets`` and ``cleanup`` are the broker's statements at that time.
+        The segment accounts for the offsets up to ``next_offset``, by default the end of its last batch, and holds the
+        ``parts`` of packs byte for byte.
+        """
+        end = summary.next_offset if next_offset is None else next_offset
+        return SegmentManifest(
+            cluster=self.partition.keys.cluster,
+            topic=self.tp.topic,
+            topic_id=self.topic_id,
+            partition=self.tp.partition,
+            base_offset=name.base,
+            suffix=name.suffix,
+            last_batch_end=summary.next_offset,
+            next_offset=end,
+            lineage=lineage.truncated(end).entries,
+            restores=lineage.restores,
+            first_timestamp=summary.first_timestamp,
+            max_timestamp=summary.max_timestamp,
+            batch_count=summary.batch_count,
+            magics=summary.magics,
+            codecs=summary.codecs,
+            open_transactions=summary.open_transactions,
+            log_start_offset=offsets.log_start_offset or 0,
+            high_watermark=offsets.high_watermark,
+            last_stable_offset=offsets.last_stable_offset,
+            offsets_from=offsets.source,
+            cleanup_policy=cleanup.policy,
+            delete_retention_ms=cleanup.delete_retention_ms,
+            rotated_at=rotated_at,
+            uploaded_at=utc_now(),
+            broker=self.broker,
+            origin=self.origin,
+            agent_version=__version__,
+            state="corrupt" if damage else "whole",
+            damage=damage,
+            objects=dict(objects),
+            parts=parts,
+            last_batch=last_batch_of(summary.last),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,3 +458,82 @@ def _base_offset_at(log: OpenFile, position: int) -> int | None:
         window.seek(position)
         field = window.read(_OFFSET_BYTES)
     return int.from_bytes(field, signed=True) if len(field) == _OFFSET_BYTES else None
+
+
+class NotRebuilt(FormatError):
+    """The stored bytes are damaged: they are left as they are."""
+
+
+def rebuild(
+    route: UploadRoute,
+    name: SegmentName,
+    log: ObjectInfo,
+    lineages: KnownLineages,
+    open_before: Iterable[OpenTransaction],
+    offsets: Offsets,
+    cleanup: Cleanup,
+    *,
+    next_base: int | None = None,
+    put: PutDerived = create_derived,
+) -> SegmentManifest:
+    """The manifest of the stored ``.log`` of the segment ``name``; its indexes are made again, see :func:`reindex`.
+
+    ``offsets`` and ``cleanup`` are the broker's statements. With ``next_base`` the segment accounts for the offsets up
+    to there: the cleaner has removed the records in between.
+    """
+    summary, lineage, objects = reindex(route.partition, name, log, lineages, open_before, put)
+    end = max(summary.next_offset, next_base or 0)
+    return route.manifest(name, summary, lineage, objects, offsets, cleanup, next_offset=end)
+
+
+def reindex(
+    partition: PartitionStore,
+    name: SegmentName,
+    log: ObjectInfo,
+    lineages: KnownLineages,
+    open_before: Iterable[OpenTransaction],
+    put: PutDerived = create_derived,
+) -> tuple[SegmentSummary, Lineage, dict[str, ObjectSum]]:
+    """Read the stored ``.log`` of the segment ``name``, and store its indexes with ``put``.
+
+    Return the summary of its batches, its lineage, and the sums of all its objects. ``open_before`` are the
+    transactions open at its start. The lineage is that of the bytes, even where they leave the known lineages.
+
+    Raises:
+        NotRebuilt: the bytes are damaged, or there are none.
+        OffLineage: their first batch is of another branch.
+        PreconditionFailed: the object has been replaced in the meantime: look again.
+        StoreError: the store failed.
+    """
+    opened = tuple(open_before)
+    scanner = SegmentScanner(log.key, name.base, open_before=opened)
+    indexes = DerivedIndexes(name.base, log.size, opened)
+    branch = BatchLineage(log.key, lineages)
+    summary = _scan(partition.store, log, scanner, indexes, branch)
+    if not summary.batch_count:
+        raise NotRebuilt(log.key, "has no record batch")
+    lineage = lineage_of(log.key, summary, lineages, branch.left_at)
+    objects = {name.file("log"): ObjectSum(size=log.size, crc32c=f"{summary.crc32c:08x}", etag=log.etag)}
+    for extension, data in indexes.files():
+        content = Bytes(name.file(extension), data)
+        objects[content.name] = put(
+            partition.store, partition.keys.file(content.name), Summed(content, checksum(content))
+        )
+    return summary, lineage, objects
+
+
+def _scan(
+    store: Store, log: ObjectInfo, scanner: SegmentScanner, indexes: DerivedIndexes, lineage: BatchLineage
+) -> SegmentSummary:
+    before, start = b"", 0
+    try:
+        for piece in pieces(store, log):
+            window, window_start = before + piece, start - len(before)
+            for header in scanner.batches(piece):
+                lineage.follow(header)
+                begin = header.position - window_start  # a marker is small: it begins in the former piece or this one
+                indexes.add(header, window[begin : begin + header.size] if header.is_marker else b"")
+            before, start = piece, start + len(piece)
+        return scanner.finish()
+    except SegmentError as error:
+        raise NotRebuilt(error.name, error.rule) from error

@@ -37,7 +37,7 @@ from uploader_agent.broker.admin import Leader, Led
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.packs.tail import Tail, TailSources, TailState
 from uploader_agent.stored.watermark import Fenced
-from uploader_agent.upload.route import UploadRoute
+from uploader_agent.upload.segment_upload import UploadRoute
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tidemark.kafka_log import Lineage, scan_batches
 from uploader_agent.disk.segment_files import opened
 from uploader_agent.packs.broker_head import KnownRanges, Unsealed
 from uploader_agent.stored.watermark import tails
-from uploader_agent.upload.validation import PartsOfRun
+from uploader_agent.upload.local_run import PartsOfRun
 
 NOW = datetime(2026, 11, 23, 6, 19, 9, 120_000, UTC)
 

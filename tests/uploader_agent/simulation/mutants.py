@@ -37,7 +37,7 @@ from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.runtime import UNTIL_WOKEN
 from uploader_agent.scheduling.workers import UploadQueue
 from uploader_agent.stored.objects import Summed, create
-from uploader_agent.upload.validation import PartsOfRun
+from uploader_agent.upload.local_run import PartsOfRun
 from uploader_agent.watermark_index import IndexThread
 
 

@@ -13,7 +13,7 @@ from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.stored import histories
 from uploader_agent.stored.stored_log import StoredLog
-from uploader_agent.upload.validation import PartsOfRun
+from uploader_agent.upload.local_run import PartsOfRun
 
 
 def _histories_are_not_compared() -> Patches:

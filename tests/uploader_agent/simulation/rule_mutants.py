@@ -40,7 +40,7 @@ from uploader_agent.stored import watermark
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.stored.stored_log import StoredSegment
 from uploader_agent.upload import local_run, segment_upload
-from uploader_agent.upload.validation import PartsOfRun
+from uploader_agent.upload.local_run import PartsOfRun
 
 
 def _lineage_ends_at_the_next_offset() -> Patches:

@@ -21,10 +21,8 @@ from tidemark.kafka_log import scan_batches
 from tidemark.storage import PartitionStore, Storage
 from uploader_agent.broker.admin import Cleanup, Led, Offsets
 from uploader_agent.disk.segment_files import EPOCHS, PartitionFiles, SegmentChanged
-from uploader_agent.upload.local_run import SealRun
-from uploader_agent.upload.route import UploadRoute
-from uploader_agent.upload.segment_upload import Diverged, SegmentSealer
-from uploader_agent.upload.validation import ScannedSegment, scan
+from uploader_agent.upload.local_run import ScannedSegment, SealRun, scan
+from uploader_agent.upload.segment_upload import Diverged, SegmentSealer, UploadRoute
 
 
 @pytest.fixture
