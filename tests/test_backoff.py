@@ -17,7 +17,7 @@ from tidemark_spark.mirror import mirror
 from tidemark_spark.run import commit
 from uploader_agent.packing.head_maintenance import LOOK_BACKOFF
 from uploader_agent.packing.thread import TICK_BACKOFF
-from uploader_agent.partitions.local_log import QUESTION_BACKOFF
+from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.tuning import STANDARD
 
 PAUSES: dict[str, tuple[Backoff, list[float]]] = {

@@ -5,12 +5,9 @@ The loop (:mod:`uploader_agent.agent`) and the commands that run once share them
 
 from __future__ import annotations
 
-import heapq
-import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Generic, TypeVar
 
 import structlog
 
@@ -42,7 +39,7 @@ from uploader_agent.repair.gaps import GapFiller
 from uploader_agent.runtime import MACHINE, Runtime, Worker
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.scheduling.throttle import StoreTraffic
-from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
+from uploader_agent.scheduling.workers import PartitionJob, Timers, UploadQueue, UploadWorkers
 from uploader_agent.settings import AgentSettings, changed_fields, is_fixed
 from uploader_agent.stored.foreign_epochs import ForeignEpochs
 from uploader_agent.stored.incarnations import Incarnations
@@ -52,13 +49,8 @@ from uploader_agent.watermark_index import IndexPublisher, IndexThread
 
 logger = structlog.get_logger(__name__)
 
-Key = TypeVar("Key", bound=Hashable)
-
 LARGEST_USUAL = 1 << 30
 """Bytes of a segment by Kafka's own default; few topics have larger ones."""
-
-_OUTDATED_KEPT = 1000
-"""Outdated moments that may stay in the heap, beyond the number of keys."""
 
 
 class Components:
@@ -132,7 +124,7 @@ class Components:
         self.disk_faults = DiskFaults(self.leadership, self.metrics, self.repeats, runtime)
         self.poller = Poller(metadata, watcher.wake, runtime)
         self.queue: UploadQueue[TopicPartition, PartitionJob] = UploadQueue(
-            settings.upload.concurrency, runtime, target=lambda task: task.target
+            settings.upload.concurrency, runtime, target=PartitionJob.target
         )
         self._pack_failures = Failures(tuning.retry_backoff, self.metrics, self.repeats)
         indexes = IndexPublisher(
@@ -310,47 +302,3 @@ def _stuck_after(settings: AgentSettings, tuning: AgentTuning) -> timedelta:
 def _turn_limit(tuning: AgentTuning) -> float:
     """Seconds without a turn after which the loop is unhealthy; a turn may look through thousands of directories."""
     return 60 + 3 * tuning.scan_interval.total_seconds()
-
-
-class Timers(Generic[Key]):
-    """Keys by the time at which they are due, on the caller's clock: each at most once, at its earliest time.
-
-    Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        self._times: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
-        self._count = 0
-        self._lock = threading.Lock()
-
-    def add(self, key: Key, moment: float) -> None:
-        """Make ``key`` due at ``moment``, unless it is due before."""
-        with self._lock:
-            if moment < self._times.get(key, float("inf")):
-                self._times[key] = moment
-                self._count += 1
-                heapq.heappush(self._heap, (moment, self._count, key))
-                if len(self._heap) > 2 * len(self._times) + _OUTDATED_KEPT:
-                    self._tidy()
-
-    def take(self, now: float) -> set[Key]:
-        """Remove and return the keys that are due by ``now``."""
-        due: set[Key] = set()
-        with self._lock:
-            while self._heap and self._heap[0][0] <= now:
-                moment, _, key = heapq.heappop(self._heap)
-                if self._times.get(key) == moment:  # else it was moved to an earlier time, and taken then
-                    del self._times[key]
-                    due.add(key)
-        return due
-
-    def next_time(self) -> float:
-        """The time at which a key may be due next; infinity without keys."""
-        with self._lock:
-            return self._heap[0][0] if self._heap else float("inf")
-
-    def _tidy(self) -> None:
-        """Drop outdated moments: without this, distant ones would stay until their time comes."""
-        self._heap = [entry for entry in self._heap if self._times.get(entry[2]) == entry[0]]
-        heapq.heapify(self._heap)

@@ -38,8 +38,8 @@ from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.tail import Tail
+from uploader_agent.partitions.jobs import Observation
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.local_log import Observation
 from uploader_agent.runtime import MACHINE, NEVER, UNTIL_WOKEN, Runtime, Worker, clock_skew, measure_skew
 from uploader_agent.stored.stored_log import StoredLog
 from uploader_agent.tuning import AgentTuning

@@ -22,13 +22,12 @@ from tidemark.retry import Backoff
 from uploader_agent import agent as agent_module
 from uploader_agent import agent as loop
 from uploader_agent.broker.admin import Leader, Led, Offsets
-from uploader_agent.components import Timers
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.runtime import Worker
-from uploader_agent.scheduling.workers import PartitionJob, UploadQueue, UploadWorkers
+from uploader_agent.scheduling.workers import PartitionJob, Timers, UploadQueue, UploadWorkers
 from uploader_agent.upload.local_run import SealRun
 from uploader_agent.watermark_index import IndexPublisher
 

@@ -29,8 +29,8 @@ from uploader_agent.disk.log_dirs import Disks, Inventory, LogDirs, topic_id_of
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
+from uploader_agent.partitions.jobs import Observation
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import Context
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Question
 from uploader_agent.runtime import MACHINE, Runtime

@@ -27,8 +27,7 @@ from uploader_agent.disk.segment_files import Active, ActiveReader
 from uploader_agent.log_source import FoundParting
 from uploader_agent.packs.tail import TailState
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.jobs import CHECK, Job
-from uploader_agent.partitions.local_log import QUESTION_BACKOFF, LocalState, Observation
+from uploader_agent.partitions.jobs import CHECK, QUESTION_BACKOFF, Job, LocalState, Observation
 from uploader_agent.partitions.partition_uploader import Context, PartitionUploader
 from uploader_agent.stored.histories import Parting
 from uploader_agent.stored.stored_log import RemoteState

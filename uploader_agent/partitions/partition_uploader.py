@@ -29,8 +29,7 @@ from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.seal_packed import seal_fuller, seal_packed
 from uploader_agent.packs.tail import Tail, TailSources, TailState, shared_tails
 from uploader_agent.partitions import jobs
-from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Standing
-from uploader_agent.partitions.local_log import LocalState
+from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, LocalState, Standing
 from uploader_agent.repair.gaps import Evidence, GapSearch, SearchInput, find_gaps
 from uploader_agent.runtime import Runtime
 from uploader_agent.stored import stored_log, watermark

@@ -24,8 +24,8 @@ from tidemark.timestamps import utc_now
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.disk.segment_files import ActiveReader
 from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.local_log import QUESTION_BACKOFF
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Poller, Question
 
 SOON = timedelta(seconds=1)

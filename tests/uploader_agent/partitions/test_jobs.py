@@ -14,8 +14,7 @@ from uploader_agent.broker.admin import KafkaTier, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.log_source import BrokerDisk
 from uploader_agent.packs.tail import Tail, TailState
-from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, Plan, Standing, holes, missing, plan
-from uploader_agent.partitions.local_log import LocalLog
+from uploader_agent.partitions.jobs import CHECK, SURVEY, Job, LocalLog, Plan, Standing, holes, missing, plan
 from uploader_agent.stored.stored_log import RemoteState, StoredLog
 from uploader_agent.upload.local_run import SealRun
 

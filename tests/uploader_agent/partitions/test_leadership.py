@@ -15,11 +15,11 @@ from tests.uploader_agent.fakes import ID, OTHER_ID, FakeMetadata, T, World, rec
 from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
-from uploader_agent.components import Timers
 from uploader_agent.disk import log_dirs
 from uploader_agent.disk.log_dirs import DirectoryListing, PartitionFolder, list_segments
 from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
 from uploader_agent.partitions.poller import LeadersAnswer
+from uploader_agent.scheduling.workers import Timers
 
 OTHER = TopicPartition("orders", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from uploader_agent.components import Timers
+from uploader_agent.scheduling.workers import Timers
 
 
 def test_as_a_dictionary_of_moments_has_them(rng: random.Random) -> None:

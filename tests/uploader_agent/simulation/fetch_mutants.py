@@ -19,7 +19,7 @@ from uploader_agent.intake.follower import FollowerState, PartitionFollower, Sto
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
 from uploader_agent.intake.spool import PartitionSpool
-from uploader_agent.partitions.local_log import Observation
+from uploader_agent.partitions.jobs import Observation
 
 
 def _what_the_spool_lacks_is_lost() -> Patches:

@@ -20,7 +20,7 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
 from uploader_agent.broker.properties import BrokerDirs
-from uploader_agent.components import Components, Timers
+from uploader_agent.components import Components
 from uploader_agent.disk.log_dirs import PartitionFolder
 from uploader_agent.disk.segment_files import OpenFile, batch_headers
 from uploader_agent.packing.head_maintenance import Maintenance
@@ -28,14 +28,13 @@ from uploader_agent.packing.thread import Ticks
 from uploader_agent.packs import reading
 from uploader_agent.packs.broker_head import BrokerHead, EntryLines
 from uploader_agent.packs.recovery import FoundTails
-from uploader_agent.partitions.jobs import Job
+from uploader_agent.partitions.jobs import Job, Observation
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
-from uploader_agent.partitions.local_log import Observation
 from uploader_agent.partitions.partition_uploader import PartitionUploader
 from uploader_agent.partitions.poller import OffsetsAnswer, Poller, Question
 from uploader_agent.runtime import UNTIL_WOKEN
-from uploader_agent.scheduling.workers import UploadQueue
+from uploader_agent.scheduling.workers import Timers, UploadQueue
 from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.local_run import PartsOfRun
 from uploader_agent.watermark_index import IndexThread

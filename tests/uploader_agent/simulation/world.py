@@ -39,7 +39,7 @@ from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
 from uploader_agent.packs import reading
-from uploader_agent.partitions.local_log import QUESTION_BACKOFF
+from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.runtime import MACHINE
 from uploader_agent.settings import AgentSettings
 
