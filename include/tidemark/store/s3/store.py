@@ -49,8 +49,7 @@ from tidemark.store.base import Fetched, ObjectInfo, check_size
 from tidemark.store.body import ReplyBody
 from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.retrying import prove
-from tidemark.store.s3.clients import S3Clients
-from tidemark.store.s3.timeouts import overrun
+from tidemark.store.s3.clients import S3Clients, overrun
 from tidemark.store.versions import ObjectLock, ObjectVersion
 
 if TYPE_CHECKING:
