@@ -28,7 +28,7 @@ from uploader_agent.broker.admin import BrokerUnavailable, Cleanup, KafkaTier, L
 from uploader_agent.broker.authority import Authority
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
-from uploader_agent.disk.watcher import NoWatcher, Watcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.remote_tier import Connect
 from uploader_agent.settings import AgentSettings
 
@@ -287,7 +287,7 @@ class World:
             for tp, led in self.metadata.leads.items():
                 if (log_dir / str(tp) / "leader-epoch-checkpoint").exists():
                     FakePartition(log_dir / str(tp)).begin(led.leader_epoch)
-        with closing(watcher or NoWatcher()) as bell:
+        with closing(watcher or Watcher()) as bell:
             own, tuning = split(changes)
             settings = self.settings(**own)
             surroundings = settings, self.broker, self.metadata, lambda url: self.others.get(url, self.store), bell

@@ -27,7 +27,7 @@ from tidemark.raw.heads import read_head
 from tidemark.storage import ClusterStore
 from tidemark.store import StoreOptions, open_store
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher, Watcher
+from uploader_agent.disk.watcher import DirectoryWatcher, Watcher
 from uploader_agent.observability.health import Health, HttpServer
 
 NEVER = "1d"
@@ -68,7 +68,7 @@ def test_rotation_rings_the_bell(world: World) -> None:
 
 def test_missed_event_is_found_by_the_scan(world: World) -> None:
     partition = world.disk.partition().fill(0, end=100)
-    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER):
+    with running(world, Watcher(), scan_interval="50ms", metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))
         partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))
@@ -76,7 +76,7 @@ def test_missed_event_is_found_by_the_scan(world: World) -> None:
 
 def test_silent_bell_alone_finds_nothing(world: World) -> None:
     """The seed of the test above: without inotify and without a scan, a ring alone changes nothing."""
-    partition, bell = world.disk.partition(), NoWatcher()
+    partition, bell = world.disk.partition(), Watcher()
     partition.fill(0, end=100)
     with running(world, bell, scan_interval=NEVER, metadata_interval=NEVER):
         world.store.await_put(lambda: watermark_is(world, 100))

@@ -22,7 +22,7 @@ from tidemark.retry import Backoff
 from uploader_agent import agent as agent_module
 from uploader_agent import agent as loop
 from uploader_agent.broker.admin import Leader, Led, Offsets
-from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
+from uploader_agent.disk.watcher import DirectoryWatcher, Heard, Watcher
 from uploader_agent.observability.health import QUESTION_LIMIT, Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
@@ -37,7 +37,7 @@ def test_a_tail_is_offered_again_by_the_scan(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(Timers, "add", lambda *_: None)
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
-    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER, tail_after="1s"):
+    with running(world, Watcher(), scan_interval="50ms", metadata_interval=NEVER, tail_after="1s"):
         world.store.await_put(lambda: stored_is(world, 50))
 
 
@@ -45,7 +45,7 @@ def test_a_tail_has_its_timer_though_other_work_goes_first(world: World) -> None
     """No scan, no poll and no event: only the timer can tell, and it was set while a rotated segment was to go."""
     world.disk.partition().fill(0, end=100).segment(100, records(100, 130))
     world.metadata.default_high = 130
-    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
+    with running(world, Watcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="2s"):
         world.store.await_put(lambda: stored_is(world, 130))
 
 
@@ -53,7 +53,7 @@ def test_a_shorter_tail_after_counts_at_once(world: World) -> None:
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
     never = {"scan_interval": NEVER, "metadata_interval": NEVER}
-    with running(world, NoWatcher(), **never, tail_after=NEVER) as agent:
+    with running(world, Watcher(), **never, tail_after=NEVER) as agent:
         wait_until(lambda: T in agent.components.timers._times, what="the timer of the tail")
         shorter = world.settings(tail_after="1s")
         agent.soon(lambda: agent.reconfigure(shorter, "agent.yaml"))
@@ -70,7 +70,7 @@ def test_whatever_the_former_index_meets_the_agent_uploads(
         raise error("told so")
 
     monkeypatch.setattr(IndexPublisher, "read", read)
-    with running(world, NoWatcher()) as agent:
+    with running(world, Watcher()) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
         assert agent.health.trouble() is None
@@ -86,7 +86,7 @@ def test_a_former_index_that_is_never_read_is_given_up(world: World, monkeypatch
 
     monkeypatch.setattr(IndexPublisher, "read", read)
     monkeypatch.setattr(loop, "_INDEX_LIMIT", 0.2)
-    with running(world, NoWatcher(), scan_interval="50ms"):
+    with running(world, Watcher(), scan_interval="50ms"):
         world.store.await_put(lambda: watermark_is(world, 100))
         ends.set()
 
@@ -108,7 +108,7 @@ def test_a_tail_goes_by_the_checkpoint_while_the_broker_hangs_and_is_said_to(
 
     world.metadata.offsets = offsets  # type: ignore[method-assign]
     intervals = {"scan_interval": "50ms", "metadata_interval": NEVER, "tail_after": "1s"}
-    with running(world, NoWatcher(), **intervals) as agent:
+    with running(world, Watcher(), **intervals) as agent:
         world.store.await_put(lambda: stored_is(world, 50))
         assert agent.metrics.broker_reachable._value.get() == 1
         hangs.set()
@@ -199,7 +199,7 @@ WORKERS: dict[str, Callable[[TestedAgent], Worker]] = {
 
 @pytest.mark.parametrize("name", WORKERS)
 def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
-    with running(world, NoWatcher()) as agent:
+    with running(world, Watcher()) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
         assert {
             "metadata",
@@ -217,7 +217,7 @@ def test_the_agents_own_threads_are_watched(world: World, name: str) -> None:
 
 
 def test_no_thread_ends_before_health_knows_of_the_stop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(world, NoWatcher()) as agent:
+    with running(world, Watcher()) as agent:
         stopping, told = agent.components.stopping, []
         end = stopping.set
 
@@ -248,7 +248,7 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
         return dict.fromkeys(wanted, Leader(2, Led(3, None)))
 
     world.metadata.leaders = leaders  # type: ignore[method-assign]
-    with running(world, NoWatcher()) as agent:
+    with running(world, Watcher()) as agent:
         assert opened.wait(HUNG)
         wait_until(lambda: agent.health._question_open_for() > 0, what="an open question")
         ends.set()
@@ -257,7 +257,7 @@ def test_the_pollers_open_question_is_the_healths(world: World) -> None:
 
 def test_a_bell_that_was_closed_may_be_rung(tmp_path: Path) -> None:
     """A worker may end after the loop has: by then the pipe's number may be that of another file."""
-    watcher = NoWatcher()
+    watcher = Watcher()
     watcher.close()
     with (tmp_path / "file").open("wb") as one, (tmp_path / "other").open("wb") as two:
         watcher.wake()

@@ -9,6 +9,7 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -23,7 +24,7 @@ from uploader_agent.cli.common import DEFAULT_CONFIG, ConfigOption, OneShot, Out
 from uploader_agent.cli.config_check import config_app
 from uploader_agent.cli.inspect_commands import leaders, plan, verify_command
 from uploader_agent.cli.repair_commands import adopt, branch, reupload, take_name
-from uploader_agent.cli.start import Reload, await_log_dir
+from uploader_agent.cli.start import await_log_dir, reload
 from uploader_agent.components import Components
 from uploader_agent.heap import configure_heap
 from uploader_agent.observability.health import Notifier, http_server
@@ -71,8 +72,8 @@ def run(context: typer.Context, config: ConfigOption = DEFAULT_CONFIG) -> None:
             logger.info("http_listening", host=host, port=server.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
-        reload = Reload(config, agent, metrics, notifier)
-        signal.signal(signal.SIGHUP, lambda *_: agent.soon(reload))
+        reloading = partial(reload, config, agent, metrics, notifier)
+        signal.signal(signal.SIGHUP, lambda *_: agent.soon(reloading))
         logger.info("agent_started", version=__version__)
         agent.run()
         logger.info("agent_stopped")

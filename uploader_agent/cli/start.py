@@ -81,29 +81,19 @@ def _missing(settings: AgentSettings) -> NoLogDir | None:
     return None
 
 
-class Reload:
-    """The reload on SIGHUP: the agent's file is read again, and applied as a whole or refused as a whole.
+def reload(path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
+    """Read the agent's file again, on SIGHUP, and apply it as a whole; a wrong one is refused as a whole, and logged.
 
     The loop calls it, see :meth:`uploader_agent.agent.Agent.soon`.
     """
-
-    def __init__(self, path: Path, agent: Agent, metrics: Metrics, notifier: Notifier) -> None:
-        self._path = path
-        self._agent = agent
-        self._notifier = notifier
-        self._applied = metrics.reloads.labels("applied")
-        self._refused = metrics.reloads.labels("refused")
-
-    def __call__(self) -> None:
-        """Read the file and apply it. If it is wrong, log the error and keep the old configuration in force."""
-        with self._notifier.reloading():
-            try:
-                settings = load_settings(self._path)
-                changed = self._agent.reconfigure(settings, str(self._path))
-            except ConfigError as error:
-                self._refused.inc()
-                logger.warning("reload_refused", error=str(error), instead="the old configuration stays in force")
-            else:
-                configure(settings)
-                self._applied.inc()
-                logger.info("reload_applied", changed=changed)
+    with notifier.reloading():
+        try:
+            settings = load_settings(path)
+            changed = agent.reconfigure(settings, str(path))
+        except ConfigError as error:
+            metrics.reloads.labels("refused").inc()
+            logger.warning("reload_refused", error=str(error), instead="the old configuration stays in force")
+        else:
+            configure(settings)
+            metrics.reloads.labels("applied").inc()
+            logger.info("reload_applied", changed=changed)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import structlog
 from inotify_simple import Event, INotify, flags
@@ -44,28 +44,8 @@ class Heard(NamedTuple):
 NOTHING = Heard()
 
 
-class Watcher(Protocol):
-    """Wakes the agent's loop when a directory has changed."""
-
-    def watch(self, folders: Iterable[Path]) -> None:
-        """Watch exactly these directories from now on."""
-        ...
-
-    def wait(self, timeout: float) -> Heard:
-        """Wait at most ``timeout`` seconds, and return the events, possibly none."""
-        ...
-
-    def wake(self) -> None:
-        """End a :meth:`wait` from another thread or a signal handler."""
-        ...
-
-    def close(self) -> None:
-        """Release the descriptors."""
-        ...
-
-
-class NoWatcher(Watcher):
-    """A :class:`Watcher` without inotify: only :meth:`wake` and time wake the loop."""
+class Watcher:
+    """Wakes the agent's loop. Only :meth:`wake` and time do so here; others also watch directories."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -73,23 +53,22 @@ class NoWatcher(Watcher):
         self._closing = threading.Lock()
         self._closed = False
 
-    @override
     def watch(self, folders: Iterable[Path]) -> None:
-        pass
+        """Watch exactly these directories from now on."""
 
-    @override
     def wait(self, timeout: float) -> Heard:
+        """Wait at most ``timeout`` seconds, and return the events, possibly none."""
         self._select([self._read], timeout)
         return NOTHING
 
-    @override
     def wake(self) -> None:
+        """End a :meth:`wait` from another thread or a signal handler."""
         with self._closing, suppress(BlockingIOError):  # the pipe is full already
             if not self._closed:
                 os.write(self._write, b"\0")
 
-    @override
     def close(self) -> None:
+        """Release the descriptors."""
         with self._closing:
             self._closed = True
             os.close(self._read)
@@ -103,7 +82,7 @@ class NoWatcher(Watcher):
         return ready
 
 
-class DirectoryWatcher(NoWatcher):
+class DirectoryWatcher(Watcher):
     """Wakes the loop with inotify, as soon as a file is made in a directory, or moved into it."""
 
     def __init__(self, inotify: INotify | None = None) -> None:

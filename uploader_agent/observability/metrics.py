@@ -178,6 +178,8 @@ class Metrics:
             "index_written_timestamp_seconds", "When the watermark index was last written, in seconds since 1970."
         )
         self.reloads = self._counter("reloads", "Times that SIGHUP made the agent read its file again.", ["result"])
+        for result in ("applied", "refused"):
+            self.reloads.labels(result)  # shown as 0: an alert on the increase would miss the first one otherwise
 
     def _counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
         self.labels[f"{PREFIX}_{name}"] = tuple(labels)

@@ -120,10 +120,6 @@ class Observation:
             return None
         return max(self.active.end, self.offsets.high_watermark)
 
-    def with_offsets(self, offsets: Offsets) -> Observation:
-        """A copy with other ``offsets``: from the broker's checkpoint, or from an answer without a readable log end."""
-        return replace(self, offsets=offsets)
-
     def says_the_same(self, other: Observation) -> bool:
         """True if ``other`` differs in nothing but times."""
         return (self.offsets, self.active) == (other.offsets, other.active)

@@ -221,7 +221,7 @@ class LedPartition:
         if answer.asked_at is not None:
             self.confirmed = answer.offsets.high_watermark, answer.asked_at
         if answer.log_end is None:  # the log end is unknown: the former observation of the whole log stays
-            answer = before.with_offsets(answer.offsets) if before else replace(answer, asked_at=None)
+            answer = replace(before, offsets=answer.offsets) if before else replace(answer, asked_at=None)
         moved = before is None or answer.offsets.high_watermark > before.offsets.high_watermark
         self._take(answer)
         if not self.outdated or (moved and self.waits_for_high_watermark()):
@@ -238,7 +238,7 @@ class LedPartition:
     def fall_back(self, offsets: Offsets) -> None:
         """Use ``offsets`` of the checkpoint, since the broker does not answer."""
         before = self.observation
-        self._take(before.with_offsets(offsets) if before else Observation(offsets))
+        self._take(replace(before, offsets=offsets) if before else Observation(offsets))
 
     def apply_freshness(self, freshness: float | None) -> None:
         """Set the topic's freshness in seconds; None to pack its tail only when it is quiet."""

@@ -252,9 +252,6 @@ class _Seal:
             parts=parts.equal(self._run.log),
         )
         self._check_unchanged()  # once more: to be sent, the files were read again
-        return self._publish(manifest)
-
-    def _publish(self, manifest: SegmentManifest) -> StoredManifest:
         return self._sealer.publish(self._route.partition, manifest)
 
     def _rotated_at(self) -> datetime | None:
@@ -325,7 +322,7 @@ class _Seal:
             logger.info("stored_segment_lacks_packed", partition=str(route.tp), key=log.key)
             return None
         logger.info("stored_segment_adopted", partition=str(route.tp), key=log.key, next_offset=manifest.next_offset)
-        return self._publish(manifest)
+        return sealer.publish(route.partition, manifest)
 
     def _lacks_packed(self, log: ObjectInfo, end: int) -> bool:
         """True if the stored ``log`` has other batches below ``end`` than this run, where packs reach into it.

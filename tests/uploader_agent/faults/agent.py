@@ -95,7 +95,7 @@ def apply(plan: Plan) -> None:
     if plan.operation != "put":
         setattr(os, plan.operation, _Counted(getattr(os, plan.operation), plan))
     if plan.deaf:
-        setattr(common, "DirectoryWatcher", watcher.NoWatcher)  # noqa: B010 - a name that the module only imports
+        setattr(common, "DirectoryWatcher", watcher.Watcher)  # noqa: B010 - a name that the module only imports
     if plan.clock:
         clock = _Clock(Path(plan.clock))
         time.time = clock.time

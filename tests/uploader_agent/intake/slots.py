@@ -24,7 +24,7 @@ from tidemark.store import LocalStore
 from uploader_agent.broker.admin import AdminMetadata, Cleanup, Leader, Led, Offsets
 from uploader_agent.broker.properties import Broker
 from uploader_agent.components import Components
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.intake.fetching import PartitionRefused
 from uploader_agent.intake.metadata import SlotMetadata
 from uploader_agent.intake.replica import SlotReplica
@@ -103,7 +103,7 @@ class Slot:
         settings = self.settings.fetch.model_copy(update=fetch)
         return SlotReplica(settings, self.cluster, resolve, Metrics(), ScriptedTime(self.cluster), segment)
 
-    def agent(self, replica: SlotReplica, bell: NoWatcher) -> TestedAgent:
+    def agent(self, replica: SlotReplica, bell: Watcher) -> TestedAgent:
         """An agent on ``replica``."""
         self.spool.mkdir(parents=True, exist_ok=True)
         broker = Broker(FIRST_SLOT, CLUSTER, (self.spool,), "127.0.0.1:1", "PLAINTEXT", "fetch")
@@ -116,14 +116,14 @@ class Slot:
 
     def upload(self, *, tails: bool = False, **fetch: Any) -> TestedAgent:
         """Fetch up to the high watermarks, and upload."""
-        with closing(NoWatcher()) as bell, closing(self.replica(**fetch)) as replica:
+        with closing(Watcher()) as bell, closing(self.replica(**fetch)) as replica:
             agent = self.agent(replica, bell)
             agent.upload_once(tails=tails)
             return agent
 
     def upload_with(self, replica: SlotReplica, *, tails: bool = False) -> None:
         """As :meth:`upload`, in the process of ``replica``."""
-        with closing(NoWatcher()) as bell:
+        with closing(Watcher()) as bell:
             self.agent(replica, bell).upload_once(tails=tails)
 
     def lose_spool(self) -> None:

@@ -38,7 +38,7 @@ from tidemark_spark.erasing.rewriting import SealTask, rewrite
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.disk.log_dirs import find_segments
 from uploader_agent.disk.segment_files import Active, SegmentChanged
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.intake import replica as replica_module
 from uploader_agent.intake.fetching import FetchStopped, Retention, StopReason, TopicAnswer
 from uploader_agent.intake.follower import FollowerState, StoredEnd
@@ -187,7 +187,7 @@ def test_a_partition_begins_where_the_first_of_two_processes_says(slot: Slot, cl
 def test_nobody_says_where_a_partition_begins_before_its_spool_does(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(9)
     cluster.delete_below(header_of(cluster.log.batches[4]).base_offset)
-    with closing(NoWatcher()) as bell, closing(slot.replica()) as replica:
+    with closing(Watcher()) as bell, closing(slot.replica()) as replica:
         replica.catch_up(every_topic)
         replica._fetcher.followers[T].begin_again(cluster.now)
         agent = slot.agent(replica, bell)
@@ -683,7 +683,7 @@ def test_a_directory_that_stands_is_not_read_again_and_the_index_stays_as_new_as
 
     monkeypatch.setattr(LedPartition, "read_active", read_active)
     cluster.produce(10)
-    with closing(NoWatcher()) as bell, closing(slot.replica()) as replica:
+    with closing(Watcher()) as bell, closing(slot.replica()) as replica:
         agent, minutes = slot.agent(replica, bell), itertools.count()
         began = agent.components.runtime.utc_now()
         monkeypatch.setattr(agent.components.runtime, "utc_now", lambda: began + timedelta(minutes=next(minutes)))
@@ -879,7 +879,7 @@ def test_another_log_that_a_slot_has_met_is_told_as_of_a_broker(slot: Slot, clus
     last, stored = header_of(cluster.log.batches[-1]), slot.manifests()
     restored(cluster)
     cluster.produce(5)
-    with closing(NoWatcher()) as bell, closing(caught_up(slot)) as replica:
+    with closing(Watcher()) as bell, closing(caught_up(slot)) as replica:
         replica._measure()
         agent = slot.agent(replica, bell)
         agent.upload_once()

@@ -19,7 +19,7 @@ from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.packing import packer
 from uploader_agent.packs.reading import LARGEST_RANGE
 from uploader_agent.partitions.led_partition import LedPartition
@@ -57,7 +57,7 @@ def many(world: World, count: int) -> list[TopicPartition]:
 def pause(world: World, count: int) -> Counter[str]:
     """The PUT requests that it takes until the tails of ``count`` partitions are stored, by the kind of object."""
     tps = many(world, count)
-    with running(world, NoWatcher(), **SCANS | {"tail_after": "10s"}):
+    with running(world, Watcher(), **SCANS | {"tail_after": "10s"}):
         wait_until(lambda: all(stored_is(world, 50, tp) for tp in tps), what="all tails to be stored")
     return kinds(world.store.puts)
 
@@ -70,7 +70,7 @@ def kinds(keys: list[str]) -> Counter[str]:
 
 def packed(world: World, **settings: Any) -> None:
     """The quiet tail is packed by an agent that has ended since."""
-    with running(world, NoWatcher(), **SCANS | settings):
+    with running(world, Watcher(), **SCANS | settings):
         wait_until(lambda: stored_is(world, world.metadata.high[T]), what="the tail to be packed")
 
 
@@ -95,7 +95,7 @@ def index(world: World, broker: int = 1) -> IndexEntry:
 
 def test_a_quiet_tail_is_packed_once_and_is_not_waited_for(world: World) -> None:
     quiet(world)
-    with running(world, NoWatcher(), **SCANS) as agent:
+    with running(world, Watcher(), **SCANS) as agent:
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         looked(agent)
         puts = kinds(world.store.puts)
@@ -112,7 +112,7 @@ def test_a_quiet_tail_is_packed_once_and_is_not_waited_for(world: World) -> None
 
 def test_an_append_after_the_pack_is_the_next_range(world: World) -> None:
     partition = quiet(world)
-    with running(world, NoWatcher(), **SCANS | {"tail_after": "30s"}) as agent:
+    with running(world, Watcher(), **SCANS | {"tail_after": "30s"}) as agent:
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         append(partition, 0, records(50, 70))
         world.metadata.high[T] = 70
@@ -130,7 +130,7 @@ def test_an_append_after_the_pack_is_the_next_range(world: World) -> None:
 
 def test_what_is_packed_is_sealed_when_kafka_rolls_it(world: World) -> None:
     partition = quiet(world)
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         append(partition, 0, records(50, 80))
         partition.roll(80)
@@ -150,7 +150,7 @@ def test_a_quiet_tail_goes_with_the_next_tick_of_live_topics(world: World) -> No
     quiet(world)
     quiet(world, BUSY, topic_id=OTHER_ID)
     settings = SCANS | {"tail_after": "10m", "freshness": {"busy": "3s"}}
-    with running(world, NoWatcher(), **settings):
+    with running(world, Watcher(), **settings):
         wait_until(lambda: stored_is(world, 50) and stored_is(world, 50, BUSY), what="both to be packed")
     assert len({one.key for one in packs(world)}) == 1
 
@@ -158,7 +158,7 @@ def test_a_quiet_tail_goes_with_the_next_tick_of_live_topics(world: World) -> No
 def test_a_partition_that_never_pauses_is_not_listed(world: World) -> None:
     world.disk.partition().fill(0, end=50).segment(50, records(50, 80))
     world.metadata.high[T] = 80
-    with running(world, NoWatcher(), **SCANS | {"tail_after": NEVER}) as agent:
+    with running(world, Watcher(), **SCANS | {"tail_after": NEVER}) as agent:
         world.store.await_put(lambda: watermark_is(world, 50))
         looked(agent)
     assert world.watermark()[1].tails == ()
@@ -169,7 +169,7 @@ def test_a_partition_that_never_pauses_is_not_listed(world: World) -> None:
 
 def test_a_pack_that_failed_is_tried_again(world: World) -> None:
     quiet(world)
-    with running(world, NoWatcher(), **SCANS) as agent:
+    with running(world, Watcher(), **SCANS) as agent:
         with failing(world, lambda _operation, key: "_tails" in key, UnknownOutcome("pack", "told so")):
             wait_until(lambda: _error(agent) is not None, what="a try that failed")
             [wait] = [one for one in agent.waits() if one.kind == "tail"]
@@ -191,7 +191,7 @@ def test_without_a_topic_id_a_quiet_tail_is_sealed(world: World) -> None:
     quieten(partition)
     world.metadata.leads[T] = Led(3, None)
     world.metadata.high[T] = 50
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         world.store.await_put(lambda: watermark_is(world, 50))
     assert packs(world) == []
 
@@ -209,7 +209,7 @@ def test_a_large_tail_is_sealed_at_once(world: World, monkeypatch: pytest.Monkey
     """By what an offset took so far: 50 of them fit into a range, and 300 more do not."""
     monkeypatch.setattr(packer, "LARGEST_RANGE", len(records(0, 250)))
     partition = quiet(world)
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         append(partition, 0, records(50, 350))
         quieten(partition)
@@ -224,7 +224,7 @@ def test_a_tail_behind_a_gap_is_sealed(world: World) -> None:
     """Readers go on without a hole from ``offset.wm``: a pack above one would be no use to them."""
     partition = world.disk.partition().fill(0, end=50)
     world.metadata.high[T] = 80
-    with running(world, NoWatcher(), **SCANS | {"hold": {"enabled": False}}) as agent:
+    with running(world, Watcher(), **SCANS | {"hold": {"enabled": False}}) as agent:
         world.store.await_put(lambda: watermark_is(world, 50))
         for path in partition.folder.glob("0*"):
             path.unlink()
@@ -247,7 +247,7 @@ def test_a_restart_asks_for_nothing_of_quiet_tails(world: World) -> None:
     asked: list[tuple[str, str]] = []
     puts = len(world.store.puts)
     world.store.before = lambda operation, key: asked.append((operation, key))
-    with running(world, NoWatcher(), **SCANS | {"fill": {"enabled": False}}) as agent:
+    with running(world, Watcher(), **SCANS | {"fill": {"enabled": False}}) as agent:
         wait_until(lambda: agent.health.ready and T in agent.leadership.partitions, what="ready")
         wait_until(lambda: partition_of(agent).packed.tail.unsealed(0).ranges == 1, what="the head to be read")
         looked(agent)
@@ -275,7 +275,7 @@ def test_what_the_head_lacks_is_packed_again_whatever_the_index_said(world: Worl
     packed(world)
     for key in (world.control.head(1), packs(world)[0].key):
         (world.root / "store" / key).unlink()
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         wait_until(lambda: len(entries(world)) == 1, what="the tail to be packed again")
     assert spans(world) == [(0, 50)]
     assert content(world) == records(0, 50)
@@ -285,11 +285,11 @@ def test_a_tail_is_sealed_when_it_has_been_packed_for_a_day(world: World, monkey
     """Also by an agent that was started since: the head's entry says since when."""
     quiet(world)
     packed(world)
-    with running(world, NoWatcher(), **SCANS) as agent:
+    with running(world, Watcher(), **SCANS) as agent:
         looked(agent)
         assert seals(world) == []
     monkeypatch.setattr(packer, "MOST_UNSEALED_AGE", timedelta(0))
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         world.store.await_put(lambda: watermark_is(world, 50))
         wait_until(lambda: entries(world) == [], what="the head's entry to go")
     assert [(one.first, one.next) for one in world.manifest(0).parts] == [(0, 50)]
@@ -311,7 +311,7 @@ def second(world: World) -> World:
 
 
 def test_a_new_leader_takes_over_a_quiet_tail_and_packs_nothing(second: World) -> None:
-    with running(second, NoWatcher(), **SCANS) as agent:
+    with running(second, Watcher(), **SCANS) as agent:
         wait_until(lambda: _stored_end(agent) == 50, what="the former leader's head to be read")
         looked(agent)
         assert agent.waits() == []
@@ -326,7 +326,7 @@ def test_a_new_leader_goes_on_behind_a_quiet_tail(second: World) -> None:
     append(partition, 0, records(50, 70, epoch=4))
     quieten(partition)
     second.metadata.high[T] = 70
-    with running(second, NoWatcher(), **SCANS):
+    with running(second, Watcher(), **SCANS):
         wait_until(lambda: stored_is(second, 70), what="what was appended to be packed")
     assert spans(second) == [(0, 50), (50, 70)]
     assert content(second) == records(0, 50) + records(50, 70, epoch=4)
@@ -335,14 +335,14 @@ def test_a_new_leader_goes_on_behind_a_quiet_tail(second: World) -> None:
 
 def test_a_new_leader_seals_the_former_ones_tail_after_a_day(second: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packer, "MOST_UNSEALED_AGE", timedelta(0))
-    with running(second, NoWatcher(), **SCANS):
+    with running(second, Watcher(), **SCANS):
         second.store.await_put(lambda: watermark_is(second, 50))
     assert second.watermark()[1].tails == (), "the former epoch is sealed to its end"
 
 
 def test_the_quiet_tail_of_a_deleted_topic_is_sealed_from_its_pack(world: World) -> None:
     partition = quiet(world)
-    with running(world, NoWatcher(), **SCANS | {"metadata_interval": "50ms"}) as agent:
+    with running(world, Watcher(), **SCANS | {"metadata_interval": "50ms"}) as agent:
         wait_until(lambda: stored_is(world, 50), what="the tail to be packed")
         partition.folder.rename(partition.folder.with_name("orders-0.f00-delete"))
         world.metadata.leads = {}
@@ -361,7 +361,7 @@ def _stored_end(agent: TestedAgent) -> int:
 def test_packs_of_one_partition_follow_each_other(world: World) -> None:
     """Ten pauses of a partition are ten ranges of one chain, and nothing is sealed."""
     partition = quiet(world, end=10)
-    with running(world, NoWatcher(), **SCANS):
+    with running(world, Watcher(), **SCANS):
         for end in range(10, 110, 10):
             if end > 10:
                 append(partition, 0, records(end - 10, end))

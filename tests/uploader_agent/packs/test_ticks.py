@@ -13,7 +13,7 @@ from tidemark.errors import UnknownOutcome
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.packing.thread import Ticks
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import OffsetsAnswer
@@ -67,7 +67,7 @@ def test_an_append_is_packed_by_the_running_agent(world: World) -> None:
     partition = world.disk.partition().segment(0, records(0, 30))
     world.metadata.default_high = 30
     quiet = {"scan_interval": NEVER, "metadata_interval": NEVER, "tail_after": NEVER}
-    with running(world, NoWatcher(), freshness=FRESHNESS, **quiet):
+    with running(world, Watcher(), freshness=FRESHNESS, **quiet):
         wait_until(lambda: entries(world) != [], what="a head")
         append(partition, 0, records(30, 50))
         world.metadata.default_high = 50

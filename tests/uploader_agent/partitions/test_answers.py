@@ -23,7 +23,7 @@ from tidemark.planning.date_finality import closing
 from tidemark.timestamps import utc_now
 from uploader_agent.broker.admin import BrokerUnavailable, Leader, Led, Offsets
 from uploader_agent.disk.segment_files import ActiveReader
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer, OffsetsAnswer, Poller, Question
@@ -244,7 +244,7 @@ def test_a_tail_goes_when_followers_fetch_after_the_only_look_at_the_last_append
     """No scan, no poll, no event and no timer: the answer below the log end alone makes the agent ask again."""
     world.disk.partition().segment(0, records(0, 600))
     world.metadata.default_high = 0
-    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
+    with running(world, Watcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="0s") as agent:
         wait_until(lambda: _pause(agent) > 2 * QUESTION_BACKOFF.first, what="several answers in vain")
         world.metadata.default_high = 600
         world.store.await_put(lambda: stored_is(world, 600))

@@ -17,7 +17,7 @@ from tidemark.formats.keys import TopicPartition
 from uploader_agent.broker.admin import Leader, Led, Offsets
 from uploader_agent.disk import log_dirs
 from uploader_agent.disk.log_dirs import DirectoryListing, PartitionFolder, list_segments
-from uploader_agent.disk.watcher import DirectoryWatcher, Heard, NoWatcher
+from uploader_agent.disk.watcher import DirectoryWatcher, Heard, Watcher
 from uploader_agent.partitions.poller import LeadersAnswer
 from uploader_agent.scheduling.workers import Timers
 
@@ -32,7 +32,7 @@ def test_a_lower_epoch_is_never_believed(world: World) -> None:
     """A broker that lags tells of a former leadership: under epoch 5 we led, under 6 another broker does."""
     world.disk.partition().fill(0, end=100)
     world.metadata.leads = {T: Led(5, ID)}
-    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval="10ms") as agent:
+    with running(world, Watcher(), scan_interval=NEVER, metadata_interval="10ms") as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         leads, asked = agent.leadership.partitions[T], world.metadata.asked
         world.metadata.leads = {T: Led(4, ID)}
@@ -170,7 +170,7 @@ def test_offsets_are_asked_for_where_the_log_has_changed(world: World) -> None:
     world.metadata.default_high = 100
     world.disk.partition().fill(0, end=100)
     changing = world.disk.partition(OTHER).fill(0, end=100)
-    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval="50ms"):
+    with running(world, Watcher(), scan_interval="50ms", metadata_interval="50ms"):
         world.store.await_put(lambda: watermark_is(world, 100) and watermark_is(world, 100, OTHER))
         before, polls = len(asked), world.metadata.asked
         asked_more(world.metadata, polls + 3)
@@ -184,14 +184,14 @@ def test_a_quiet_tail_is_noticed_by_time(world: World) -> None:
     """No scan is due for a day: a timer looks again when the tail has been quiet for long enough."""
     world.disk.partition().segment(0, records(0, 50))
     world.metadata.default_high = 50
-    with running(world, NoWatcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
+    with running(world, Watcher(), scan_interval=NEVER, metadata_interval=NEVER, tail_after="1s"):
         world.store.await_put(lambda: stored_is(world, 50))
 
 
 def test_a_missed_event_is_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dirs, "_PROMPT", -3600.0)  # no event could have told in time
     partition = world.disk.partition().fill(0, end=100)
-    with running(world, NoWatcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
+    with running(world, Watcher(), scan_interval="50ms", metadata_interval=NEVER) as agent:
         world.store.await_put(lambda: watermark_is(world, 100))
         partition.segment(100, records(100, 200)).roll(200)
         world.store.await_put(lambda: watermark_is(world, 200))

@@ -25,7 +25,7 @@ from tidemark.timestamps import utc_now
 from uploader_agent import agent as agent_module
 from uploader_agent import cli
 from uploader_agent.broker.admin import Leader, Led
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.observability.health import HttpServer
 from uploader_agent.partitions.led_partition import Ages, LedPartition
 from uploader_agent.partitions.poller import LeadersAnswer
@@ -212,7 +212,7 @@ def test_the_page_is_json(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.metadata.default_high = 90
     with (
-        running(world, NoWatcher()) as agent,
+        running(world, Watcher()) as agent,
         HttpServer("127.0.0.1", 0, agent.health, agent.metrics.registry, agent.waiting) as server,
     ):
         wait_until(lambda: agent.waiting()["agent"] is None, what="ready")

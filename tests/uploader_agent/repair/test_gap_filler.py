@@ -16,7 +16,7 @@ from tests.uploader_agent.test_agent import flipped, no_errors, remove
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_many_fill_at_a_time(leader: World) -> None:
         replica(other, *wanted, end=200)
     barrier = threading.Barrier(len(others))
     with ExitStack() as stack:
-        fillers = [stack.enter_context(other.agent(NoWatcher())).components.filler for other in others]
+        fillers = [stack.enter_context(other.agent(Watcher())).components.filler for other in others]
 
         def fill(number: int) -> None:
             barrier.wait()
@@ -343,5 +343,5 @@ def test_a_running_follower_fills_by_itself(leader: World, follower: World) -> N
 
 
 def running(world: World, **settings: Any) -> Iterator[object]:
-    with world.agent(NoWatcher(), **settings) as agent, agent.running():
+    with world.agent(Watcher(), **settings) as agent, agent.running():
         yield agent

@@ -17,7 +17,7 @@ from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import parse_offset_index, parse_time_index
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 
 
 def die_before(world: World, key: str) -> None:
@@ -149,7 +149,7 @@ def test_a_running_leader_searches_again_and_rests_in_between(world: World) -> N
             searches.append(key)
 
     world.store.before = note
-    with world.agent(NoWatcher(), scan_interval="1d", metadata_interval="10ms") as agent, agent.running():
+    with world.agent(Watcher(), scan_interval="1d", metadata_interval="10ms") as agent, agent.running():
         world.store.await_put(lambda: world.control.index(1) in world.store.puts)
         turns = world.metadata
         seen = turns.asked

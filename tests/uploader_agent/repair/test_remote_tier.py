@@ -16,7 +16,7 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex
 from tidemark.intervals import Intervals
 from uploader_agent.broker.admin import BrokerUnavailable, KafkaTier, Led, Offsets
-from uploader_agent.disk.watcher import NoWatcher
+from uploader_agent.disk.watcher import Watcher
 from uploader_agent.repair.gaps import Evidence, find_gaps
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -143,7 +143,7 @@ def test_a_hole_of_a_running_agent_follows_the_broker(world: World) -> None:
 def test_retention_in_the_remote_tier_shows_in_no_file_and_is_noticed(world: World) -> None:
     with_hole(world, log_start=0)
     world.metadata.tier = KafkaTier(200, 260)
-    with world.agent(NoWatcher(), scan_interval="1s") as agent, agent.running():
+    with world.agent(Watcher(), scan_interval="1s") as agent, agent.running():
         wait_until(lambda: gap_reasons(world) == [(100, 200, TIER)], what="the gap")
         world.metadata.log_start = 150
         changed = [(100, 150, "deleted_before_upload"), (150, 200, TIER)]

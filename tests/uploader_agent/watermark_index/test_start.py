@@ -13,7 +13,7 @@ from tests.uploader_agent.test_run import NEVER, running, watermark_is
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from uploader_agent.broker.admin import Led
-from uploader_agent.disk.watcher import DirectoryWatcher, NoWatcher
+from uploader_agent.disk.watcher import DirectoryWatcher, Watcher
 
 QUIET = {"scan_interval": NEVER, "metadata_interval": NEVER}
 
@@ -34,7 +34,7 @@ def requests(world: World) -> list[str]:
 def settled(world: World, requests: list[str], *ats: TopicPartition, **settings: Any) -> bool:
     """Whether a new agent leaves the partitions' part of the store alone."""
     requests.clear()
-    with running(world, NoWatcher(), **QUIET, **settings) as agent:
+    with running(world, Watcher(), **QUIET, **settings) as agent:
         wait_until(lambda: agent.health.ready, what="ready")
         wait_until(lambda: all(agent.leadership.partitions[at].offsets for at in ats), what="offsets")
         wait_until(lambda: not agent.queue.unfinished(), what="nothing to do")
@@ -125,7 +125,7 @@ def test_other_endpoints_settle_nothing(world: World, requests: list[str]) -> No
     world.once()
     raw = {"url": world.store.url, "topics": {"orders": {"entropy_bits": 3}}}
     requests.clear()
-    with running(world, NoWatcher(), raw=raw, **QUIET):
+    with running(world, Watcher(), raw=raw, **QUIET):
         world.store.await_put(lambda: any("offset.wm" in put and put.startswith("0") for put in world.store.puts))
 
 
@@ -144,5 +144,5 @@ def test_a_tail_that_was_uploaded(world: World, requests: list[str]) -> None:
 def test_a_damaged_index_settles_nothing(world: World) -> None:
     world.disk.partition().fill(0, end=100)
     world.store.inner.put(world.control.index(1), b"{")
-    with running(world, NoWatcher(), **QUIET):
+    with running(world, Watcher(), **QUIET):
         world.store.await_put(lambda: watermark_is(world, 100))
