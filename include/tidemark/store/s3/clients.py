@@ -18,9 +18,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPConnectionPool, AWSHTTPSConnection, AWSHTTPSConnectionPool
 from botocore.config import Config
@@ -107,12 +108,8 @@ class S3Clients:
         client.meta.events.register("before-send.s3", self._count)
         # botocore has no way to choose the connections' class; the tests of the limits show if this works.
         http: Any = client._endpoint.http_session  # type: ignore[attr-defined]
-        http._pool_classes_by_scheme.update(pool_classes(self._time_limits(), self._traffic))
+        http._pool_classes_by_scheme.update(pool_classes(self._limits, self._options.deadline, self._traffic))
         return client
-
-    def _time_limits(self) -> TimeLimits:
-        limits, deadline = self._limits, self._options.deadline
-        return TimeLimits(limits.no_progress.total_seconds(), deadline.total_seconds(), limits.min_rate)
 
     def _count(self, event_name: str, **_: object) -> None:
         self._traffic.request(event_name.rpartition(".")[2])
@@ -165,14 +162,6 @@ def _is_documentation(name: str, value: object) -> bool:
     return name == "documentation" and isinstance(value, str)
 
 
-class TimeLimits(NamedTuple):
-    """Seconds, and bytes a second; see :class:`tidemark.store.options.RequestLimits`."""
-
-    no_progress: float
-    deadline: float
-    min_rate: int
-
-
 class Overrun(TimeoutError):
     """A request broke a limit, which the message names."""
 
@@ -180,22 +169,25 @@ class Overrun(TimeoutError):
 class TimedSocket:
     """A connected socket with limited calls; replaces the plain socket in a connection."""
 
-    def __init__(self, sock: socket.socket, limits: TimeLimits, traffic: Traffic) -> None:
+    def __init__(self, sock: socket.socket, limits: RequestLimits, deadline: timedelta, traffic: Traffic) -> None:
+        """A request has ``deadline`` and the time for its bytes, see :class:`RequestLimits`."""
         self._sock = sock
-        self._limits = limits
+        self._no_progress = limits.no_progress.total_seconds()
+        self._min_rate = limits.min_rate
+        self._deadline = deadline.total_seconds()
         self._traffic = traffic
-        self._left = self._allowed = limits.deadline
+        self._left = self._allowed = self._deadline
         self._total = 0
 
     def begin(self, size: int) -> None:
         """Start the time of a request with ``size`` bytes of body."""
         self._total = size
-        self._left = self._allowed = self._limits.deadline + size / self._limits.min_rate
+        self._left = self._allowed = self._deadline + size / self._min_rate
 
     def extend(self, size: int) -> None:
         """Add the time of a reply with ``size`` bytes of body."""
-        self._left += size / self._limits.min_rate
-        self._allowed += size / self._limits.min_rate
+        self._left += size / self._min_rate
+        self._allowed += size / self._min_rate
 
     def sendall(self, data: ReadableBuffer) -> None:
         """Send all bytes, like a socket; any progress restarts ``no_progress``."""
@@ -226,7 +218,7 @@ class TimedSocket:
 
     def timed(self, call: Callable[[], T]) -> T:
         """The result of ``call`` within the remaining time. Raises :class:`Overrun`."""
-        within = min(self._limits.no_progress, self._left)
+        within = min(self._no_progress, self._left)
         if within <= 0:
             raise self._overrun()
         self._sock.settimeout(within)
@@ -234,7 +226,7 @@ class TimedSocket:
         try:
             return call()
         except TimeoutError as error:
-            if within < self._limits.no_progress:
+            if within < self._no_progress:
                 raise self._overrun() from error
             raise Overrun(f"no byte moved for {within:g} s") from error
         finally:
@@ -277,7 +269,8 @@ class _TimedReader(io.RawIOBase):
 class _Timed(AWSHTTPConnection):
     """The limits of our connections; mixed in before botocore's own classes."""
 
-    limits: TimeLimits
+    limits: RequestLimits
+    deadline: timedelta
     traffic: Traffic
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -288,7 +281,7 @@ class _Timed(AWSHTTPConnection):
     def connect(self) -> None:
         """Connect, within the time for that, and put the limits on all later calls."""
         super().connect()
-        timed = TimedSocket(self.sock, self.limits, self.traffic)
+        timed = TimedSocket(self.sock, self.limits, self.deadline, self.traffic)
         timed.begin(self._size)
         self.sock = cast("socket.socket", timed)
 
@@ -307,9 +300,9 @@ class _Timed(AWSHTTPConnection):
         return response
 
 
-def pool_classes(limits: TimeLimits, traffic: Traffic) -> dict[str, type]:
-    """Connection pools by scheme, in ``urllib3``'s form, with requests that keep to ``limits``."""
-    rules: dict[str, Any] = {"limits": limits, "traffic": traffic}
+def pool_classes(limits: RequestLimits, deadline: timedelta, traffic: Traffic) -> dict[str, type]:
+    """Connection pools by scheme, in ``urllib3``'s form, with requests that keep to ``limits`` and ``deadline``."""
+    rules: dict[str, Any] = {"limits": limits, "deadline": deadline, "traffic": traffic}
     http = type("Http", (_Timed, AWSHTTPConnection), rules)
     https = type("Https", (_Timed, AWSHTTPSConnection), rules)
     return {
