@@ -106,6 +106,7 @@ def test_a_disk_that_is_restored_under_a_running_agent_is_told(world: World) -> 
     partition = world.disk.partition().fill(0, 100, end=200)
     with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
         wait_until(lambda: bool(world.names()) and world.watermark()[1].next_offset == 200, what="the segments")
+        wait_until(lambda: world.control.index(1) in world.store.puts, what="the first index")
         before = objects(world)
         restored(world, 0, 100, 300, at=120, end=400)
         wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
