@@ -97,22 +97,6 @@ def owns(settings: FetchSettings, topic_id: str, partition: int) -> bool:
     return slot_of(topic_id, partition, settings.slots) == settings.slot
 
 
-class FirstHighWatermarks:
-    """The first high watermark of each follower's leader, as an end for those that copy no further."""
-
-    def __init__(self) -> None:
-        self._goals: dict[TopicPartition, int] = {}
-
-    def reached(self, follower: PartitionFollower) -> bool:
-        """True if the spool has everything below the first high watermark that was heard."""
-        if follower.state is not FollowerState.FOLLOWING or follower.high_watermark is None:
-            return False
-        goal = self._goals.setdefault(follower.tp, follower.high_watermark)
-        # An unclean election may have taken back offsets below it.
-        goal = self._goals[follower.tp] = min(goal, follower.log_end or 0)
-        return (follower.spool.end or 0) >= goal or follower.idle >= _MOST_IDLE
-
-
 class Fetcher:
     """Fetches for the followers ``line``, in the order of their next requests. For one thread.
 
@@ -142,6 +126,17 @@ class Fetcher:
         """The requests that are sent again as they are."""
         self._still_until: defaultdict[int, float] = defaultdict(float)
         """When the next request to a broker differs even if there is no news."""
+        self._goals: dict[TopicPartition, int] = {}
+        """The first high watermark of each follower's leader, as an end for those that copy no further."""
+
+    def has_reached_goal(self, follower: PartitionFollower) -> bool:
+        """True if the spool has everything below the first high watermark that was heard."""
+        if follower.state is not FollowerState.FOLLOWING or follower.high_watermark is None:
+            return False
+        goal = self._goals.setdefault(follower.tp, follower.high_watermark)
+        # An unclean election may have taken back offsets below it.
+        goal = self._goals[follower.tp] = min(goal, follower.log_end or 0)
+        return (follower.spool.end or 0) >= goal or follower.idle >= _MOST_IDLE
 
     def add(self, follower: PartitionFollower) -> None:
         """Fetch for ``follower`` from now on."""
@@ -314,7 +309,6 @@ class SlotReplica(LogSource):
         self._accepts_topic: Callable[[str], bool] = lambda _: True
         self._resolve, self._metrics, self._clock = resolve, metrics, runtime.monotonic
         self._fetcher = Fetcher(cluster, self._clock)
-        self._goals = FirstHighWatermarks()
         self._opened = self._listed = False
         self._refresh_at = self._measure_at = self._clock()
         self._full = False
@@ -389,7 +383,7 @@ class SlotReplica(LogSource):
             self._turn()
 
     def _is_caught_up(self, follower: PartitionFollower) -> bool:
-        return follower.ended or self._goals.reached(follower)
+        return follower.ended or self._fetcher.has_reached_goal(follower)
 
     def _take_turn(self) -> float:
         self._turn()

@@ -26,7 +26,7 @@ from uploader_agent.disk.locks import lock_directories
 from uploader_agent.intake.brokers import BrokerConnections
 from uploader_agent.intake.fetching import Cluster, FetchLimits, TopicAnswer, TopicLeaders
 from uploader_agent.intake.follower import PartitionFollower
-from uploader_agent.intake.replica import Fetcher, FirstHighWatermarks
+from uploader_agent.intake.replica import Fetcher
 from uploader_agent.intake.spool import PartitionSpool
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -81,7 +81,6 @@ class TopicCopy:
             raise BrokerError(f"{name}: there is no such topic, or this user lacks DESCRIBE on it")
         self._topic_id = topic.topic_id
         self.fetcher = Fetcher(cluster, clock)
-        self._goals = FirstHighWatermarks()
         self._refresh_at = clock()
         try:
             self._add(topic.leaders)
@@ -139,7 +138,7 @@ class TopicCopy:
 
     def _is_done(self, follower: PartitionFollower) -> bool:
         """True if nothing is left to copy of a partition."""
-        return follower.ended or (not self._follow and self._goals.reached(follower))
+        return follower.ended or (not self._follow and self.fetcher.has_reached_goal(follower))
 
     def _give_up(self) -> None:
         waiting = [follower for follower in self.fetcher.line if not self._is_done(follower)]
@@ -149,7 +148,7 @@ class TopicCopy:
 
     def _row(self, follower: PartitionFollower) -> CopyRow:
         spool, leader = follower.spool, follower.leader
-        copied = not self._follow and not follower.ended and self._goals.reached(follower)
+        copied = not self._follow and not follower.ended and self.fetcher.has_reached_goal(follower)
         return CopyRow(
             str(follower.tp),
             "copied" if copied else follower.state.value,
