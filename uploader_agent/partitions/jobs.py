@@ -159,6 +159,8 @@ def missing(local: LocalLog, stored: StoredLog, source: LogSource) -> tuple[Inte
     start = stored.start
     active = local.segments[-1].base_offset if local.segments else start
     lacked = stored.present.missing(start, max(start, active)) - local.rotated
+    if not lacked:
+        return lacked, lacked
     lost = lacked.clip(start, max(start, source.lost_below(active, local.offsets)))
     # Before the leader has told its log's start, nothing tells what may still be fetched.
     return lost, lacked - lost if local.offsets is not None else Intervals()
