@@ -37,6 +37,8 @@ class LogSource(Protocol):
     """True if the directories have everything up to the leader's log end; otherwise they may be behind it."""
     over: Mapping[tuple[TopicPartition, str], int]
     """The ends, by topic id, of deleted topics that the directories still have. It is replaced as a whole."""
+    partings: Mapping[tuple[TopicPartition, str], FoundParting]
+    """By topic id, the logs that the source itself has found to be other ones than the stored; replaced as a whole."""
 
     def lost_below(self, end: int, offsets: Offsets | None) -> int:
         """The offset below which everything is lost that neither the directory nor the store has; at most ``end``.
@@ -60,11 +62,6 @@ class LogSource(Protocol):
         """
         ...
 
-    @property
-    def partings(self) -> Mapping[tuple[TopicPartition, str], FoundParting]:
-        """By partition and topic id, the logs that the source itself has found to be other ones than the stored."""
-        ...
-
     @contextmanager
     def running(self, accepts_topic: Callable[[str], bool]) -> Iterator[Worker | None]:
         """Keep the directories of accepted topics current, in a thread if that takes one."""
@@ -82,6 +79,7 @@ class BrokerDisk(LogSource):
     marks_gaps = False
     has_whole_log = True
     over: Mapping[tuple[TopicPartition, str], int] = {}
+    partings: Mapping[tuple[TopicPartition, str], FoundParting] = {}
 
     @override
     def lost_below(self, end: int, offsets: Offsets | None) -> int:
@@ -98,11 +96,6 @@ class BrokerDisk(LogSource):
     @override
     def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
         return None
-
-    @property
-    @override
-    def partings(self) -> Mapping[tuple[TopicPartition, str], FoundParting]:
-        return {}
 
     @override
     @contextmanager
