@@ -425,7 +425,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "who reads Kafka as well never passes over what Kafka's own remote tier has",
-        "include/tidemark/remote/view.py",
+        "include/tidemark/remote/partition.py",
         "    if kafka_too:",
         "    if False:",
         (f"{_REMOTE}::test_what_kafka_s_remote_tier_has_is_passed_over_only_without_kafka",),

@@ -22,7 +22,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from tidemark.consumer.modes import Mode
-from tidemark.decode import SCHEMA, unrepresentable_timestamps
+from tidemark.decode import SCHEMA, exact_milliseconds
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.reader.tier import RemoteTier
@@ -262,7 +262,8 @@ class JsonWriter(_LineWriter):
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
-        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, _milliseconds(rows), strict=True):
+        times = exact_milliseconds(rows).tolist()
+        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, times, strict=True):
             record: dict[str, Any] = {
                 "topic": self._topic,
                 "partition": partition,
@@ -286,7 +287,7 @@ class TextWriter(_LineWriter):
     @override
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
-        for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True):
+        for partition, offset, key, value, at in zip(*columns, exact_milliseconds(rows).tolist(), strict=True):
             told = f"{start_of(key, _LONGEST_TEXT)}  {start_of(value, _LONGEST_TEXT)}"
             yield f"{self._topic}-{partition}-{offset}  {_time(at)}  {told}"
 
@@ -339,13 +340,6 @@ class ArrowWriter(Writer):
     @override
     def close(self) -> None:
         self._writer.close()
-
-
-def _milliseconds(rows: pa.RecordBatch) -> list[int]:
-    """The records' times, as their producers or brokers have stated them; -1 for none."""
-    odd = dict(unrepresentable_timestamps(rows))
-    micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
-    return [odd[row] if micro is None else micro // 1000 for row, micro in enumerate(micros)]
 
 
 def _time(milliseconds: int) -> str:

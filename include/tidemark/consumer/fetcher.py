@@ -41,9 +41,9 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import MAX_OFFSET
+from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.topics import RemotePartition
 
 RESPONSE_LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
 _SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}

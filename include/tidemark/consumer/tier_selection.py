@@ -17,7 +17,7 @@ from tidemark.consumer.modes import Mode, OnGap, Tier
 from tidemark.consumer.tier_metadata import Scouts, Sight
 from tidemark.errors import GapError
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.topics import RemotePartition
+from tidemark.remote.partition import RemotePartition
 from tidemark.retry import Backoff
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemark.decode.decoder import decode_batches
     from tidemark.decode.decompress import DEFAULT_LIMITS, DecodeLimits
     from tidemark.decode.rowhash import row_hash_sum
-    from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
+    from tidemark.decode.schema import SCHEMA, exact_milliseconds
     from tidemark.formats.raw.hashsum import combine
 
 _MODULES: Final = {
@@ -34,7 +34,7 @@ _MODULES: Final = {
     "decode_batches": "tidemark.decode.decoder",
     "row_hash_sum": "tidemark.decode.rowhash",
     "scan_headers": "tidemark.decode.batch_headers",
-    "unrepresentable_timestamps": "tidemark.decode.schema",
+    "exact_milliseconds": "tidemark.decode.schema",
 }
 
 __all__ = [
@@ -46,9 +46,9 @@ __all__ = [
     "aborted_mask",
     "combine",
     "decode_batches",
+    "exact_milliseconds",
     "row_hash_sum",
     "scan_headers",
-    "unrepresentable_timestamps",
 ]
 
 

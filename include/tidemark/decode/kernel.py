@@ -110,7 +110,7 @@ class Columns(NamedTuple):
         def octets(count: int) -> NDArray[np.uint8]:
             # Of Arrow's pool, which keeps what is freed for the next piece. malloc returns it to the kernel if the
             # process has freed nothing larger before, and then fetches it again page by page.
-            return np.frombuffer(pa.allocate_buffer(count), np.uint8)
+            return np.frombuffer(memoryview(pa.allocate_buffer(count)), np.uint8)
 
         def bits(count: int) -> NDArray[np.uint8]:
             return np.zeros((count + 7) // 8, np.uint8)

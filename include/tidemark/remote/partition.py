@@ -1,42 +1,137 @@
-"""A stored partition. It looks at heads and watermark, then lists the segments, then reads the manifests it needs.
+"""A stored partition: which offsets it has, and the bytes to read each of them from.
 
-Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
-dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+It looks at heads and watermark, then lists the segments, then reads the manifests it needs. Everything below the
+watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and dead branches are
+resolved by lineage, as in plans (:mod:`tidemark.raw.segments`). The byte of a segment's log to read an offset from is
+found by its ``.index``, and a batch header proves it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from struct import Struct
+from typing import Final, NamedTuple, TypeVar
 
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed, StoreError
-from tidemark.formats.raw.gaps import Gap
+from tidemark.formats import object_sizes
+from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.masks import MaskName
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import AbortedTransaction
+from tidemark.kafka_log import AbortedTransaction, Lineage, OffsetIndexEntry, confirms_cut
+from tidemark.kafka_log.batch import HEADER_SIZE, read_header
+from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
+from tidemark.lru import Lru
 from tidemark.raw.aborted_transactions import Aborts, Verdicts
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import PackedTail, TailPieces
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
 from tidemark.raw.stored_segments import StoredSegments
-from tidemark.remote.time_lookup import IndexObjects, OffsetForTime, Stretch, first_at
-from tidemark.remote.view import WatermarkView, left_branch, open_and_passed, readable_end
-from tidemark.storage import Storage, StoredWatermark
+from tidemark.remote.time_lookup import OffsetForTime, first_at
+from tidemark.storage import PartitionStore, Storage, StoredWatermark
+from tidemark.store import Store
 
 _ATTEMPTS: Final = 3
+_FOR_EVER: Final = 1 << 63
+
+_OFFSET_ENTRY: Final = Struct(">ii")
+_KEPT_INDEX_BYTES: Final = 4 << 20
+"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
 Result = TypeVar("Result")
 
 Observe = Callable[[int, int, tuple[int, int] | None], tuple[int, datetime] | None]
 """(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
+
+
+class Stretch(NamedTuple):
+    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
+
+    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
+    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
+    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
+    ``mask`` has the erased records to leave out.
+    """
+
+    segment: Segment
+    start: int
+    end: int
+    position: int
+    aborted: tuple[AbortedTransaction, ...]
+    mask: OffsetMask
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkView:
+    """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
+
+    Below ``sealed`` seals hold the offsets, from there on the ranges of ``tail``, without a hole. ``end`` is the offset
+    after the last readable one. Up to ``stable`` all transactions are decided. ``masks`` is None while the masks could
+    not be read: then nothing is delivered.
+    """
+
+    stored: StoredWatermark | None = None
+    start: int = 0
+    gaps: tuple[Gap, ...] = ()
+    passed: Intervals = field(default_factory=Intervals)
+    sealed: int = 0
+    tail: TailPieces = field(default_factory=TailPieces)
+    end: int = 0
+    stable: int = 0
+    branch: int = 0
+    verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
+    masks: tuple[MaskName, ...] | None = None
+
+    @property
+    def etag(self) -> str:
+        """The ETag of ``offset.wm``; empty without one."""
+        return self.stored.etag if self.stored is not None else ""
+
+    @property
+    def lineage(self) -> Lineage:
+        """The leader's whole lineage."""
+        return self.stored.lineage if self.stored is not None else Lineage()
+
+    @property
+    def brokers(self) -> frozenset[int]:
+        """The brokers that may have packed offsets that are not sealed."""
+        return self.stored.watermark.tail_brokers if self.stored is not None else frozenset()
+
+    @property
+    def missing(self) -> Intervals:
+        """All missing offsets of the watermark, acknowledged or not."""
+        return Intervals.of(self.gaps) | self.passed
+
+    def packed(self, offset: int) -> SegmentPiece | None:
+        """The tail's piece from ``offset`` on; None if that does not lie in the tail."""
+        pieces = self.tail.pieces
+        index = bisect_right(pieces, offset, key=lambda piece: piece.start) - 1
+        return pieces[index]._replace(start=offset) if index >= 0 and offset < pieces[index].end else None
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """The unacknowledged gap around ``offset``; None if there is none."""
+        return next((gap for gap in self.gaps if gap.start <= offset < gap.end), None)
+
+    def clear_until(self, offset: int) -> int:
+        """The next missing offset above ``offset``; far away if there is none."""
+        starts = [part.start for part in self.missing if part.start > offset]
+        return min(starts, default=_FOR_EVER)
+
+    def diverged(self, offset: int, leader_epoch: int) -> int | None:
+        """The offset below ``offset`` at which the log left the branch of ``leader_epoch``; None if it did not."""
+        if self.stored is None or leader_epoch < 0:
+            return None
+        ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
+        return ended[1] if ended is not None and ended[1] < offset else None
 
 
 class RemotePartition:
@@ -70,7 +165,7 @@ class RemotePartition:
         """The masks of the last stretch, in a log with these restores."""
         self._tail = PackedTail(self._stored, live_end.line)
         self._segments = StoredSegments(self._stored)
-        self._sources = Sources(self._segments)
+        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
         self._aborts = Aborts(self._stored.store, self.invalidate)
         self._refreshing = threading.Lock()
         self._view = WatermarkView()
@@ -99,7 +194,7 @@ class RemotePartition:
             end = tail.pieces[-1].end if tail.pieces else sealed
             now = replace(now, start=start, sealed=sealed, tail=tail, end=end)
             if (now.etag, now.end, now.tail) != (before.etag, before.end, before.tail):
-                now = replace(now, stable=self._sources.decided(now))
+                now = replace(now, stable=self._decided(now))
             self._view = replace(now, stable=max(start, now.stable))
 
     def _first_left(self, before: WatermarkView, now: WatermarkView, start_max_age: float) -> int:
@@ -246,7 +341,7 @@ class RemotePartition:
             raise
         aborted: tuple[AbortedTransaction, ...] = ()
         if committed:
-            aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._sources.following(view, at))
+            aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._following(view, at))
         return Stretch(piece.segment, piece.start, piece.end, position, aborted, self._mask_of(view, *piece[1:]))
 
     def _with_masks(self) -> WatermarkView:
@@ -308,14 +403,14 @@ class RemotePartition:
             if damage is not None and at >= view.end:
                 raise FormatError(damage.name, damage.rule)
             return None
-        piece = self._sources.piece(view, at)
+        piece = self._piece(view, at)
         if piece is not None:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
         self.refresh()  # retention may have removed the segment
         now = self._view
         if (now.etag, now.start) != (view.etag, view.start):
             return self._at(now, offset, min(end, now.end))
-        gap = self._sources.unrecorded(now, at)
+        gap = self._unrecorded(now, at)
         given_up = Intervals.of([gap]) & self._acknowledged()
         if not given_up:
             return gap
@@ -327,23 +422,7 @@ class RemotePartition:
     def _acknowledged(self) -> Intervals:
         return self._cluster.acknowledged(self._stored.keys.place, self.partition)
 
-
-def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
-    """The masks that may hold offsets of ``[start, end)``."""
-    return tuple(mask for mask in masks if mask.start < end and mask.end > start)
-
-
-class Sources:
-    """The sources of a view's offsets: the seals ``segments``, and behind them the ranges of the tail. Thread-safe.
-
-    The tail is that of the view in each call.
-    """
-
-    def __init__(self, segments: StoredSegments) -> None:
-        self._segments = segments
-        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
-
-    def piece(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
+    def _piece(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
         """The piece at ``offset``, None if there is none; below the end of the seals, all is listed again before that.
 
         That is done once for each watermark.
@@ -358,7 +437,7 @@ class Sources:
                 self._looked_back = view.etag
         return piece
 
-    def unrecorded(self, view: WatermarkView, offset: int) -> Gap:
+    def _unrecorded(self, view: WatermarkView, offset: int) -> Gap:
         """The hole at ``offset`` that no agent knows: a segment below the watermark is missing."""
         assert view.stored is not None
         after = self._segments.next_piece(offset, view.sealed, view.lineage)
@@ -370,13 +449,13 @@ class Sources:
         }
         return Gap.model_validate(fields)
 
-    def following(self, view: WatermarkView, offset: int) -> tuple[SegmentPiece | None, Sequence[Segment]]:
+    def _following(self, view: WatermarkView, offset: int) -> tuple[SegmentPiece | None, Sequence[Segment]]:
         """The first piece at or after ``offset``, beyond all missing offsets."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
         return piece, self._segments.within(offset, end) if end > offset else ()
 
-    def decided(self, view: WatermarkView) -> int:
+    def _decided(self, view: WatermarkView) -> int:
         """The end, up to that of ``view``, of the offsets with all transactions decided.
 
         The last segment or range that is valid up to its end decides. A segment that leaves the lineage before its end
@@ -390,7 +469,7 @@ class Sources:
             if missing is not None:
                 at = missing.start
                 continue
-            piece = self.piece(view, at - 1)
+            piece = self._piece(view, at - 1)
             if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
                 return decided_end(limit, piece.segment.open_transactions)[0]
             at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
@@ -405,8 +484,113 @@ class Sources:
                 at = missing
             elif at >= view.sealed:
                 return view.packed(at)
-            elif piece := self.piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
+            elif piece := self._piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
                 return piece
             else:
                 at = view.sealed
         return None
+
+
+def left_branch(before: WatermarkView, lineage: Lineage, sealed: int) -> bool:
+    """True if offsets that ``before`` had, its tail's too, are taken back, or of another epoch now."""
+    if before.stored is None:
+        return False
+    return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
+
+
+def readable_end(watermark: Watermark, missing: Intervals) -> int:
+    """The offset after the last sealed one, above recorded gaps as well, but not above an unrecorded hole.
+
+    Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
+    """
+    start = watermark.start_offset
+    present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
+    recorded = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
+    limit = (present | recorded).contiguous_from(start)
+    readable = present.clip(start, max(start, limit)) - missing
+    return readable.parts[-1].end if readable else start
+
+
+def open_and_passed(
+    watermark: Watermark, acknowledged: Intervals, *, kafka_too: bool
+) -> tuple[tuple[Gap, ...], Intervals]:
+    """(the gaps that still stop readers, the offsets that a person acknowledged as lost).
+
+    An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read. A
+    reader of Kafka, too, is always stopped by what Kafka's own remote tier still has.
+    """
+    before = Intervals.of(watermark.acknowledged_gaps)
+    holding, passed = split_acknowledged(watermark.gaps, acknowledged | before)
+    passed = (*watermark.acknowledged_gaps, *passed)
+    if kafka_too:
+        holding = tuple(sorted((*holding, *(gap for gap in passed if gap.in_remote_tier)), key=lambda gap: gap.start))
+    return holding, Intervals.of(passed) - Intervals.of(holding)
+
+
+def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
+    """The masks that may hold offsets of ``[start, end)``."""
+    return tuple(mask for mask in masks if mask.start < end and mask.end > start)
+
+
+class IndexObjects:
+    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
+
+    def __init__(self) -> None:
+        """Start with no object read."""
+        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
+
+    def position(self, place: PartitionStore, segment: Segment, offset: int) -> int:
+        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
+
+        A range of a pack has no index.
+        """
+        if offset <= segment.base or not segment.has_index:
+            return segment.position
+        entry = floor_entry(self._sibling(place.store, segment, "index"), segment, offset)
+        if entry is None:
+            return 0
+        end = min(entry.position + HEADER_SIZE[2], segment.size)
+        try:
+            log = place.store_at(segment.store)
+            head = log.get_range(segment.key, entry.position, end, if_match=segment.etag)
+        except NotFound:
+            if segment.referred:
+                return 0  # its owner has deleted it, which is told where it is read
+            raise
+        if not confirms_cut(head, entry, segment.base, segment.size):
+            return 0
+        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
+
+    def times(self, store: Store, segment: Segment) -> bytes:
+        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
+        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
+
+    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
+        name = segment.store, segment.key, segment.etag, extension
+        if (body := self._read.get(name)) is not None:
+            return body
+        try:
+            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
+        except NotFound:
+            body = b""  # only a hint: without it the segment is read from its start
+        self._read.keep(name, body)
+        return body
+
+
+def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
+    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
+
+    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
+    """
+    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
+        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return None
+    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
+    return OffsetIndexEntry(segment.base + relative, position)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import octets
+from tidemark.decode.schema import exact_milliseconds, octets
 from tidemark.remote.reader.blocks import MAGIC
 
 Record = TypeVar("Record")
@@ -83,27 +83,13 @@ def consumer_records(
     return list(map(make, fields))
 
 
-def milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    """Exact timestamps of decoded rows since 1970, -1 for none."""
-    column = rows.column("kafka_timestamp")
-    numbers: NDArray[np.int64] = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
-    if column.null_count:  # a null holds milliseconds that do not fit as microseconds
-        return np.where(_valid(column), numbers // 1000, numbers)
-    return numbers // 1000
-
-
 def _times(rows: pa.RecordBatch) -> tuple[Iterable[int | None], Iterable[int | None]]:
     """Milliseconds, and 0 or 1 for times of producers or brokers; None and None in v0, which knows no time."""
     if (rows.schema.metadata or {}).get(MAGIC) == b"0":
         return repeat(None), repeat(None)
     kinds = rows.column("kafka_timestamp_type")
     kind = _APPEND_TIME if kinds[0].as_py() == "append" else _CREATE_TIME  # the decoder never mixes them in one piece
-    return milliseconds(rows).tolist(), repeat(kind)
-
-
-def _valid(column: pa.Array[Any]) -> NDArray[np.bool_]:
-    bits = np.unpackbits(octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
-    return bits[column.offset :].astype(np.bool_)
+    return exact_milliseconds(rows).tolist(), repeat(kind)
 
 
 def _offsets(column: pa.Array[Any]) -> NDArray[np.int32]:

@@ -21,9 +21,9 @@ import numpy as np
 from tidemark.errors import GapError, NotFound, PreconditionFailed, SegmentError, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Gap
+from tidemark.remote.partition import RemotePartition, Stretch
 from tidemark.remote.reader.blocks import NOTHING, Block, Decoder
 from tidemark.remote.reader.range_requests import HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
-from tidemark.remote.topics import RemotePartition, Stretch
 from tidemark.retry import ATTEMPTS
 from tidemark.storage import Storage
 from tidemark.timestamps import utc_now

@@ -24,12 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA
-from tidemark.decode.schema import copied
+from tidemark.decode.schema import copied, exact_milliseconds
 from tidemark.errors import NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval
 from tidemark.remote.partition import RemotePartition
-from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.partition_reader import OnGap
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.storage import Storage
@@ -250,7 +249,7 @@ class _SingleThreadTier:
 
 def _within(rows: pa.RecordBatch, times: Interval) -> pa.RecordBatch:
     """The rows with timestamps in ``times``."""
-    timestamps = milliseconds(rows)
+    timestamps = exact_milliseconds(rows)
     wanted = (timestamps >= times.start) & (timestamps < times.end)
     if wanted.all():
         return rows

@@ -14,7 +14,8 @@ from typing_extensions import override
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.offset_bounds import Edges, OffsetBounds
-from tidemark.remote.topics import RemotePartition, RemoteTopics
+from tidemark.remote.partition import RemotePartition
+from tidemark.remote.topics import RemoteTopics
 
 if TYPE_CHECKING:
     from tidemark.remote.reader.blocks import Block
