@@ -33,7 +33,7 @@ from tidemark.cli.options import (
     storage_of,
     writes,
 )
-from tidemark.consumer.modes import Mode
+from tidemark.consumer.tier_selection import Mode
 from tidemark.errors import ConfigError, RestoreError
 from tidemark.formats.keys import check_topic
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol
 import pyarrow as pa
 from typing_extensions import override
 
-from tidemark.consumer.modes import Mode
+from tidemark.consumer.tier_selection import Mode
 from tidemark.decode import SCHEMA, exact_milliseconds
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.offset_bounds import Edges, OffsetBounds

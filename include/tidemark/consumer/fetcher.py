@@ -32,9 +32,8 @@ from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from tidemark.concurrency import in_parallel
-from tidemark.consumer.modes import TIERS, Mode, Tier
 from tidemark.consumer.tier_metadata import Found, Scouts, Times
-from tidemark.consumer.tier_selection import TierSelector
+from tidemark.consumer.tier_selection import TIERS, Mode, Tier, TierSelector
 from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.errors import FormatError, GapError, OutOfRange, SegmentError, StoreError
 from tidemark.formats.keys import TopicPartition

@@ -2,8 +2,7 @@
 
 It looks at heads and watermark, then lists the segments, then reads the manifests it needs. Everything below the
 watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and dead branches are
-resolved by lineage, as in plans (:mod:`tidemark.raw.segments`). The byte of a segment's log to read an offset from is
-found by its ``.index``, and a batch header proves it.
+resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
 """
 
 from __future__ import annotations
@@ -14,38 +13,27 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed, StoreError
-from tidemark.formats import object_sizes
 from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import AbortedTransaction, Lineage, OffsetIndexEntry, confirms_cut
-from tidemark.kafka_log.batch import HEADER_SIZE, read_header
-from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
-from tidemark.lru import Lru
-from tidemark.raw.aborted_transactions import Aborts, Verdicts
+from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
 from tidemark.raw.packs import PackedTail, TailPieces
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
-from tidemark.raw.stored_segments import StoredSegments
+from tidemark.remote.segments import Aborts, IndexObjects, StoredSegments, Verdicts
 from tidemark.remote.time_lookup import OffsetForTime, first_at
-from tidemark.storage import PartitionStore, Storage, StoredWatermark
-from tidemark.store import Store
+from tidemark.storage import Storage, StoredWatermark
 
 _ATTEMPTS: Final = 3
 _FOR_EVER: Final = 1 << 63
-
-_OFFSET_ENTRY: Final = Struct(">ii")
-_KEPT_INDEX_BYTES: Final = 4 << 20
-"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
 Result = TypeVar("Result")
 
@@ -530,67 +518,3 @@ def open_and_passed(
 def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
     """The masks that may hold offsets of ``[start, end)``."""
     return tuple(mask for mask in masks if mask.start < end and mask.end > start)
-
-
-class IndexObjects:
-    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
-
-    def __init__(self) -> None:
-        """Start with no object read."""
-        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
-
-    def position(self, place: PartitionStore, segment: Segment, offset: int) -> int:
-        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
-
-        A range of a pack has no index.
-        """
-        if offset <= segment.base or not segment.has_index:
-            return segment.position
-        entry = floor_entry(self._sibling(place.store, segment, "index"), segment, offset)
-        if entry is None:
-            return 0
-        end = min(entry.position + HEADER_SIZE[2], segment.size)
-        try:
-            log = place.store_at(segment.store)
-            head = log.get_range(segment.key, entry.position, end, if_match=segment.etag)
-        except NotFound:
-            if segment.referred:
-                return 0  # its owner has deleted it, which is told where it is read
-            raise
-        if not confirms_cut(head, entry, segment.base, segment.size):
-            return 0
-        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
-
-    def times(self, store: Store, segment: Segment) -> bytes:
-        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
-        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
-
-    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
-        name = segment.store, segment.key, segment.etag, extension
-        if (body := self._read.get(name)) is not None:
-            return body
-        try:
-            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
-        except NotFound:
-            body = b""  # only a hint: without it the segment is read from its start
-        self._read.keep(name, body)
-        return body
-
-
-def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
-    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
-
-    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
-    """
-    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
-        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return None
-    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
-    return OffsetIndexEntry(segment.base + relative, position)

@@ -20,12 +20,12 @@ from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.kafka_log.batch import CONTROL, LOG_OVERHEAD, PREFIX_SIZE
 from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
-from tidemark.raw.stored_segments import StoredSegments
+from tidemark.remote.segments import IndexObjects, StoredSegments
 from tidemark.storage import PartitionStore
 from tidemark.store import Store
 
 if TYPE_CHECKING:
-    from tidemark.remote.partition import IndexObjects, WatermarkView
+    from tidemark.remote.partition import WatermarkView
 
 MANIFEST_THREADS: Final = 16
 """The number of manifests requested at a time: the first lookup needs all of them."""

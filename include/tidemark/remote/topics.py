@@ -17,7 +17,8 @@ from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.partition import RawPartition
-from tidemark.remote.partition import IndexObjects, RemotePartition
+from tidemark.remote.partition import RemotePartition
+from tidemark.remote.segments import IndexObjects
 from tidemark.storage import Storage
 
 # How old what a reader knows may be, apart from what it looks at itself: offset.wm, and the heads that it lists.

@@ -20,8 +20,8 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.tombstones import Tombstone
-from tidemark.raw.aborted_transactions import Aborts
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Stretch
+from tidemark.remote.segments import Aborts
 from tidemark.storage import Storage
 from tidemark.store.s3.clients import forget_clients
 from tidemark.timestamps import stamp

@@ -21,8 +21,19 @@ from typing import Any, Final, Self, TypeVar
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.partition_reader import EndOfLog, Means, OnGap, PartitionReader, Step
-from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests, naming
+from tidemark.remote.reader.partition_reader import (
+    RANGE_BYTES,
+    Buffers,
+    Closed,
+    Counters,
+    EndOfLog,
+    Means,
+    OnGap,
+    PartitionReader,
+    Requests,
+    Step,
+    naming,
+)
 from tidemark.remote.topics import START_MAX_AGE, RemoteTopics
 from tidemark.storage import Storage
 from tidemark.store.retrying import repeating
