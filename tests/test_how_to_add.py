@@ -35,11 +35,10 @@ from tidemark.parsers.base import Parsed
 from tidemark.parsers.factory import PARSERS, parser_of
 from tidemark.parsers.settings import EventTime, ParserSettings
 from tidemark.store import open_store
-from tidemark.store.factory import OPENED_BY
 from tidemark.store.local import LocalStore
 from tidemark.store.obstore.clients import CONNECT
 from tidemark.store.obstore.factory import CLOUDS
-from tidemark.store.schemes import SCHEMES, Scheme
+from tidemark.store.schemes import OPENED_BY, SCHEMES, Scheme
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 from tidemark_spark.jobs.running import RunningJob, show
 from uploader_agent.observability import metrics_doc

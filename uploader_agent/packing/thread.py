@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from tidemark.backoff import Backoff
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
-from tidemark.retry import Backoff
 from uploader_agent.observability.health import Failing
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from tidemark.backoff import Backoff
 from tidemark.intervals import Intervals
-from tidemark.retry import Backoff
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment
 from uploader_agent.disk.partition_dir import Active, LogTail

@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from tidemark.backoff import Backoff
 from tidemark.config import hint
 from tidemark.errors import GapError
 from tidemark.formats.keys import TopicPartition
-from tidemark.retry import Backoff
 
 if TYPE_CHECKING:
     from tidemark.consumer.tier_metadata import Scouts, Sight

@@ -15,13 +15,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 from urllib.parse import unquote
 
-from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, StoredLedger
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.merge import with_adopted
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store import Store, StoreOptions, open_store, retrying
 from tidemark.store.obstore.factory import CLOUDS, delta_settings
 from tidemark.store.options import LIMITS
 from tidemark.store.s3 import credentials as s3_credentials
@@ -62,10 +61,10 @@ class TopicTable(NamedTuple):
         options = self.deployment.store
         # delta-rs repeats requests by itself, as often as our own reads; but not for each body that breaks off.
         settings = {
-            "max_retries": str(retry.ATTEMPTS - 1),
-            "retry_timeout": _milliseconds(retry.SECONDS),
-            "backoff_config.init_backoff": _milliseconds(retry.PAUSES.first),
-            "backoff_config.max_backoff": _milliseconds(retry.PAUSES.longest),
+            "max_retries": str(retrying.ATTEMPTS - 1),
+            "retry_timeout": _milliseconds(retrying.SECONDS),
+            "backoff_config.init_backoff": _milliseconds(retrying.PAUSES.first),
+            "backoff_config.max_backoff": _milliseconds(retrying.PAUSES.longest),
             "connect_timeout": _milliseconds(LIMITS.connect_timeout.total_seconds()),
             "timeout": _milliseconds(options.deadline.total_seconds()),
         }

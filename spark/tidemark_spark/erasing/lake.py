@@ -24,8 +24,8 @@ from tidemark.planning.maintenance.erased_files import commits_of, span_of
 from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
 from tidemark.planning.state import still_holds
 from tidemark.raw_topic import RawTopic
-from tidemark.retry import Retry
 from tidemark.store import Store, put_once
+from tidemark.store.retrying import Retry
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark.table.evidence import evidence_key

@@ -38,9 +38,9 @@ from tidemark.raw.packs import live_part, read_footer
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.tombstones import read_buried
 from tidemark.raw_topic import RawTopic
-from tidemark.retry import Retry
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import ObjectInfo, Store, put_once, put_over
+from tidemark.store.retrying import Retry
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.lake import NOTHING, Unseen

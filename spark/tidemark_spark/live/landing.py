@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from typing_extensions import override
 
+from tidemark.backoff import Backoff
 from tidemark.concurrency import in_parallel
 from tidemark.errors import SparkUnavailable, TidemarkError
 from tidemark.formats.raw.incarnations import TopicIncarnations
@@ -26,7 +27,6 @@ from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw_topic import RawTopic
-from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import LIVE_BYTES, Deployment

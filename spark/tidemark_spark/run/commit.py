@@ -16,6 +16,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.backoff import Backoff
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.formats.table.ledger import Fold, Ledger, PartitionState
@@ -23,7 +24,6 @@ from tidemark.formats.table.plan import RunPlan
 from tidemark.installation import VERSION
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
-from tidemark.retry import Backoff
 from tidemark.store import put_once
 from tidemark.store.schemes import DIRECTORY, scheme_of
 from tidemark.table.delta_table import LiveFile, LiveFiles, TopicTable, live_files, stored_ledger

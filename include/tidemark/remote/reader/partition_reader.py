@@ -5,7 +5,7 @@ everything before it. Across segments: the next one is requested before the pres
 
 A :class:`PartitionReader` has no thread. Its caller's threads call ``step``; requests go through ``submit``. One thread
 at a time may step. Ranges are read into reused memory, by requests that are counted, and repeated according to
-:mod:`tidemark.retry`; :meth:`Requests.close` ends the pauses.
+:mod:`tidemark.store.retrying`; :meth:`Requests.close` ends the pauses.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.raw.segments import Segment
 from tidemark.remote.partition import RemotePartition, Stretch
 from tidemark.remote.reader.blocks import NOTHING, Block, Decoder
-from tidemark.retry import ATTEMPTS, Retry
 from tidemark.storage import Storage
+from tidemark.store.retrying import ATTEMPTS, Retry
 from tidemark.timestamps import utc_now
 
 RANGE_BYTES: Final = 8 << 20
@@ -142,7 +142,7 @@ class Requests(Retry):
         self._closed.set()
 
     def began(self) -> None:
-        """Count a request, see :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        """Count a request, see :class:`tidemark.store.retrying.Retry`. Raises :class:`Closed`."""
         self._check_open()
         self._counters.add(requests=1)
 
@@ -151,7 +151,7 @@ class Requests(Retry):
         self._counters.add(retries=1)
 
     def wait(self, seconds: float) -> None:
-        """Pause, see :class:`tidemark.retry.Retry`. Raises :class:`Closed`."""
+        """Pause, see :class:`tidemark.store.retrying.Retry`. Raises :class:`Closed`."""
         self._closed.wait(seconds)
         self._check_open()
 
