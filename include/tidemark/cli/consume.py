@@ -252,7 +252,7 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
 
 
 def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None:
-    from tidemark.remote.reader.topic_ranges import remote_partitions
+    from tidemark.remote.reader.read_range import remote_partitions
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.run import estimate
 

@@ -25,8 +25,8 @@ from tidemark.consumer.tier_selection import Mode
 from tidemark.decode import SCHEMA, exact_milliseconds
 from tidemark.errors import BrokerError, ConfigError
 from tidemark.offset_bounds import Edges, OffsetBounds
+from tidemark.remote.reader.read_range import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.storage import Storage
 from tidemark.words import start_of, utc_time
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from functools import partial
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -22,16 +22,15 @@ from kafka.util import Timer
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from tidemark.consumer.fetcher import Queries, TieredFetcher, Wakeup, Want
+from tidemark.consumer.fetcher import TieredFetcher, Wakeup, Want
 from tidemark.consumer.tier_metadata import Brokers, Scouts
-from tidemark.consumer.tier_selection import Mode, Tier, TierRules, TierSelector
+from tidemark.consumer.tier_selection import Mode, Tier, TierRules
 from tidemark.decode.schema import exact_milliseconds, octets
 from tidemark.errors import GapError, TidemarkError, WakeupError
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import MAGIC, Block
 from tidemark.remote.reader.partition_reader import OnGap
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.topics import RemoteTopics
 from tidemark.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -72,33 +71,6 @@ class _JoinResult:
 
     def __await__(self) -> Generator[Future, None, Any]:
         return self._join.__await__()  # type: ignore[no-any-return]
-
-
-class UnseenTopics:
-    """Warnings, once for each topic, about topics that no agent has seen, for a consumer of the remote tier alone.
-
-    An unknown topic is no error, as for ``KafkaConsumer``: it may be created later. ``run`` runs work that waits for
-    storage.
-    """
-
-    def __init__(self, topics: RemoteTopics, run: Callable[[Callable[[], Any]], None]) -> None:
-        self._topics = topics
-        self._run = run
-        self._looked_for: set[str] = set()
-
-    def look(self, wanted: Collection[str]) -> None:
-        """Look soon for the topics of ``wanted`` that are new here."""
-        new = set(wanted) - self._looked_for
-        self._looked_for |= new
-        for topic in new:
-            self._run(partial(self._look, topic))
-
-    def _look(self, topic: str) -> None:
-        try:
-            if not self._topics.partitions_for_topic(topic):
-                log.warning("%s: %s; waiting for it", topic, self._topics.unseen(topic))
-        except TidemarkError:  # the poll that needs storage raises it; the next poll looks again
-            self._looked_for.discard(topic)
 
 
 class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has no types
@@ -181,7 +153,8 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
         plain = self._fetcher
         self._remote: RemoteTier | None = None
         self._scouts: Scouts | None = None
-        self._unseen: UnseenTopics | None = None
+        self._looked_for: set[str] = set()
+        """Topics that were looked for in the remote tier."""
         brokers = Brokers(self._manager, self._net, plain, self.config["request_timeout_ms"])
         if self._opened is not None:
             self._remote = RemoteTier(
@@ -196,8 +169,6 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
                 kafka_too=self._mode.reads_kafka,
             )
             self._scouts = Scouts(self._remote, brokers, self._wakeup.wake)
-            if not self._mode.reads_kafka:
-                self._unseen = UnseenTopics(self._remote.topics, self._scouts.run)
         rules = TierRules(
             mode=self._mode,
             on_gap=on_gap,
@@ -209,14 +180,13 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             skip=self._skip,
             truncated=self._truncated,
         )
-        queries = Queries(self._mode, committed, brokers.offsets, self._scouts.read) if self._scouts else None
         self._fetcher = TieredFetcher(
             self._client,
             self._subscription,
-            placements=TierSelector(rules, self._scouts),
+            rules=rules,
             remote=self._remote,
+            brokers=brokers,
             scouts=self._scouts,
-            queries=queries,
             wakeup=self._wakeup,
             **{**self.config, "metrics": None},
         )
@@ -336,10 +306,29 @@ class TieredConsumer(KafkaConsumer):  # type: ignore[misc]  # kafka-python has n
             timeout_ms = min(timeout_ms, self._coordinator.time_to_next_poll() * 1000)
         records: dict[Any, Any] = self._fetcher.fetch(want, heard=heard, move=move, timeout_ms=timeout_ms)
         if not records:
-            if self._unseen is not None:
-                self._unseen.look(self.subscription() or {tp.topic for tp in self.assignment()})
+            self._look_for(self.subscription() or {tp.topic for tp in self.assignment()})
             self._hear()
         return records
+
+    def _look_for(self, topics: Collection[str]) -> None:
+        """Without Kafka, warn soon, once for each topic, of ``topics`` that no agent has seen.
+
+        An unknown topic is no error, as for ``KafkaConsumer``: it may be created later.
+        """
+        if self._scouts is None or self._mode.reads_kafka:
+            return
+        new = set(topics) - self._looked_for
+        self._looked_for |= new
+        for topic in new:
+            self._scouts.run(partial(self._warn_if_unseen, topic))
+
+    def _warn_if_unseen(self, topic: str) -> None:
+        assert self._remote is not None
+        try:
+            if not self._remote.topics.partitions_for_topic(topic):
+                log.warning("%s: %s; waiting for it", topic, self._remote.topics.unseen(topic))
+        except TidemarkError:  # the poll that needs storage raises it; the next poll looks again
+            self._looked_for.discard(topic)
 
     def _join(self, timer: Any) -> bool:
         """Let the coordinator do its part, in slices: kafka-python continues a join at the next call.

@@ -22,13 +22,14 @@ from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
+from tidemark.lru import Lru
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
 from tidemark.raw.packs import PackedTail, TailPieces
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
-from tidemark.remote.segments import Aborts, IndexObjects, StoredSegments, Verdicts
+from tidemark.remote.segments import KEPT_VERDICTS, Aborts, IndexObjects, StoredSegments, Verdicts
 from tidemark.remote.time_lookup import OffsetForTime, first_at
 from tidemark.storage import Storage, StoredWatermark
 
@@ -76,7 +77,7 @@ class WatermarkView:
     end: int = 0
     stable: int = 0
     branch: int = 0
-    verdicts: Verdicts = field(default_factory=Verdicts, compare=False)
+    verdicts: Verdicts = field(default_factory=lambda: Lru(KEPT_VERDICTS), compare=False)
     masks: tuple[MaskName, ...] | None = None
 
     @property
@@ -241,7 +242,7 @@ class RemotePartition:
             passed=passed,
             sealed=sealed,
             branch=before.branch + left,
-            verdicts=Verdicts() if again else before.verdicts,
+            verdicts=Lru(KEPT_VERDICTS) if again else before.verdicts,
             masks=before.masks,
         )
 

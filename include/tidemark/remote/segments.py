@@ -38,7 +38,7 @@ _KEPT_MANIFESTS: Final = 128
 _KEPT_INDEX_BYTES: Final = 4 << 20
 """The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
-_KEPT_VERDICTS: Final = 4096
+KEPT_VERDICTS: Final = 4096
 _KEPT_LISTS: Final = 64
 
 _AT_ONCE: Final = 8
@@ -54,6 +54,14 @@ NO_TIME: Final = -1
 
 ANY_TIME: Final = (1 << 63) - 1
 """The largest timestamp of a segment that has to be opened to know it."""
+
+Verdicts = Lru[tuple[int, int], tuple[AbortedTransaction, ...]]
+"""The outcomes of transactions that were open at a segment's end, along one branch of the log.
+
+By producer and first offset: the aborts, none if it committed. When the log leaves its branch, or a hole is filled,
+markers may differ. New ones are begun then, so that a reader that is still on the old branch adds nothing for readers
+on the new one.
+"""
 
 Next = Callable[[int], tuple[SegmentPiece | None, Sequence[Segment]]]
 """(The first piece at or after an offset, None at the end; the segments of a gap on the way there).
@@ -387,26 +395,6 @@ def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry |
     return OffsetIndexEntry(segment.base + relative, position)
 
 
-class Verdicts:
-    """The outcomes of transactions that were open at a segment's end, along one branch of the log. Thread-safe.
-
-    When the log leaves its branch, or a hole is filled, markers may differ. A new object is used then, so that a reader
-    that is still on the old branch adds nothing for readers on the new one.
-    """
-
-    def __init__(self) -> None:
-        """Start with no known outcome."""
-        self._found: Lru[tuple[int, int], tuple[AbortedTransaction, ...]] = Lru(_KEPT_VERDICTS)
-
-    def get(self, opened: OpenTransaction) -> tuple[AbortedTransaction, ...] | None:
-        """The aborts of a transaction, none if it committed; None if it is not known."""
-        return self._found.get((opened.producer_id, opened.first_offset))
-
-    def keep(self, opened: OpenTransaction, aborts: tuple[AbortedTransaction, ...]) -> None:
-        """Remember the aborts for :meth:`get`."""
-        self._found.keep((opened.producer_id, opened.first_offset), aborts)
-
-
 class Aborts:
     """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
 
@@ -438,7 +426,8 @@ class Aborts:
         self, opened: OpenTransaction, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
     ) -> tuple[AbortedTransaction, ...]:
         """The outcome of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
-        known = verdicts.get(opened)
+        named = opened.producer_id, opened.first_offset
+        known = verdicts.get(named)
         if known is not None:
             return known
         aborts: tuple[AbortedTransaction, ...] = ()
@@ -456,7 +445,7 @@ class Aborts:
             at, skipped = following(live_until(at.segment, lineage, at.start))
         if at is None:
             return aborts  # nothing decides it yet
-        verdicts.keep(opened, aborts)
+        verdicts.keep(named, aborts)
         return aborts
 
     def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:

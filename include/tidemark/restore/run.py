@@ -31,7 +31,7 @@ from tidemark.formats.raw.hashsum import combine
 from tidemark.intervals import Interval
 from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
 from tidemark.remote.partition import RemotePartition
-from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
+from tidemark.remote.reader.read_range import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.restore.progress import RestoreProgress, asked, group_of
 from tidemark.restore.records import Record, hash_sum, records_of
 from tidemark.restore.report import PartitionReport, RestoreReport

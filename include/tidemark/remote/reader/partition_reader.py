@@ -70,13 +70,8 @@ _LENGTH_BYTES: Final = 12
 log = logging.getLogger(__name__)
 
 
-class EndOfLog:
-    """All readable records were read; look again later."""
-
-
-TAIL: Final = EndOfLog()
-Step = Block | EndOfLog | Future[Any]
-"""A block; or the end; or the future to await before the next step."""
+Step = Block | Future[Any] | None
+"""A block; or the future to await before the next step; or None if all readable records were read."""
 
 
 class Closed(TidemarkError):
@@ -365,7 +360,7 @@ class PartitionReader:
         """Continue without a stretch: at the end, or in a gap."""
         self._located = None
         if located is None:
-            yield TAIL
+            yield None
         elif isinstance(located, Gap):
             if self._on_gap == "error":
                 raise GapError(self._tp.topic, self._tp.partition, located.start, located.end, located.reason)

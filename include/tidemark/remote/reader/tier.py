@@ -26,7 +26,6 @@ from tidemark.remote.reader.partition_reader import (
     Buffers,
     Closed,
     Counters,
-    EndOfLog,
     Means,
     OnGap,
     PartitionReader,
@@ -438,7 +437,7 @@ class Lane:
         if isinstance(result, Future):
             self._awaited = result
             return False
-        if isinstance(result, EndOfLog):
+        if result is None:
             self._asleep = self.ended = True
         elif isinstance(result, Block):
             size = result.rows.get_total_buffer_size()
