@@ -636,7 +636,7 @@ CONTRACT: Final = (
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "what is put once is never replaced by other content",
-        "include/tidemark/store/base.py",
+        "include/tidemark/store/retrying.py",
         "if stored.body != body:",
         "if False:",
         (f"{_STORE}::test_put_once_is_safe_to_repeat[local]",),

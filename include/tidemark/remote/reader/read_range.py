@@ -255,8 +255,8 @@ def _whole_milliseconds(time: timedelta) -> int:
     return -(-time // timedelta(milliseconds=1))
 
 
-# Commands resolve the bounds of several partitions against the remote tier, and read them side by side: the records of a
-# partition come in order, those of different partitions as they are ready.
+# Commands resolve the bounds of several partitions against the remote tier, and read them side by side: the records of
+# each partition come in order, those of different partitions as they are ready.
 
 
 class RemoteEdges(Edges):
