@@ -12,11 +12,11 @@ import duckdb
 import duckdb_extension_httpfs
 
 from demo.streams import Acknowledged, Stream
+from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import merge
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.object_cache import read_indexes
-from tidemark.storage import resolver_of
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment

@@ -26,7 +26,7 @@ import yaml
 from compose_spec import PyCompose
 
 from tests.support.paths import ROOT, env_bin, site_packages
-from tidemark.storage import resolver_of
+from tidemark.endpoints import resolver_of
 from tidemark.topics import load_topics
 from uploader_agent.settings import load_settings
 

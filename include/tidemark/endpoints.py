@@ -1,21 +1,35 @@
-"""Settings that say where the segments of each topic are: one endpoint, and overrides per topic.
+"""The store and prefix of a partition's segments: one pluggable seam for agent, Spark and consumer.
 
-A deployment with rules of its own names a factory as ``module:function`` in ``resolver``; it is called with the
-settings and returns an :class:`tidemark.storage.EndpointResolver`.
+The default :class:`ConfiguredEndpoints` has one endpoint and overrides per topic. A deployment with rules of its
+own names a factory as ``module:function`` in ``endpoints.resolver``; it is called with the settings and returns an
+:class:`EndpointResolver`.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
+from typing_extensions import override
 
-from tidemark.config import ObjectName, Settings
+from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
-from tidemark.formats.keys import check_topic
+from tidemark.formats.keys import Endpoint, check_topic
 from tidemark.store.options import StoreOptions
 from tidemark.store.schemes import SCHEMES, check_options, scheme_of, split_store_url
+
+
+class EndpointResolver(Protocol):
+    """A lookup of endpoints. It must always give the same answer to the same question."""
+
+    def default(self) -> Endpoint:
+        """The endpoint of the deployment's ``_…`` objects."""
+        ...
+
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        """The endpoint of the segments of this partition."""
+        ...
 
 
 def _check_url(url: str, *, any_scheme: bool = False) -> str:
@@ -76,3 +90,38 @@ def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | 
 
 def _urls(settings: EndpointSettings) -> list[str]:
     return [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
+
+
+class ConfiguredEndpoints(EndpointResolver):
+    """Endpoints from the configuration: the topic's own, else the default."""
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        self._settings = settings
+        self._default = _endpoint(settings.url, settings.entropy_bits)
+
+    @override
+    def default(self) -> Endpoint:
+        return self._default
+
+    @override
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        override = self._settings.topics.get(topic)
+        if override is None:
+            return self._default
+        base = self._settings
+        bits = base.entropy_bits if override.entropy_bits is None else override.entropy_bits
+        return _endpoint(override.url or base.url, bits)
+
+
+def resolver_of(settings: EndpointSettings) -> EndpointResolver:
+    """The resolver that the settings name, or the default. Raises ConfigError if its factory cannot be imported."""
+    if settings.resolver is None:
+        return ConfiguredEndpoints(settings)
+    factory = imported(settings.resolver)
+    resolver: EndpointResolver = factory(settings)
+    return resolver
+
+
+def _endpoint(url: str, bits: int) -> Endpoint:
+    store, prefix = split_store_url(url, any_scheme=True)
+    return Endpoint(store, prefix, bits)

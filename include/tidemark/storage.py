@@ -3,8 +3,7 @@
 A :class:`ClusterStore` has the objects about a whole cluster, a :class:`PartitionStore` those of one partition. Both
 are made by a :class:`Storage`, from a topics file or an agent's, and are handed on: whoever gets one can neither mix up
 a store and another store's keys, nor open a store twice. They read what almost every reader asks for; all other reading
-functions are in :mod:`tidemark.raw`. Nothing is retried or cached here. An :class:`EndpointResolver`, which a
-deployment may bring itself, knows which store and prefix has a partition's segments.
+functions are in :mod:`tidemark.raw`. Nothing is retried or cached here.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
-
-from typing_extensions import override
+from typing import NamedTuple, Self
 
 from tidemark.concurrency import OnePerKey
-from tidemark.config import imported
-from tidemark.endpoints import EndpointSettings
+from tidemark.endpoints import EndpointResolver, EndpointSettings, resolver_of
 from tidemark.errors import ConfigError, FormatError, NotFound
 from tidemark.formats.keys import (
     MANIFEST_EXTENSION,
@@ -36,7 +32,6 @@ from tidemark.formats.raw.watermark import Watermark, parse
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
-from tidemark.store.schemes import split_store_url
 
 OpenStore = Callable[[str], Store]
 """Opens the store at a URL without a prefix."""
@@ -197,53 +192,6 @@ class PartitionStore:
             if (info.size, info.etag) != (described.size, described.etag):
                 return False
         return True
-
-
-class EndpointResolver(Protocol):
-    """A lookup of endpoints. It must always give the same answer to the same question."""
-
-    def default(self) -> Endpoint:
-        """The endpoint of the deployment's ``_…`` objects."""
-        ...
-
-    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
-        """The endpoint of the segments of this partition."""
-        ...
-
-
-class ConfiguredEndpoints(EndpointResolver):
-    """Endpoints from the configuration: the topic's own, else the default."""
-
-    def __init__(self, settings: EndpointSettings) -> None:
-        self._settings = settings
-        self._default = _endpoint(settings.url, settings.entropy_bits)
-
-    @override
-    def default(self) -> Endpoint:
-        return self._default
-
-    @override
-    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
-        override = self._settings.topics.get(topic)
-        if override is None:
-            return self._default
-        base = self._settings
-        bits = base.entropy_bits if override.entropy_bits is None else override.entropy_bits
-        return _endpoint(override.url or base.url, bits)
-
-
-def resolver_of(settings: EndpointSettings) -> EndpointResolver:
-    """The resolver that the settings name, or the default. Raises ConfigError if its factory cannot be imported."""
-    if settings.resolver is None:
-        return ConfiguredEndpoints(settings)
-    factory = imported(settings.resolver)
-    resolver: EndpointResolver = factory(settings)
-    return resolver
-
-
-def _endpoint(url: str, bits: int) -> Endpoint:
-    store, prefix = split_store_url(url, any_scheme=True)
-    return Endpoint(store, prefix, bits)
 
 
 class Storage:

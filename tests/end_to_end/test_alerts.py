@@ -20,9 +20,9 @@ from tests.support.s3 import ADMIN, allow
 from tests.support.spark import spark_submit
 from tests.support.tuned_agent import tuned_agent
 from tests.support.waiting import wait_until
+from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys, PartitionKeys
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge
-from tidemark.storage import resolver_of
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import committed_ledger, live_files, open_delta
 

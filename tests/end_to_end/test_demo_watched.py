@@ -31,12 +31,12 @@ from demo.streams import SENSORS, STREAMS, Production
 from tests.support.process import ManagedProcess
 from tests.support.receivers import HookServer, SmtpServer, alert_env
 from tests.support.waiting import HUNG, wait_until
+from tidemark.endpoints import resolver_of
 from tidemark.inspection.gap_acknowledgement import gaps_of
 from tidemark.monitoring.incident_store import read_incidents
 from tidemark.monitoring.incidents import IncidentKind
 from tidemark.monitoring.observation import look
 from tidemark.monitoring.observer_state import Sightings
-from tidemark.storage import resolver_of
 from tidemark.store import open_store
 from tidemark.table.delta_table import open_topic_table
 

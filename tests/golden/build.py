@@ -48,6 +48,7 @@ from tidemark.backfill.outcome import Approval, outcome_of
 from tidemark.backfill.report import read_report, write_part
 from tidemark.backfill.request import BackfillRequest
 from tidemark.cli.app import app
+from tidemark.endpoints import resolver_of
 from tidemark.erasure.secret import VARIABLE
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import ControlKeys, PartitionKeys
@@ -59,7 +60,7 @@ from tidemark.monitoring.incident_store import watch
 from tidemark.planning.maintenance.retention_report import Subject
 from tidemark.raw.objects import read_watermark
 from tidemark.raw_topic import RawTopic
-from tidemark.storage import PartitionStore, StoredWatermark, resolver_of
+from tidemark.storage import PartitionStore, StoredWatermark
 from tidemark.store import Store, open_store
 from tidemark.store.s3.clients import forget_clients
 from tidemark.store.s3.store import S3Store

@@ -21,6 +21,7 @@ from tidemark.backfill.report import read_report
 from tidemark.cli.continuity import accounts_of
 from tidemark.decode.rowhash import row_hash_sum
 from tidemark.decode.schema import SCHEMA
+from tidemark.endpoints import resolver_of
 from tidemark.erasure.reports import ErasureReport
 from tidemark.erasure.requests import all_requests
 from tidemark.formats.keys import ControlKeys, PartitionKeys
@@ -36,7 +37,7 @@ from tidemark.raw.heads import read_head
 from tidemark.raw.packs import chain, read_footer, read_range_bytes
 from tidemark.raw_topic import RawTopic
 from tidemark.schemas.merge import read_state
-from tidemark.storage import ClusterStore, PartitionStore, resolver_of
+from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store, open_store
 from tidemark.table.delta_table import TopicTable, committed_ledger, live_files, open_delta, open_topic_table
 from tidemark.table.effective_evidence import EffectiveEvidence

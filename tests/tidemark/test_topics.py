@@ -12,11 +12,10 @@ import pytest
 from pydantic import Field
 
 from tidemark.config import load, parse
-from tidemark.endpoints import EndpointSettings
+from tidemark.endpoints import EndpointSettings, resolver_of
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import Endpoint
 from tidemark.parsers.settings import BytesParser, JsonColumn, JsonParser
-from tidemark.storage import resolver_of
 from tidemark.topics import Deployment, TopicSettings, WorkLimits, load_topics
 
 GOOD = """

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import ControlKeys
-from tidemark.storage import resolver_of
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from uploader_agent.broker.admin import BrokerUnavailable
 from uploader_agent.broker.properties import Broker

@@ -14,10 +14,10 @@ import typer
 from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
 from tidemark.cli.read_models import agent_problems, summary_of, triggerer_capacity
 from tidemark.config import content_of, grouped
+from tidemark.endpoints import resolver_of
 from tidemark.errors import ConfigError, FormatError, RegistryUnavailable, StoreError
 from tidemark.monitoring.deployment_conditions import waiting_triggers
 from tidemark.parsers.settings import followed_by, registry_of
-from tidemark.storage import resolver_of
 from tidemark.store.probe import CLOCK, TRIED, Tried, try_clock, try_store
 from tidemark.topics import Deployment, TopicSettings, load_topics
 from tidemark.words import plural

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from tidemark.cli.options import chosen_clusters
 from tidemark.concurrency import in_parallel
+from tidemark.endpoints import resolver_of
 from tidemark.errors import NeverSeen
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, LeaderEntry, leaders
@@ -27,7 +28,6 @@ from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import JudgedTopic, outside_tables, topic_now
 from tidemark.monitoring.judgement import sentence, state_of_partition
-from tidemark.storage import resolver_of
 from tidemark.store import open_store
 from tidemark.table.delta_table import (
     TopicTable,

@@ -10,11 +10,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
 from tidemark.formats.table.object_cache import ObjectCache, log_failures, read_indexes
-from tidemark.storage import Storage, resolver_of
+from tidemark.storage import Storage
 from tidemark.topics import Deployment
 
 log = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.ledger import Ledger
@@ -22,7 +23,6 @@ from tidemark.monitoring.judgement import TopicState, state_of
 from tidemark.monitoring.observation import ClusterLook, look
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview
-from tidemark.storage import resolver_of
 from tidemark.store import Store, clock, open_store, put_over
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable

@@ -12,10 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidemark.catalogs import CatalogSettings, catalog_table
+from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.lineage import Dataset
 from tidemark.openlineage import facets
-from tidemark.storage import resolver_of
 from tidemark.topics import Deployment, TopicSettings
 
 _ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT_NAME"

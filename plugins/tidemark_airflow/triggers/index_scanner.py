@@ -18,6 +18,7 @@ from pydantic import field_validator
 
 from tidemark.backoff import Backoff
 from tidemark.concurrency import in_parallel
+from tidemark.endpoints import resolver_of
 from tidemark.errors import TidemarkError
 from tidemark.formats.base import Model
 from tidemark.formats.keys import ControlKeys, DeploymentKeys
@@ -27,7 +28,6 @@ from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.formats.table.statuses import ScanStatus
 from tidemark.inspection.led_partitions import heads_of
 from tidemark.installation import VERSION
-from tidemark.storage import resolver_of
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment

@@ -15,6 +15,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
+from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.base import StoredObject, canonical, parse_json
 from tidemark.formats.keys import ControlKeys, TopicPartition
@@ -22,7 +23,6 @@ from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
 from tidemark.formats.table.object_cache import CachedObject, ObjectCache, log_failures
 from tidemark.inspection.led_partitions import heads_of, with_heads
-from tidemark.storage import resolver_of
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
 
