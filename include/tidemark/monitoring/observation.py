@@ -41,7 +41,6 @@ from tidemark.monitoring.observer_state import (
     latest,
 )
 from tidemark.monitoring.overview import TopicSummary
-from tidemark.monitoring.topic_conditions import LastRun
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.merge import read_state
 from tidemark.store import open_store
@@ -364,10 +363,8 @@ class _TopicObservation:
                 ledger, health, exact = self._read(self.led, exact=old or not self.committed)
                 uploaded = _uploaded(self.led, ledger, before.uploaded, now)
                 conditions = [*topic_conditions.gaps(health), *topic_conditions.remote_tier(health)]
-                run = LastRun(before.failed_at, before.failure, waits=self.around.waits)
-                if (scan := self.around.scan) is not None:
-                    run = run._replace(scanned_at=scan.at, capacity=scan.capacity)
-                conditions += topic_conditions.late(self.topic, health, uploaded, now, run)
+                scan, waits = self.around.scan, self.around.waits
+                conditions += topic_conditions.late(self.topic, health, uploaded, now, before, scan, waits)
                 quiet = not health.marks and not any(partition.gaps for partition in health.partitions)
                 new, reset = samples_of(self.table, ledger, before.n)
                 self._note(

@@ -8,8 +8,8 @@ These are the offsets of the lost files, with all offsets in their byte ranges. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound
@@ -32,16 +32,6 @@ _VERSIONS: Final = 100
 """Most versions of the table that are searched for the last intact one."""
 
 _Key = tuple[int, int]
-
-
-class _KeptRow(NamedTuple):
-    """A valid row of evidence; its file, if any, stays."""
-
-    first: int
-    next: int
-    rows: int
-    file: str
-    has_segment: bool
 
 
 def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
@@ -76,14 +66,6 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     )
 
 
-def _held(rows: Iterable[EvidenceRow], gone: Collection[str]) -> Iterator[_KeptRow]:
-    """The valid ``rows`` without the files that are ``gone``."""
-    for row in rows:
-        file = (row.file or "") if row.offset_class in PARSED else ""
-        if file not in gone:
-            yield _KeptRow(row.first, row.next, row.rows, file, row.segment is not None)
-
-
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files with rows that retention has removed from the table: another program has restored them."""
     expired: set[tuple[object, ...]] = set()
@@ -116,11 +98,11 @@ class _RepairSearch:
         self.expired, self._expired_rows = expired_of(standing, gone)
         self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
-            rows = list(_held(evidence.get(key, ()), gone))
+            rows = [row for row in evidence.get(key, ()) if _file_of(row) not in gone]
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 
-    def _plan(self, key: _Key, state: PartitionState, rows: list[_KeptRow], offsets: Intervals) -> None:
+    def _plan(self, key: _Key, state: PartitionState, rows: list[EvidenceRow], offsets: Intervals) -> None:
         incarnation = self._incarnations[key[0]]
         part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
         view = self._raw.view(part)
@@ -130,7 +112,7 @@ class _RepairSearch:
             end = self._end_before(view, state, rows, left)
         below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
-        self.files |= files | {row.file for row in rows if row.file and row.first >= end}
+        self.files |= files | {_file_of(row) for row in rows if row.first >= end} - {""}
         spared, expired = self._spared.get(key), self._expired_rows.get(key, {})
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False, spared=spared, expired=expired)
@@ -141,7 +123,7 @@ class _RepairSearch:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
-    def _end_before(self, view: StoredPartition, state: PartitionState, rows: list[_KeptRow], left: int) -> int:
+    def _end_before(self, view: StoredPartition, state: PartitionState, rows: list[EvidenceRow], left: int) -> int:
         """The last offset up to ``left`` that no row or file spans, and below which all transactions are decided."""
         end = decided_below(self._raw, view, state, left)
         if end is None:
@@ -150,28 +132,33 @@ class _RepairSearch:
             )
         hulls: dict[object, tuple[int, int]] = {}
         for number, row in enumerate(rows):
-            before = hulls.get(row.file or number, (row.first, row.next))
-            hulls[row.file or number] = min(before[0], row.first), max(before[1], row.next)
+            before = hulls.get(name := _file_of(row) or number, (row.first, row.next))
+            hulls[name] = min(before[0], row.first), max(before[1], row.next)
         while across := [first for first, after in hulls.values() if first < end < after]:
             end = min(across)
         return end
 
 
-def _whole(rows: list[_KeptRow], offsets: Intervals) -> tuple[Intervals, set[str]]:
+def _file_of(row: EvidenceRow) -> str:
+    """The file of a valid row; empty if it has none, such as one that retention has removed from its file."""
+    return (row.file or "") if row.offset_class in PARSED else ""
+
+
+def _whole(rows: list[EvidenceRow], offsets: Intervals) -> tuple[Intervals, set[str]]:
     """(the offsets of all files with rows in ``offsets``, without offsets that no segment ever held; these files)."""
     while True:
-        files = {row.file for row in rows if row.file and offsets.clip(row.first, row.next)}
-        hulls = Intervals((row.first, row.next) for row in rows if row.file in files)
+        files = {_file_of(row) for row in rows if offsets.clip(row.first, row.next)} - {""}
+        hulls = Intervals((row.first, row.next) for row in rows if _file_of(row) in files)
         if not hulls - offsets:
             break
         offsets |= Intervals(span for span in _spans(rows) if hulls.clip(*span))
-    return offsets - Intervals((row.first, row.next) for row in rows if not row.has_segment), files
+    return offsets - Intervals((row.first, row.next) for row in rows if row.segment is None), files
 
 
-def _without_one_class(rows: Iterable[_KeptRow], end: int) -> Intervals:
+def _without_one_class(rows: Iterable[EvidenceRow], end: int) -> Intervals:
     """The offsets below ``end`` without a row, or in spans with more or fewer rows than offsets."""
     counted: dict[int, int] = {}
-    rows = sorted(rows)
+    rows = sorted(rows, key=lambda row: row.first)
     spans = _spans(rows)
     remaining = iter(spans)
     span = next(remaining, None)
@@ -184,7 +171,7 @@ def _without_one_class(rows: Iterable[_KeptRow], end: int) -> Intervals:
     return right.missing(0, end)
 
 
-def _spans(rows: Iterable[_KeptRow]) -> list[tuple[int, int]]:
+def _spans(rows: Iterable[EvidenceRow]) -> list[tuple[int, int]]:
     return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 

@@ -196,21 +196,14 @@ def digest_in(path: str) -> str:
     return path.rpartition("_")[2].removesuffix(".parquet")
 
 
-class NamedLedgers(NamedTuple):
-    """The numbers of ledgers that something names.
-
-    ``committed`` is the table's own, ``in_log`` that of the oldest version in Delta's log, and ``published`` that of
-    the outbox. Each is 0 if there is none yet. ``state`` is the commit that the state table equals, if there is one.
-    """
-
-    committed: int
-    in_log: int
-    published: int
-    state: int | None = None
-
-
-def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime) -> list[ObjectInfo]:
+def old_ledgers(
+    listed: Iterable[ObjectInfo], now: datetime, *, committed: int, in_log: int, published: int, state: int | None
+) -> list[ObjectInfo]:
     """The ``listed`` objects of the ledger's folder that may be deleted at the time ``now`` of the store.
+
+    ``committed`` is the number of the table's own ledger, ``in_log`` that of the oldest version in Delta's log, and
+    ``published`` that of the outbox. Each is 0 if there is none yet. ``state`` is the commit that the state table
+    equals, if there is one.
 
     Each commit writes a ledger, and the next ledger names it as its parent. A ledger stays while one of these may read
     it:
@@ -230,10 +223,10 @@ def old_ledgers(listed: Iterable[ObjectInfo], named: NamedLedgers, now: datetime
     """
     numbers = {info: int(match[1]) for info in listed if (match := _LEDGER_NAME.fullmatch(info.key.rpartition("/")[2]))}
     young = [n for info, n in numbers.items() if now - info.modified <= RUN_OVER]
-    oldest_young = min(young, default=named.committed + 1)
-    first = min(named.committed - 1, named.in_log - 1, named.published, oldest_young - _LEDGERS_BEHIND)
-    if named.state is not None:
-        first = min(first, named.state)
+    oldest_young = min(young, default=committed + 1)
+    first = min(committed - 1, in_log - 1, published, oldest_young - _LEDGERS_BEHIND)
+    if state is not None:
+        first = min(first, state)
     return [info for info, n in numbers.items() if n < first]
 
 
