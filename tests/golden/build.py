@@ -197,14 +197,14 @@ class Builder:
     def keys(self, topic: str, partition: int = 0) -> PartitionKeys:
         """The keys of a partition of a topic's newest incarnation."""
         table = self.table(topic)
-        known, cluster = RawTopic(table).incarnations().incarnations, table.topic.cluster
+        known, cluster = RawTopic(table).incarnations, table.topic.cluster
         endpoint = resolver_of(self.deployment.raw).resolve(cluster, topic, partition)
         return PartitionKeys(endpoint, cluster, known[-1].place, partition)
 
     def stored_watermark(self, topic: str) -> StoredWatermark:
         """The watermark of partition 0 of a topic's only incarnation."""
         table = self.table(topic)
-        [known] = RawTopic(table).incarnations().incarnations
+        [known] = RawTopic(table).incarnations
         stored = read_watermark(PartitionStore(self.raw, self.keys(topic)), known.topic_id)
         assert stored is not None
         return stored
@@ -449,7 +449,7 @@ class Builder:
             self.send("lost", [(0, b"x", b"lost %d" % n, 0) for n in range(5)])
             wait_until(lambda: self._packed("lost") == 5, what="it to be packed")
         keys = self.keys("lost")
-        topic_id = RawTopic(self.table("lost")).incarnations().incarnations[-1].topic_id
+        topic_id = RawTopic(self.table("lost")).incarnations[-1].topic_id
         for info in list(self.raw.list(keys.folder)):
             self.raw.delete(info.key)
         words = ("--forget", str(topic_id), "--apply", "--by", "ada", "--reason", "its prefix was removed")

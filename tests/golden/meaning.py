@@ -78,7 +78,7 @@ def of_topic(table: TopicTable, topics: Path) -> Plain:
 def of_raw(table: TopicTable, topics: Path) -> Plain:
     """The newest incarnation in raw, by partition; and what retention, gaps and erasures have left of it."""
     topic = RawTopic(table)
-    incarnations = topic.incarnations().incarnations
+    incarnations = topic.incarnations
     place, cluster = incarnations[-1].place, table.topic.cluster
     told: Plain = {"places": ["@" if "@" in known.place else known.place for known in incarnations]}
     for (incarnation, number), entry in sorted(topic.entries.items()):
@@ -86,7 +86,7 @@ def of_raw(table: TopicTable, topics: Path) -> Plain:
         keys = PartitionKeys(endpoint, cluster, place, number)
         store = open_store(endpoint.store, table.deployment.store)
         stored = store.list(keys.folder)
-        known = topic.watermark(topic.partition(incarnations[-1].topic_id, place, incarnation, number))
+        known = topic.watermark(topic.partition((incarnation, number)))
         told[str(number)] = {
             "incarnation": incarnation,
             "foreign": list(known.foreign_epochs) if known else [],

@@ -63,12 +63,10 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
         raise ContinuityError(f"{table.url}/{unknown[0]}: {rule} {table.deployment.lake_store}/{table.keys.evidence}")
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations if landed.offsets else ()
     spared = spared_offsets(raw, standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
-        part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
-        state = ledger.by_partition[key]
+        part, state = raw.partition(key), ledger.by_partition[key]
         left_out = expired_rows.get(key, {})
         planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key), expired=left_out))
     return RunPlan(

@@ -96,15 +96,13 @@ class _RepairSearch:
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
         self.expired, self._expired_rows = expired_of(standing, gone)
-        self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
             rows = [row for row in evidence.get(key, ()) if _file_of(row) not in gone]
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 
     def _plan(self, key: _Key, state: PartitionState, rows: list[EvidenceRow], offsets: Intervals) -> None:
-        incarnation = self._incarnations[key[0]]
-        part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
+        part = self._raw.partition(key)
         view = self._raw.view(part)
         left = left_at(view.watermark, state) if view else None
         end = state.next_offset

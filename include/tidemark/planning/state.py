@@ -271,12 +271,9 @@ def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: St
         return counts
     reached = _reached(table, before)
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations
     for key, rows in new.items():
-        part = raw.partition(partitions[key].topic_id, incarnations[key[0]].place, *key)
-        log = _StoredLog(
-            table, raw.partition_store(part), partitions[key], evidence.ledger.committed_at, reached.get(key)
-        )
+        store = raw.partition_store(raw.partition(key))
+        log = _StoredLog(table, store, partitions[key], evidence.ledger.committed_at, reached.get(key))
         counts[key] = counts.get(key, 0) + log.uncertain(rows)
     return counts
 

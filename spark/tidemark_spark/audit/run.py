@@ -120,7 +120,6 @@ class _Audit:
         evidence = evidence_of(standing, dates)
         self._check_log(evidence.landed_files(), dates)
         raw = RawTopic(self._table)
-        incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
         masks = raw.masks_of(self._ledger, pending=False)
         erased: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -131,7 +130,7 @@ class _Audit:
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             rows = evidence.get(state.key, [])
-            group.append(planned(raw, incarnations, state, rows, dates, spared.get(state.key)))
+            group.append(planned(raw, state, rows, dates, spared.get(state.key)))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
                 group = []

@@ -65,9 +65,7 @@ def _stores(table: TopicTable) -> Iterator[Store]:
     yield table.store
     raw = RawTopic(table)
     for state in committed_ledger(table).partitions:
-        known = raw.incarnations().incarnations[state.incarnation]
-        part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
-        yield raw.partition_store(part).store
+        yield raw.partition_store(raw.partition(state.key)).store
 
 
 Versions = Mapping[str, Sequence[ObjectVersion]]
