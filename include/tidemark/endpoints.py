@@ -72,7 +72,8 @@ class EndpointSettings(Settings):
 
 def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | None = None) -> None:
     """Check that there is a store for each URL, and that each option applies to it. Raises ValueError naming both."""
-    urls = [(f"raw: {url}", url) for url in _urls(settings)]
+    of_raw = [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
+    urls = [(f"raw: {url}", url) for url in of_raw]
     if lake is not None:
         urls.append((f"lake: {lake}", lake))
     for field, url in urls:
@@ -86,10 +87,6 @@ def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | 
         raise ValueError(
             f"store.endpoint_url is one server, and cannot serve both {' and '.join(served)}; leave it out"
         )
-
-
-def _urls(settings: EndpointSettings) -> list[str]:
-    return [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
 
 
 class ConfiguredEndpoints(EndpointResolver):

@@ -96,15 +96,12 @@ def record(deployment: Deployment, cluster: str, observed: ClusterLook) -> Incid
     after = change_incidents(deployment, cluster, change)
     if after.at == at:
         store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
-        sampled_at = overview.record(store, keys, overview_of(observed.sightings), observed.sightings.sampled_at)
-        put_over(store, keys.sightings, observed.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
+        seen = observed.sightings
+        summaries = (topic.summary for _, topic in sorted(seen.topics.items()) if topic.summary is not None)
+        states = Overview(cluster=seen.cluster, at=at, topics=tuple(summaries))
+        sampled_at = overview.record(store, keys, states, seen.sampled_at)
+        put_over(store, keys.sightings, seen.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
-
-
-def overview_of(sightings: Sightings) -> Overview:
-    """The state of each topic when it was last read."""
-    summaries = (topic.summary for _, topic in sorted(sightings.topics.items()) if topic.summary is not None)
-    return Overview(cluster=sightings.cluster, at=sightings.at, topics=tuple(summaries))
 
 
 def read_sightings(deployment: Deployment, cluster: str) -> Sightings:

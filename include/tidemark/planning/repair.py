@@ -24,7 +24,7 @@ from tidemark.raw.partition import StoredPartition
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence import PARSED, EvidenceRow, offsets_of
 from tidemark.table.evidence_reader import RowsByPartition
 from tidemark.table.tampering import is_untampered, unknown_files
 
@@ -68,18 +68,15 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
 
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files with rows that retention has removed from the table: another program has restored them."""
-    expired: set[tuple[object, ...]] = set()
-    spans: dict[_Key, list[tuple[int, int]]] = {}
-    for row in standing.of_class("expired"):
-        if row.segment is not None:
-            expired.add((*row.key, row.first, row.next, row.dt, row.hash128))
-            spans.setdefault(row.key, []).append((row.first, row.next))
-    landed: dict[tuple[object, ...], str] = {}
-    for row in standing.near({key: Intervals(parts) for key, parts in spans.items()}, ("landed",)):
-        identity = *row.key, row.first, row.next, row.dt, row.hash128
-        if row.file is not None and identity in expired:
-            landed[identity] = row.file
-    return {*landed.values()}
+
+    def identity(row: EvidenceRow) -> tuple[object, ...]:
+        return *row.key, row.first, row.next, row.dt, row.hash128
+
+    removed = [row for row in standing.of_class("expired") if row.segment is not None]
+    expired = {*map(identity, removed)}
+    near = standing.near(offsets_of(removed), ("landed",))
+    landed = {identity(row): row.file for row in near if row.file is not None}
+    return {file for of, file in landed.items() if of in expired}
 
 
 class _RepairSearch:

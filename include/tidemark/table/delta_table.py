@@ -277,7 +277,7 @@ class LiveFiles(Sequence[LiveFile]):
 
     @cached_property
     def digest(self) -> str:
-        """The :func:`files_digest` of the files."""
+        """32 hexadecimal digits for the set of files, in any order: the sum of the files' own digests."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -290,7 +290,7 @@ class LiveFiles(Sequence[LiveFile]):
         return _as_digest(sum(_digest_of(text) for at in starts for text in texts.slice(at, _AT_A_TIME).to_pylist()))
 
     def digest_after(self, removed: Iterable[LiveFile], added: Iterable[LiveFile]) -> str:
-        """The :func:`files_digest` of the files without ``removed``, which are among them, and with ``added``."""
+        """The :attr:`digest` of the files without ``removed``, which are among them, and with ``added``."""
         return _as_digest(int(self.digest, 16) - _sum_of_digests(removed) + _sum_of_digests(added))
 
     def named(self, paths: Collection[str]) -> list[LiveFile]:
@@ -314,11 +314,6 @@ def _objects(files: pa.Table) -> Iterator[LiveFile]:
     for batch in files.to_batches(max_chunksize=_AT_A_TIME):
         columns = (batch.column(name).to_pylist() for name in LiveFile._fields)
         yield from map(LiveFile._make, zip(*columns, strict=True))
-
-
-def files_digest(live: Iterable[LiveFile]) -> str:
-    """32 hexadecimal digits for a set of live files, in any order: the sum of the files' own digests."""
-    return _as_digest(_sum_of_digests(live))
 
 
 def _sum_of_digests(files: Iterable[LiveFile]) -> int:

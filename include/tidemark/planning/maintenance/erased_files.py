@@ -79,12 +79,7 @@ class ErasedRows:
 
 
 def erased_rows(table: TopicTable, ledger: Ledger) -> ErasedRows | None:
-    """The erased rows of ``table``; None if no mask counts.
-
-    Raises:
-        FormatError: a mask, or another object, does not parse.
-        StoreError: a store did not answer.
-    """
+    """The erased rows of ``table``; None if no mask counts. Raises FormatError and StoreError."""
     raw = RawTopic(table)
     numbers = raw.mask_numbers()
     if not numbers:
@@ -93,10 +88,8 @@ def erased_rows(table: TopicTable, ledger: Ledger) -> ErasedRows | None:
     for (_, partition), masks in raw.masks_of(ledger, pending=False).items():
         offsets.setdefault(partition, []).extend(masked_offsets(table, masks))
     names = [catalog.name for catalog in table.deployment.catalogs_of(table.topic)]
-    try:
-        states = MirrorStatus.load(table.store, table.keys.deployment.mirrors).by_key if names else {}
-    except NotFound:
-        states = {}
+    status = MirrorStatus.load_or_none(table.store, table.keys.deployment.mirrors) if names else None
+    states = status.by_key if status is not None else {}
     return ErasedRows(
         {partition: sorted(masked) for partition, masked in offsets.items()},
         numbers,

@@ -101,14 +101,9 @@ class RetentionReport(StoredObject):
 
 def write_report(table: TopicTable, report: RetentionReport) -> str:
     """Write ``report`` and return its key."""
-    key = report_key(table, report)
+    key = f"{table.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
     put_once(table.store, key, report.to_bytes())
     return key
-
-
-def report_key(table: TopicTable, report: RetentionReport) -> str:
-    """The key of ``report`` in the lake's store."""
-    return f"{table.keys.retention(report.subject)}{stamp(report.at)}-{report.ledger_n}.json"
 
 
 def reviewed(table: TopicTable, subject: Subject, now: datetime) -> tuple[str, RetentionReport] | None:

@@ -146,13 +146,8 @@ def judge(known: Knowledge, paths: Iterable[str]) -> dict[str, Verdict]:
     for plan in sorted(known.plans.values(), key=lambda plan: plan.created_at):
         if plan.attempt in known.landed:
             replacing |= dict.fromkeys(plan.replaced, plan)
-    authors = {digest: plan for plan in known.plans.values() for digest in digests_of(plan)}
+    authors = {digest_of(plan, task): plan for plan in known.plans.values() for task in plan.tasks}
     return {path: _judged(known, path, replacing.get(path), authors.get(digest_in(path))) for path in paths}
-
-
-def digests_of(plan: RunPlan) -> set[str]:
-    """The digests at the end of the names of the attempt's files."""
-    return {digest_of(plan, task) for task in plan.tasks}
 
 
 def digest_of(plan: RunPlan, task: StoredTask) -> str:
