@@ -18,7 +18,7 @@ from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.partition_plan import cut_of, decided_below, left_at
-from tidemark.planning.read import joined
+from tidemark.planning.read import spans_of
 from tidemark.planning.rebuild import expired_of, files_by_date, plan_partition
 from tidemark.raw.partition import StoredPartition
 from tidemark.raw_topic import RawTopic
@@ -146,7 +146,7 @@ def _whole(rows: list[EvidenceRow], offsets: Intervals) -> tuple[Intervals, set[
         hulls = Intervals((row.first, row.next) for row in rows if _file_of(row) in files)
         if not hulls - offsets:
             break
-        offsets |= Intervals(span for span in _spans(rows) if hulls.clip(*span))
+        offsets |= Intervals(span for span in spans_of(rows) if hulls.clip(*span))
     return offsets - Intervals((row.first, row.next) for row in rows if row.segment is None), files
 
 
@@ -154,20 +154,16 @@ def _without_one_class(rows: Iterable[EvidenceRow], end: int) -> Intervals:
     """The offsets below ``end`` without a row, or in spans with more or fewer rows than offsets."""
     counted: dict[int, int] = {}
     rows = sorted(rows, key=lambda row: row.first)
-    spans = _spans(rows)
+    spans = spans_of(rows)
     remaining = iter(spans)
     span = next(remaining, None)
     for row in rows:
-        while span is not None and row.first >= span[1]:
+        while span is not None and row.first >= span.end:
             span = next(remaining, None)
         assert span is not None
-        counted[span[0]] = counted.get(span[0], 0) + row.rows
-    right = Intervals(span for span in spans if counted[span[0]] == span[1] - span[0])
+        counted[span.start] = counted.get(span.start, 0) + row.rows
+    right = Intervals(span for span in spans if counted[span.start] == span.size)
     return right.missing(0, end)
-
-
-def _spans(rows: Iterable[EvidenceRow]) -> list[tuple[int, int]]:
-    return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 
 def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from tidemark.formats.table.ledger import StoredLedger
+    from tidemark.formats.table.ledger import Ledger, Parent
 
 _VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet", re.ASCII)
@@ -76,7 +76,7 @@ class _Folder:
 
 
 def _cache_of(store: Store, root: str) -> Path | None:
-    """The folder in which the objects of a log are kept for the user's other processes; None: a directory needs none."""
+    """The folder that keeps the objects of a log for the user's other processes; None: a directory needs no cache."""
     digest = hashlib.sha256(f"{store.url}\0{root}".encode()).hexdigest()[:32]
     return user_cache.folder(_KIND) / digest if scheme_of(store.url) != DIRECTORY else None
 
@@ -125,8 +125,8 @@ class LogCopy:
     def __init__(self) -> None:
         """Start with no copy."""
         self._lock = RLock()
-        self.ledger: tuple[str, StoredLedger] | None = None
-        """The ledger that was read last, by its key: a ledger that a version names is never replaced."""
+        self.ledger: tuple[Ledger, Parent] | None = None
+        """The ledger that was read last, and the reference to it: a ledger that a version names is never replaced."""
         self._root = ""
         self._folder: _Folder | None = None
         self._versions: dict[int, str] = {}  # the ETags of the copied versions, by number

@@ -19,8 +19,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
-from tidemark.planning.maintenance.erasure import spans_of
-from tidemark.planning.read import plan_reading
+from tidemark.planning.read import plan_reading, spans_of
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence

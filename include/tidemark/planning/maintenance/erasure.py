@@ -14,7 +14,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, TableFileTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, following, masked_offsets
-from tidemark.planning.read import joined
+from tidemark.planning.read import spans_of
 from tidemark.planning.rebuild import files_by_date
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable, open_delta
@@ -57,11 +57,6 @@ def plan_erasure(table: TopicTable, *, attempt: int | None = None) -> RunPlan | 
         supersedes=files_by_date(row for row in rows if row.offset_class != "landed"),
         columns=tuple(field.name for field in delta.schema().fields if field.name != "dt") if delta is not None else (),
     )
-
-
-def spans_of(rows: Sequence[EvidenceRow]) -> list[tuple[int, int]]:
-    """The spans of offsets that the evidence of one file tells apart."""
-    return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 
 def _files(standing: EffectiveEvidence, erased: Mapping[Key, Sequence[int]]) -> dict[str, list[EvidenceRow]]:
