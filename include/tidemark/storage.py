@@ -147,9 +147,7 @@ class PartitionStore:
     def watermark(self, known: StoredWatermark | None = None) -> StoredWatermark | OtherWatermark | None:
         """The current ``offset.wm``, whoever wrote it; None if there is none. It is ``known`` if that is still there.
 
-        Raises:
-            FormatError: it does not parse.
-            StoreError: the store failed.
+        Raises FormatError and StoreError.
         """
         key = self.keys.watermark
         try:

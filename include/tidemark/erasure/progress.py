@@ -90,12 +90,7 @@ class RequestProgress(NamedTuple):
 
 
 def progress_of(deployment: Deployment, asked: Sequence[Approved | NotApproved]) -> list[RequestProgress]:
-    """The progress of each request; reads the reports of the topics that they name.
-
-    Raises:
-        FormatError: a report does not parse.
-        StoreError: the store failed.
-    """
+    """The progress of each request, by the reports of the topics that they name. Raises FormatError and StoreError."""
     named = {(each.request.cluster, searched.topic) for each in asked for searched in each.request.topics}
     tables = [configured_table(deployment, each) for each in deployment.topics if (each.cluster, each.topic) in named]
     reports = {

@@ -143,12 +143,7 @@ def write_report(table: TopicTable, report: ErasureReport) -> None:
 
 
 def reports_of(table: TopicTable) -> Iterator[ErasureReport]:
-    """All reports of a topic.
-
-    Raises:
-        FormatError: one does not parse.
-        StoreError: the store failed.
-    """
+    """All reports of a topic. Raises FormatError and StoreError."""
     for info in table.store.list(table.keys.erasures):
         yield ErasureReport.load(table.store, info.key)
 
@@ -166,9 +161,7 @@ def done_in(reports: Iterable[ErasureReport]) -> frozenset[str]:
 def last_erasure(table: TopicTable) -> int:
     """The number of the ledger from which on the table has no row that a pass has erased; 0 without a pass.
 
-    Raises:
-        FormatError: a report does not parse.
-        StoreError: the store failed.
+    Raises FormatError and StoreError.
     """
     listed = sorted(table.store.list(table.keys.erasures), key=lambda info: info.modified, reverse=True)
     reports = (ErasureReport.load(table.store, info.key) for info in listed)

@@ -134,9 +134,7 @@ def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
 
     ``producers`` reads the first :data:`SAMPLE_BYTES` of each partition's newest segment as well.
 
-    Raises:
-        StoreError: a store did not answer.
-        FormatError: an object does not parse.
+    Raises FormatError and StoreError.
     """
     deployment, topic = table.deployment, table.topic
     delta = open_delta(table)

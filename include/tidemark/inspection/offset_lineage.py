@@ -83,9 +83,7 @@ def derivation_of(
 ) -> Derivation:
     """The origin of ``[start, end)`` of the partition ``key``, an (incarnation, partition).
 
-    Raises:
-        FormatError: an object does not parse.
-        StoreError: the store failed.
+    Raises FormatError and StoreError.
     """
     state = standing.ledger.by_partition.get(key)
     landed = state.next_offset if state else 0

@@ -129,9 +129,7 @@ def outside_tables(
 ) -> tuple[Mapping[str, Mapping[int, LeaderEntry]], tuple[Incident, ...]]:
     """What is known of topics of ``cluster`` outside their tables: leaders' entries by topic, and open incidents.
 
-    Raises:
-        StoreError: a store did not answer.
-        FormatError: the incidents' object does not parse.
+    Raises FormatError and StoreError.
     """
     led: dict[str, dict[int, LeaderEntry]] = {}
     for tp, leader in led_partitions(deployment, cluster).items():

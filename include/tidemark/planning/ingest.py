@@ -212,9 +212,7 @@ def lost_gaps(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap,
 
     Landed offsets that an unclean election cut off are not gaps: they are replaced, not given up.
 
-    Raises:
-        FormatError: an object in the store does not parse.
-        StoreError: a store did not answer.
+    Raises FormatError and StoreError.
     """
     ledger = committed_ledger(table)
     state = ledger.by_partition.get((incarnation, partition))

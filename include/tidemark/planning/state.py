@@ -250,9 +250,7 @@ def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: St
 
     A partition that has left a branch of its log since is counted from its beginning.
 
-    Raises:
-        FormatError: an object cannot be read.
-        StoreError: the store failed.
+    Raises FormatError and StoreError.
     """
     partitions = evidence.ledger.by_partition
     known = {through.key: through for through in (before.through if before else ())}

@@ -148,9 +148,7 @@ def _expired(standing: EffectiveEvidence, live: Mapping[Key, Sequence[int]]) -> 
 def plan_forgetting(table: TopicTable) -> list[RunPlan]:
     """The plans of folds that leave out what nothing needs; one for each run of neighbours of FOLD_BYTES.
 
-    Raises:
-        FormatError: a mask, or another object, does not parse.
-        StoreError: a store did not answer.
+    Raises FormatError and StoreError.
     """
     forgetting = Forgetting.of(table)
     ledger = forgetting.standing.ledger
