@@ -126,7 +126,7 @@ def of_table(table: TopicTable) -> Plain:
     ledger, accounts = evidence.ledger, accounts_of(evidence)
     live = live_files(delta)
     rows = [(file.dt, rows_of(table.store, f"{table.keys.root}/{file.path}")) for file in live]
-    refused = sorted({row.file for row in evidence.evidence() if row.offset_class == "quarantined" and row.file})
+    refused = sorted({row.file for row in evidence.of_class("quarantined") if row.file})
     quarantine = [rows_of(table.store, f"{table.keys.quarantine}/{file}") for file in refused]
     report = audit(table, Inline())
     schema = read_state(table.store, table.keys)

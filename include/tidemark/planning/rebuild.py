@@ -270,7 +270,7 @@ def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
     return f"{rule}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else rule
 
 
-def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+def plan_replay(table: TopicTable, dates: Collection[str] | None = None) -> RunPlan:
     """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or all if None.
 
     A replay takes all rows of a date, or all rows if no dates are given. Rows that pass land, the others are
@@ -291,7 +291,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
         for (incarnation, partition, _), group in groupby(rows, lambda row: (*row.key, row.day))
     ]
     return RunPlan(
-        **following(table, ledger, attempt, created_at=created),
+        **following(table, ledger, created_at=created),
         kind="replay",
         partitions=tuple(
             _replay_partition(ledger, key, list(group))

@@ -34,7 +34,7 @@ _VERSIONS: Final = 100
 _Key = tuple[int, int]
 
 
-def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
+def plan_repair(table: TopicTable) -> RunPlan:
     """The plan to restore the table; empty if it is as Tidemark left it, and all its files are there.
 
     Raises:
@@ -44,7 +44,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     ledger = ledger_of(table, delta)
     live = live_files(delta)
     lost = {file for files in lost_files(table, {file.dt for file in live}).values() for file in files}
-    nothing = RunPlan(**following(table, ledger, attempt), kind="repair")
+    nothing = RunPlan(**following(table, ledger), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
     standing = EffectiveEvidence(table, ledger, live)
