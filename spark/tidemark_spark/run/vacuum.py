@@ -28,8 +28,8 @@ from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan
 from tidemark.planning.maintenance.erased_files import commits_of, erased_rows
+from tidemark.planning.maintenance.erasure import plan_forgetting
 from tidemark.planning.maintenance.fold import plan_fold
-from tidemark.planning.maintenance.forgetting import plan_forgetting
 from tidemark.planning.maintenance.vacuum import (
     GOES,
     REPORTS_KEPT,

@@ -263,7 +263,7 @@ class RunPlan(StoredObject):
     their quarantined rows.
 
     A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row. One that ``forgets``
-    leaves out what tells of erased records (:mod:`tidemark.planning.maintenance.forgetting`).
+    leaves out what tells of erased records (:mod:`tidemark.planning.maintenance.erasure`).
 
     A repair restores from raw the rows that another program removed from the table or changed. It removes the files
     that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that
