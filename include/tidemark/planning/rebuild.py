@@ -19,7 +19,7 @@ from types import MappingProxyType
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, ContinuityError, NotFound
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import PartitionPlan, QuarantineRange, QuarantineTask, RunPlan, SegmentTask
+from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, SegmentTask, StoredRange
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key, find_plan, following, spared_offsets
@@ -302,11 +302,11 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None) -> RunP
     )
 
 
-def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> QuarantineRange:
+def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> StoredRange:
     if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
         rule = f"evidence of refused records from offset {row.first} on does not state their bytes; audit the table"
         raise ContinuityError(f"{table.url}: {rule}")
-    return QuarantineRange(
+    return StoredRange(
         store=table.deployment.lake_store,
         key=row.segment,
         etag="",

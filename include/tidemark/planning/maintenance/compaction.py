@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import RunPlan, TableFileRange, TableFileTask
+from tidemark.formats.table.plan import RunPlan, StoredRange, TableFileTask
 from tidemark.planning.common import following
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -189,7 +189,7 @@ def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> Tab
         topic_id=state.topic_id,
         partition=state.partition,
         ranges=tuple(
-            TableFileRange(
+            StoredRange(
                 store=table.deployment.lake_store,
                 key=f"{table.keys.root}/{file.path}",
                 etag="",
