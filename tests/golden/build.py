@@ -44,8 +44,7 @@ from tests.support.waiting import wait_until
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.uploader_agent.faults.cluster import await_in_sync, await_leader, create
-from tidemark.backfill.outcome import Approval, outcome_of
-from tidemark.backfill.report import read_report, write_part
+from tidemark.backfill.report import Approval, outcome_of, read_report, write_part
 from tidemark.backfill.request import BackfillRequest
 from tidemark.cli.app import app
 from tidemark.endpoints import resolver_of
@@ -57,7 +56,7 @@ from tidemark.formats.raw.head import parse_head
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.monitoring.incident_store import watch
-from tidemark.planning.maintenance.retention_report import Subject
+from tidemark.planning.maintenance.retention import Subject
 from tidemark.raw.objects import read_watermark
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, StoredWatermark

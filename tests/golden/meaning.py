@@ -31,7 +31,7 @@ from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.monitoring.incident_store import read_incidents
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 from tidemark.raw import masks, tombstones
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import chain, read_footer, read_range_bytes

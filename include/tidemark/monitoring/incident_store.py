@@ -15,7 +15,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.ledger import Ledger
-from tidemark.inspection.led_partitions import led_partitions
+from tidemark.inspection.agent_reports import led_partitions
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incidents import Incident, Incidents, merge

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.erasure.progress import progress_of
+from tidemark.erasure.reports import progress_of
 from tidemark.erasure.requests import ErasureFolder, all_requests
 from tidemark.errors import FormatError, NeverSeen, NotFound, StoreError, TidemarkError
 from tidemark.formats.raw.erasure import Approved
@@ -26,8 +26,7 @@ from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateStatus, UnreadStatus
-from tidemark.inspection.agent_sightings import check_seen
-from tidemark.inspection.led_partitions import indexes_of, leaders_of
+from tidemark.inspection.agent_reports import check_seen, indexes_of, leaders_of
 from tidemark.monitoring import deployment_conditions, topic_conditions
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, IncidentKind, Source, Unknown, about, found_by

@@ -20,8 +20,7 @@ from tidemark.erasure.reports import Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
-from tidemark.planning.maintenance.erased_files import commits_of, span_of
-from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
+from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, commits_of, judge, span_of
 from tidemark.planning.state import still_holds
 from tidemark.raw_topic import RawTopic
 from tidemark.retry import Retry

@@ -25,8 +25,7 @@ from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import read_plan
 from tidemark.planning.maintenance.fold import landed_attempts
-from tidemark.planning.maintenance.retention import Classed, Keeping
-from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
+from tidemark.planning.maintenance.retention import Classed, Keeping, PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects, tombstones
 from tidemark.raw.objects import SegmentObjects, delete_version, remove_segment

@@ -27,7 +27,6 @@ from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan
-from tidemark.planning.maintenance.erased_files import commits_of, erased_rows
 from tidemark.planning.maintenance.erasure import plan_forgetting
 from tidemark.planning.maintenance.fold import plan_fold
 from tidemark.planning.maintenance.vacuum import (
@@ -37,6 +36,8 @@ from tidemark.planning.maintenance.vacuum import (
     Knowledge,
     Why,
     all_landed,
+    commits_of,
+    erased_rows,
     judge,
     left_by_runs,
     old_audits,
