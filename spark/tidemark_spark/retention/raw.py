@@ -61,7 +61,8 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
     run = _Run(table, standing, raw, _classed(standing), _busy(table, standing), now, by, written_as, review)
     reported = before[1].partitions if before else ()
     limits = {(goes.incarnation, goes.partition): goes.end for goes in reported}
-    done = in_parallel(lambda state: run.partition(state, limits.get(state.key)), standing.ledger.partitions)
+    states = [(state, raw.partition_of(state)) for state in standing.ledger.partitions]
+    done = in_parallel(lambda known: run.partition(*known, limits.get(known[0].key)), states)
     return RetentionReport(
         cluster=table.topic.cluster,
         topic=table.topic.topic,
@@ -113,9 +114,8 @@ class _Run:
     written_as: str
     review: str
 
-    def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
+    def partition(self, state: PartitionState, part: RawPartition, limit: int | None) -> PartitionGoes:
         """Remove a partition's segments that may go below offset ``limit``; without a limit, remove nothing."""
-        part = self.raw.partition_of(state)
         keeping = self._keeping(part, state)
         if isinstance(keeping, str):
             return PartitionGoes(incarnation=state.incarnation, partition=state.partition, stays=keeping)
