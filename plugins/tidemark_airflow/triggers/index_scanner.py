@@ -26,7 +26,7 @@ from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.formats.table.statuses import ScanStatus
-from tidemark.inspection.led_partitions import heads_of
+from tidemark.inspection.agent_reports import heads_of
 from tidemark.installation import VERSION
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
 from tidemark.timestamps import utc_now
