@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -39,18 +39,6 @@ Moment = datetime | int
 """A time with its zone, or milliseconds since 1970."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class _Range(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if any.
-
-    ``times`` are milliseconds since 1970, ``[start, end)`` as well.
-    """
-
-    tp: TopicPartition
-    start: int
-    end: int
-    times: Interval | None = None
 
 
 def read_range(
@@ -108,7 +96,7 @@ def iter_range(
         if start < end and not known.start <= start <= end <= readable:
             outside = start if start < known.start else end - 1
             raise OutOfRange(topic, partition, outside, known.start, readable)
-        yield from reader.rows([_Range(TopicPartition(topic, partition), start, end)])
+        yield from reader.rows([(TopicPartition(topic, partition), Interval(start, end))])
 
 
 def read_time(
@@ -168,7 +156,7 @@ def iter_time(
         numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
         if not numbers:
             raise NotFound(topic, reader.tier.topics.unseen(topic))
-        yield from reader.rows(reader.times(topic, sorted(numbers), wanted, lateness))
+        yield from reader.rows(reader.ranges(topic, sorted(numbers), wanted, lateness), wanted)
 
 
 class _SingleThreadTier:
@@ -196,10 +184,10 @@ class _SingleThreadTier:
             raise NotFound(f"{topic}-{partition}", rule if seen else self.tier.topics.unseen(topic))
         return known
 
-    def times(
+    def ranges(
         self, topic: str, partitions: Iterable[int], wanted: Interval, lateness: timedelta | None
-    ) -> Iterator[_Range]:
-        """The ranges of offsets with the records of the times ``wanted``."""
+    ) -> Iterator[tuple[TopicPartition, Interval]]:
+        """The offsets with the records of the times ``wanted``."""
         for number in partitions:
             known = self.partition(topic, number)
             if wanted.start >= wanted.end:
@@ -212,38 +200,44 @@ class _SingleThreadTier:
                 latest = wanted.end + _whole_milliseconds(lateness)
                 beyond = known.offset_for_time(latest, committed=self.committed, markers=False)
                 until = until if beyond is None else beyond.offset
-            yield _Range(TopicPartition(topic, number), start.offset, until, wanted)
+            yield TopicPartition(topic, number), Interval(start.offset, until)
 
-    def rows(self, ranges: Iterable[_Range]) -> Iterator[pa.RecordBatch]:
-        """The rows of all ranges, one after the other; the next is read ahead."""
+    def rows(
+        self, ranges: Iterable[tuple[TopicPartition, Interval]], times: Interval | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of all ranges of offsets, one after the other; the next is read ahead.
+
+        With ``times``, in milliseconds since 1970, only those with timestamps in it.
+        """
         left = iter(ranges)
         present = self._begun(left)
         while present is not None:
             following = self._begun(left)
-            yield from self._rows(present)
-            self.tier.stop(present.tp)
+            yield from self._rows(*present, times)
+            self.tier.stop(present[0])
             present = following
 
-    def _begun(self, left: Iterator[_Range]) -> _Range | None:
-        first = next((range_ for range_ in left if range_.start < range_.end), None)
-        if first is not None:
-            self.tier.read(first.tp, first.start)
-        return first
+    def _begun(self, left: Iterator[tuple[TopicPartition, Interval]]) -> tuple[TopicPartition, Interval] | None:
+        for tp, offsets in left:
+            if offsets.start < offsets.end:
+                self.tier.read(tp, offsets.start)
+                return tp, offsets
+        return None
 
-    def _rows(self, wanted: _Range) -> Iterator[pa.RecordBatch]:
-        at = wanted.start
-        while at < wanted.end:
+    def _rows(self, tp: TopicPartition, offsets: Interval, times: Interval | None) -> Iterator[pa.RecordBatch]:
+        at = offsets.start
+        while at < offsets.end:
             self._ready.clear()
-            block = self.tier.take(wanted.tp)
+            block = self.tier.take(tp)
             if block is None:
-                if self.tier.at_end(wanted.tp):
-                    raise OutOfRange(*wanted.tp, at, wanted.start, at)
+                if self.tier.at_end(tp):
+                    raise OutOfRange(*tp, at, offsets.start, at)
                 self._ready.wait()
                 continue
             at = block.next_offset
-            rows = block.before(wanted.end).rows
-            if wanted.times is not None:
-                rows = _within(rows, wanted.times)
+            rows = block.before(offsets.end).rows
+            if times is not None:
+                rows = _within(rows, times)
             if len(rows):
                 yield rows.replace_schema_metadata(None)
 

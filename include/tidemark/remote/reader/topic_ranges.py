@@ -6,13 +6,15 @@ Each partition's records come in order; those of different partitions come as th
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from tidemark.errors import ConfigError, OutOfRange
 from tidemark.formats.keys import TopicPartition
+from tidemark.intervals import Interval
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.topics import RemotePartition, RemoteTopics
 
@@ -21,14 +23,6 @@ if TYPE_CHECKING:
     from tidemark.remote.reader.tier import RemoteTier
 
 _LOOK_AGAIN_SECONDS: Final = 1.0
-
-
-class OffsetSpan(NamedTuple):
-    """Offsets ``[start, end)`` of a partition; without an ``end`` there is no last one."""
-
-    partition: int
-    start: int
-    end: int | None
 
 
 class RemoteEdges(Edges):
@@ -70,7 +64,7 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     return [partition for partition in partitions if partition is not None]
 
 
-def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> OffsetSpan:
+def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> Interval:
     """The offsets of a partition between two bounds; an empty range if the last lies below the first.
 
     Raises:
@@ -80,17 +74,18 @@ def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edge
     end = max(start, last.of(part.partition).resolve(edges))
     if start < edges.beginning() and start < end:
         raise OutOfRange(part.topic, part.partition, start, edges.beginning(), edges.end())
-    return OffsetSpan(part.partition, start, end)
+    return Interval(start, end)
 
 
 def read_spans(
-    tier: RemoteTier, topic: str, spans: Collection[OffsetSpan], ready: threading.Event
+    tier: RemoteTier, topic: str, spans: Mapping[int, Interval], ready: threading.Event
 ) -> Iterator[tuple[int, Block]]:
-    """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
+    """(partition, block) of all ``spans`` by partition, each block cut to its span; a span up to MAX_OFFSET never ends.
 
-    Raises the errors of reading, see :meth:`RemoteTier.take`, and OutOfRange if a span's end is not there (any more).
+    ``ready`` is set by the tier's ``on_ready``. Raises the errors of reading, see :meth:`RemoteTier.take`, and
+    OutOfRange if a span's end is not there (any more).
     """
-    left = {TopicPartition(topic, span.partition): span for span in spans if span.end is None or span.start < span.end}
+    left = {TopicPartition(topic, number): span for number, span in spans.items() if span.start < span.end}
     for at, span in left.items():
         tier.read(at, span.start)
     while left:
@@ -102,7 +97,7 @@ def read_spans(
                 _check_end(tier, at, span)
                 continue
             idle = False
-            if span.end is not None and block.next_offset >= span.end:
+            if block.next_offset >= span.end:
                 del left[at]
                 tier.stop(at)
                 block = block.before(span.end)
@@ -111,9 +106,9 @@ def read_spans(
             ready.wait(_LOOK_AGAIN_SECONDS)
 
 
-def _check_end(tier: RemoteTier, at: TopicPartition, span: OffsetSpan) -> None:
+def _check_end(tier: RemoteTier, at: TopicPartition, span: Interval) -> None:
     """Raise OutOfRange if a span ended before its end: most likely an election cut off the log."""
-    if span.end is None or not tier.at_end(at):
+    if span.end == MAX_OFFSET or not tier.at_end(at):
         return
     part = tier.partition(*at)
     if part is not None:
