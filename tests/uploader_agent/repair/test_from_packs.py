@@ -18,7 +18,7 @@ from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import PackName, SegmentName, TopicPartition
 from tidemark.formats.raw.pack import Pack
 from tidemark.kafka_log import OpenTransaction, parse_txn_index
-from uploader_agent.repair.from_packs import FromPacks
+from uploader_agent.repair.from_packs import Completion
 from uploader_agent.repair.reupload import RepairRow
 from uploader_agent.verify import Severity
 
@@ -30,7 +30,7 @@ class _Killed(BaseException):
 
 
 def made_whole(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[RepairRow]:
-    return list(FromPacks(incarnations(world), T).run(start, end, dry_run=dry_run))
+    return list(Completion(incarnations(world), T).run(start, end, dry_run=dry_run))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_only_segments_of_the_range_are_made_whole(world: World) -> None:
 
 def test_a_topic_that_nobody_knows(world: World) -> None:
     with pytest.raises(FormatError, match="no agent has seen the topic nothing"):
-        FromPacks(incarnations(world), TopicPartition("nothing", 0))
+        Completion(incarnations(world), TopicPartition("nothing", 0))
 
 
 def test_the_lineage_has_the_start_of_an_epoch_that_was_empty(world: World) -> None:
