@@ -64,7 +64,7 @@ class RawTopic:
         self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
         self._tails = OnePerKey[PartitionKeys, PackedTail](
-            lambda keys: PackedTail(self._storage.partition_store(keys), self._live_end.line)
+            lambda keys: PackedTail(self._storage.partition_store(keys), self._live_end.read_line)
         )
 
     def now(self) -> datetime:
@@ -166,7 +166,7 @@ class RawTopic:
 
     def view(self, part: RawPartition) -> StoredPartition | None:
         """The state of the partition: its ``offset.wm`` and its tails; None while there is no ``offset.wm``."""
-        view = self._live_end.heads.look(self.partition_store(part), lambda: self.stored_watermark(part))
+        view = self._live_end.look(self.partition_store(part), lambda: self.stored_watermark(part))
         for error in view.errors if view is not None else ():
             self.unread.add(error)
         return view

@@ -13,7 +13,6 @@ from tidemark.backfill.request import BackfillRequest
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
 from tidemark.formats.base import StoredObject
-from tidemark.formats.raw.buried import Buried
 from tidemark.formats.raw.cluster import ClusterOwner, LeaseOfSlot, SlotCount
 from tidemark.formats.raw.erasure import ErasureApproval, ErasureRequest, ErasureWithdrawal
 from tidemark.formats.raw.gaps import Acknowledgement
@@ -22,7 +21,7 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask, MaskIndex
-from tidemark.formats.raw.tombstones import PackTombstone, Tombstone
+from tidemark.formats.raw.tombstones import Buried, PackTombstone, Tombstone
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict

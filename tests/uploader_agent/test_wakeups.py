@@ -193,7 +193,7 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
 WORKERS: dict[str, Callable[[TestedAgent], Worker]] = {
     "metadata": lambda agent: agent.poller.worker,
     "index": lambda agent: agent.index.worker,
-    "packs": lambda agent: agent.components.packs.all[0].thread.worker,
+    "packs": lambda agent: agent.components.packs.all[0].worker,
     "fill": lambda agent: agent.components.filler.worker,
 }
 

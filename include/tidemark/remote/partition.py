@@ -149,10 +149,10 @@ class RemotePartition:
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
         self._cluster, self._stored = storage.cluster_store(), storage.partition_store(part.keys)
         self._indexes, self._observe = indexes, observe
-        self._heads, self._masks = live_end.heads, masks
+        self._live_end, self._masks = live_end, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._stored, live_end.line)
+        self._tail = PackedTail(self._stored, live_end.read_line)
         self._segments = StoredSegments(self._stored)
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
         self._aborts = Aborts(self._stored.store, self.invalidate)
@@ -210,7 +210,7 @@ class RemotePartition:
         def current() -> StoredWatermark | None:
             return read_watermark(self._stored, self.topic_id, before.stored)
 
-        found = self._heads.look(self._stored, current, before.brokers)
+        found = self._live_end.look(self._stored, current, before.brokers)
         for error in found.errors if found is not None else ():
             if isinstance(error, StoreError):
                 raise error

@@ -20,10 +20,10 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
-from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, LeftLog
 from tidemark.formats.raw.manifest import OWNERS, SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
 from tidemark.formats.raw.pack import PackedRange, Range, lines_of
+from tidemark.formats.raw.tombstones import Buried, BuriedObject, BuriedSegment, LeftLog
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals

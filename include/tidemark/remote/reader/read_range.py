@@ -15,10 +15,10 @@ and :func:`iter_time`: they yield record batches of about a MiB, and hold some 3
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,7 @@ from tidemark.decode.schema import copied, exact_milliseconds
 from tidemark.errors import ConfigError, NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.blocks import Block
@@ -43,14 +44,6 @@ Moment = datetime | int
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOOK_AGAIN_SECONDS: Final = 1.0
-
-
-class OffsetSpan(NamedTuple):
-    """Offsets ``[start, end)`` of a partition; without an ``end`` there is no last one."""
-
-    partition: int
-    start: int
-    end: int | None
 
 
 def read_range(
@@ -108,7 +101,7 @@ def iter_range(
         if start < end and not known.start <= start <= end <= readable:
             outside = start if start < known.start else end - 1
             raise OutOfRange(topic, partition, outside, known.start, readable)
-        yield from reader.rows(topic, [OffsetSpan(partition, start, end)])
+        yield from reader.rows(topic, [(partition, Interval(start, end))])
 
 
 def read_time(
@@ -198,8 +191,8 @@ class _SingleThreadTier:
 
     def times(
         self, topic: str, partitions: Iterable[int], wanted: Interval, lateness: timedelta | None
-    ) -> Iterator[OffsetSpan]:
-        """The offsets with the records of the times ``wanted``."""
+    ) -> Iterator[tuple[int, Interval]]:
+        """The partitions, and their offsets with the records of the times ``wanted``."""
         for number in partitions:
             known = self.partition(topic, number)
             if wanted.start >= wanted.end:
@@ -212,24 +205,29 @@ class _SingleThreadTier:
                 latest = wanted.end + _whole_milliseconds(lateness)
                 beyond = known.offset_for_time(latest, committed=self.committed, markers=False)
                 until = until if beyond is None else beyond.offset
-            yield OffsetSpan(number, start.offset, until)
+            yield number, Interval(start.offset, until)
 
-    def rows(self, topic: str, spans: Iterable[OffsetSpan], times: Interval | None = None) -> Iterator[pa.RecordBatch]:
-        """The rows of all spans, one after the other, or of those only the ``times``; the next is read ahead."""
-        left = iter(spans)
+    def rows(
+        self, topic: str, spans: Iterable[tuple[int, Interval]], times: Interval | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of all partitions' ``spans``, one after the other; the next is read ahead.
+
+        With ``times``, in milliseconds since 1970, only those with timestamps in it.
+        """
+        left = ((partition, span) for partition, span in spans if span.start < span.end)
         present = self._begun(topic, left)
         while present is not None:
             following = self._begun(topic, left)
-            for _, block in read_spans(self.tier, topic, [present], self._ready):
+            for _, block in read_spans(self.tier, topic, dict([present]), self._ready):
                 rows = block.rows if times is None else _within(block.rows, times)
                 if len(rows):
                     yield rows.replace_schema_metadata(None)
             present = following
 
-    def _begun(self, topic: str, left: Iterator[OffsetSpan]) -> OffsetSpan | None:
-        first = next((span for span in left if span.end is None or span.start < span.end), None)
+    def _begun(self, topic: str, left: Iterator[tuple[int, Interval]]) -> tuple[int, Interval] | None:
+        first = next(left, None)
         if first is not None:
-            self.tier.read(TopicPartition(topic, first.partition), first.start)
+            self.tier.read(TopicPartition(topic, first[0]), first[1].start)
         return first
 
 
@@ -298,7 +296,7 @@ def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int])
     return [partition for partition in partitions if partition is not None]
 
 
-def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> OffsetSpan:
+def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> Interval:
     """The offsets of a partition between two bounds; an empty range if the last lies below the first.
 
     Raises:
@@ -308,17 +306,18 @@ def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edge
     end = max(start, last.of(part.partition).resolve(edges))
     if start < edges.beginning() and start < end:
         raise OutOfRange(part.topic, part.partition, start, edges.beginning(), edges.end())
-    return OffsetSpan(part.partition, start, end)
+    return Interval(start, end)
 
 
 def read_spans(
-    tier: RemoteTier, topic: str, spans: Collection[OffsetSpan], ready: threading.Event
+    tier: RemoteTier, topic: str, spans: Mapping[int, Interval], ready: threading.Event
 ) -> Iterator[tuple[int, Block]]:
-    """(partition, block) of all ``spans``, each block cut to its span; ``ready`` is set by the tier's ``on_ready``.
+    """(partition, block) of all ``spans`` by partition, each block cut to its span; a span up to MAX_OFFSET never ends.
 
-    Raises the errors of reading, see :meth:`RemoteTier.take`, and OutOfRange if a span's end is not there (any more).
+    ``ready`` is set by the tier's ``on_ready``. Raises the errors of reading, see :meth:`RemoteTier.take`, and
+    OutOfRange if a span's end is not there (any more).
     """
-    left = {TopicPartition(topic, span.partition): span for span in spans if span.end is None or span.start < span.end}
+    left = {TopicPartition(topic, number): span for number, span in spans.items() if span.start < span.end}
     for at, span in left.items():
         tier.read(at, span.start)
     while left:
@@ -330,7 +329,7 @@ def read_spans(
                 _check_end(tier, at, span)
                 continue
             idle = False
-            if span.end is not None and block.next_offset >= span.end:
+            if block.next_offset >= span.end:
                 del left[at]
                 tier.stop(at)
                 block = block.before(span.end)
@@ -339,9 +338,9 @@ def read_spans(
             ready.wait(_LOOK_AGAIN_SECONDS)
 
 
-def _check_end(tier: RemoteTier, at: TopicPartition, span: OffsetSpan) -> None:
+def _check_end(tier: RemoteTier, at: TopicPartition, span: Interval) -> None:
     """Raise OutOfRange if a span ended before its end: most likely an election cut off the log."""
-    if span.end is None or not tier.at_end(at):
+    if span.end == MAX_OFFSET or not tier.at_end(at):
         return
     part = tier.partition(*at)
     if part is not None:
