@@ -25,7 +25,7 @@ ALLOWED = {
 FLOORS = {
     "include/tidemark": (
         "errors words",
-        "backoff concurrency installation intervals kafka_admin lru terminal timestamps",
+        "backoff concurrency installation intervals kafka_admin terminal timestamps",
         "config kafka_log offset_bounds user_cache",
         "connections store",
         "formats",

@@ -14,13 +14,12 @@ from concurrent.futures import Future
 from threading import Lock
 from typing import Final, NamedTuple
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import Lru, in_parallel
 from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.head import Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
-from tidemark.lru import Lru
 from tidemark.raw.packs import RangeLines, ReadLine
 from tidemark.raw.partition import StoredPartition
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
+from tidemark.concurrency import Lru
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed, StoreError
 from tidemark.formats.raw.gaps import Gap, split_acknowledged
@@ -22,7 +23,6 @@ from tidemark.formats.raw.masks import MaskName
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, Lineage
-from tidemark.lru import Lru
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark

@@ -19,14 +19,13 @@ from itertools import takewhile
 from struct import Struct
 from typing import Final, TypeVar
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import Lru, in_parallel
 from tidemark.errors import NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import SegmentName
 from tidemark.kafka_log import AbortedTransaction, Lineage, OffsetIndexEntry, OpenTransaction, confirms_cut
 from tidemark.kafka_log.batch import HEADER_SIZE, read_header
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
-from tidemark.lru import Lru
 from tidemark.raw.objects import LOOK_BACK, REACH, aborts_of, read_segment
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until, piece_at, whole_lineage
 from tidemark.storage import ListedObject, PartitionStore

@@ -29,7 +29,6 @@ BESIDE = {
     "tidemark.formats",
     "tidemark.installation",
     "tidemark.intervals",
-    "tidemark.lru",
     "tidemark.raw",
     "tidemark.schemas",
     "tidemark.storage",
