@@ -34,17 +34,16 @@ from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 from tidemark.concurrency import in_parallel
 from tidemark.consumer.tier_metadata import Brokers, Found, Scouts, Times
 from tidemark.consumer.tier_selection import TIERS, Tier, TierRules, TierSelector
-from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
+from tidemark.decode import DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.errors import FormatError, GapError, OutOfRange, SegmentError, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import MAX_OFFSET
-from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
+from tidemark.remote.reader.blocks import NOTHING, SCHEMAS, Block
 from tidemark.remote.reader.tier import RemoteTier
 
 RESPONSE_LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
-_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
 _OFFSET_BYTES: Final = 8
 
 
@@ -180,7 +179,7 @@ class KafkaRows(BlockDelivery):
             ):
                 start = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
-                schema = _SCHEMAS[int(run["magic"][0])]
+                schema = SCHEMAS[int(run["magic"][0])]
                 yield Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), start, start, epoch)
         if len(headers):
             # A v2 batch keeps its last offset even if compaction removed the records there.

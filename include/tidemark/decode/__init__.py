@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tidemark.decode.decompress import DEFAULT_LIMITS, DecodeLimits
     from tidemark.decode.rowhash import row_hash_sum
     from tidemark.decode.schema import SCHEMA, exact_milliseconds
-    from tidemark.formats.raw.hashsum import combine
 
 _MODULES: Final = {
     "DEFAULT_LIMITS": "tidemark.decode.decompress",
@@ -30,7 +29,6 @@ _MODULES: Final = {
     "DecodeLimits": "tidemark.decode.decompress",
     "Headers": "tidemark.decode.batch_headers",
     "aborted_mask": "tidemark.decode.batch_headers",
-    "combine": "tidemark.formats.raw.hashsum",
     "decode_batches": "tidemark.decode.decoder",
     "row_hash_sum": "tidemark.decode.rowhash",
     "scan_headers": "tidemark.decode.batch_headers",
@@ -44,7 +42,6 @@ __all__ = [
     "DecodeLimits",
     "Headers",
     "aborted_mask",
-    "combine",
     "decode_batches",
     "exact_milliseconds",
     "row_hash_sum",

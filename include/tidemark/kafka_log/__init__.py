@@ -1,8 +1,8 @@
 """Reads Kafka's files from a broker's disk with only Python and crc32c.
 
 * ``batch`` reads batch headers and checks their rules; ``scan`` reads a whole segment incrementally, with checksums
-* ``transactions`` and ``producer_snapshot`` find which transactions are open and which were aborted
-* ``indexes`` reads and makes ``.index`` and ``.timeindex``, ``names`` reads the file names
+* ``transactions`` finds which transactions are open and which were aborted, and reads the producers' snapshots
+* ``indexes`` reads and makes ``.index`` and ``.timeindex``, and reads the file names
 * ``lineage`` maps offsets to the leader epochs that wrote them, and reads the text files
 
 For any bytes that break the format, every parser raises :class:`tidemark.errors.FormatError` (``SegmentError`` for a

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidemark.concurrency import Lru
 from tidemark.decode.offset_mask import OffsetMask
@@ -33,13 +33,13 @@ from tidemark.remote.segments import KEPT_VERDICTS, Aborts, IndexObjects, Stored
 from tidemark.remote.time_lookup import OffsetForTime, first_at
 from tidemark.storage import Storage, StoredWatermark
 
+if TYPE_CHECKING:
+    from tidemark.remote.topics import Observations
+
 _ATTEMPTS: Final = 3
 _FOR_EVER: Final = 1 << 63
 
 Result = TypeVar("Result")
-
-Observe = Callable[[int, int, tuple[int, int] | None], tuple[int, datetime] | None]
-"""(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
 
 
 class Stretch(NamedTuple):
@@ -139,7 +139,7 @@ class RemotePartition:
         indexes: IndexObjects,
         live_end: LiveEnd,
         masks: TopicMasks,
-        observe: Observe,
+        observations: Observations,
         *,
         kafka_too: bool = False,
     ) -> None:
@@ -148,7 +148,7 @@ class RemotePartition:
         self.topic, self.partition = topic, part.keys.partition
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
         self._cluster, self._stored = storage.cluster_store(), storage.partition_store(part.keys)
-        self._indexes, self._observe = indexes, observe
+        self._indexes, self._observations = indexes, observations
         self._live_end, self._masks = live_end, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
@@ -282,7 +282,7 @@ class RemotePartition:
         """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
         stored = self._view.stored
         latest = None if stored is None else stored.watermark.leadership  # no leader has a later one yet
-        return self._observe(self.incarnation, self.partition, latest)
+        return self._observations.log_end(self.topic, self.incarnation, self.partition, latest)
 
     def invalidate(self, segment: Segment) -> None:
         """Have the manifest of ``segment`` read again when needed: a repair made its objects again, or it is gone.

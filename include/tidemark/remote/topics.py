@@ -60,10 +60,6 @@ class RemoteTopics:
         number, incarnation = numbered
         keys = self.storage.partition_keys(topic, partition, incarnation.place)
         part = RawPartition(number, incarnation.topic_id, keys)
-
-        def observe(number: int, partition: int, latest: tuple[int, int] | None) -> tuple[int, datetime] | None:
-            return self._observations.log_end(topic, number, partition, latest)
-
         remote = RemotePartition(
             self.storage,
             topic,
@@ -71,7 +67,7 @@ class RemoteTopics:
             self._indexes,
             self._live_end,
             self._masks.of(keys.place),
-            observe,
+            self._observations,
             kafka_too=self._kafka_too,
         )
         remote.refresh()
