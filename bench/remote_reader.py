@@ -26,7 +26,7 @@ from tests.support.kafka import KafkaCluster
 from tests.support.paths import ROOT, env_python
 from tests.support.s3 import S3Server
 from tidemark import TieredConsumer
-from tidemark.remote.reader.range_requests import RANGE_BYTES
+from tidemark.remote.reader.partition_reader import RANGE_BYTES
 from tidemark.storage import Storage
 from tidemark.store import StoreOptions
 

@@ -25,8 +25,8 @@ ALLOWED = {
 FLOORS = {
     "include/tidemark": (
         "errors words",
-        "concurrency installation intervals kafka_admin lru terminal timestamps",
-        "config kafka_log offset_bounds retry user_cache",
+        "backoff concurrency installation intervals kafka_admin terminal timestamps",
+        "config kafka_log offset_bounds user_cache",
         "connections store",
         "formats",
         "brokersets catalogs decode endpoints jobs kafka_tier",

@@ -9,9 +9,9 @@ from itertools import accumulate, repeat
 
 import pytest
 
-from tidemark import retry
+from tidemark.backoff import Backoff
 from tidemark.consumer.tier_selection import LONGEST_REST_SECONDS
-from tidemark.retry import Backoff
+from tidemark.store import retrying
 from tidemark_spark.live import landing
 from tidemark_spark.mirror import mirror
 from tidemark_spark.run import commit
@@ -21,7 +21,7 @@ from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.tuning import STANDARD
 
 PAUSES: dict[str, tuple[Backoff, list[float]]] = {
-    "reads of the store": (retry.PAUSES, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
+    "reads of the store": (retrying.PAUSES, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]),
     "jobs and packs of a partition": (STANDARD.retry_backoff, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30]),
     "questions for offsets": (QUESTION_BACKOFF, [0.25, 0.5, 1, 2, 4, 8, 10, 10]),
     "ticks": (TICK_BACKOFF, [1, 2, 4, 8, 10, 10]),
@@ -46,7 +46,7 @@ def test_pauses_double_up_to_the_longest(user: str) -> None:
 def test_a_read_waits_for_a_random_time_of_at_least_half_the_pause() -> None:
     waited: list[float] = []
 
-    class Noting(retry.Retry):
+    class Noting(retrying.Retry):
         def wait(self, seconds: float) -> None:
             waited.append(seconds)
 

@@ -26,9 +26,9 @@ from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
-from uploader_agent.packing.thread import Bucket, Buckets, BucketThread, Ticks
+from uploader_agent.packing.thread import Buckets, BucketThread, Ticks
 from uploader_agent.packs.broker_head import BrokerHead
-from uploader_agent.packs.recovery import Abandoned, FoundTails
+from uploader_agent.packs.recovery import Abandoned, recover_entries
 from uploader_agent.partitions.leadership import DiskFaults, Leadership
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.partitions.partition_uploader import Context
@@ -275,18 +275,17 @@ class Components:
     def open_buckets(self) -> None:
         """Pack, and maintain this broker's heads, in the default bucket and in the buckets of all its replicas."""
         buckets = {self._storage.default().root, *map(self._context.bucket_of, self.leadership.replicas)}
-        self.packs.open(buckets, self._bucket_packer)
+        self.packs.open(buckets, self._bucket_thread)
 
-    def _bucket_packer(self, bucket: Endpoint) -> Bucket:
+    def _bucket_thread(self, bucket: Endpoint) -> BucketThread:
         broker, runtime, resolve = self.broker.node_id, self.runtime, self._context.incarnations.resolve
-        tails = FoundTails(broker, resolve, runtime)
-        head = BrokerHead(bucket, self._storage, broker, tails.entries, runtime)
+        recover = partial(recover_entries, broker, resolve, runtime)
+        head = BrokerHead(bucket, self._storage, broker, recover, runtime)
         packer = Packer(broker, head, self._pack_failures, self._is_led, self._plan_again, self.metrics, runtime)
         abandoned = Abandoned(broker, resolve, self.leadership.is_deleted, runtime)
         maintenance = Maintenance(packer, abandoned, partial(self._led_in, bucket), runtime)
         name = "packs" if bucket == self._storage.default().root else f"packs {bucket.url}"
-        thread = BucketThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
-        return Bucket(packer, maintenance, thread)
+        return BucketThread(name, packer, maintenance, self._maintenance_interval, self.traffic, runtime)
 
     def _led_in(self, bucket: Endpoint) -> dict[TopicPartition, LedPartition]:
         return {tp: partition for tp, partition in self.leadership.partitions.items() if partition.bucket == bucket}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from tidemark.retry import Backoff
+from tidemark.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)

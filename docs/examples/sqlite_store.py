@@ -14,7 +14,7 @@ from crc32c import crc32c as crc32c_of
 
 from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store import Body, Fetched, ObjectInfo, StoreOptions, check_size
-from tidemark.store.body import FileBody
+from tidemark.store.local import FileBody
 
 TABLE = "CREATE TABLE IF NOT EXISTS objects (key TEXT PRIMARY KEY, body BLOB, etag TEXT, modified REAL, crc INT)"
 PAGE = "SELECT key, length(body), etag, modified, crc FROM objects WHERE key > ? AND key >= ? ORDER BY key LIMIT ?"

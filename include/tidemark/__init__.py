@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemark.consumer.consumer import TieredConsumer
-    from tidemark.consumer.modes import Mode
+    from tidemark.consumer.tier_selection import Mode
     from tidemark.remote.reader.read_range import read_range, read_time
     from tidemark.storage import Storage
 
 __all__ = ["Mode", "Storage", "TieredConsumer", "read_range", "read_time"]
 
 _HOMES = {
-    "Mode": "tidemark.consumer.modes",
+    "Mode": "tidemark.consumer.tier_selection",
     "Storage": "tidemark.storage",
     "TieredConsumer": "tidemark.consumer.consumer",
     "read_range": "tidemark.remote.reader.read_range",

@@ -73,10 +73,8 @@ class ClusterStore:
 
     def incarnations(self, topic: str) -> TopicIncarnations:
         """The incarnations of a topic; an empty list if no agent has seen it. Raises FormatError and StoreError."""
-        try:
-            return TopicIncarnations.load(self.store, self.keys.incarnations(topic))
-        except NotFound:
-            return TopicIncarnations(topic=topic)
+        known = TopicIncarnations.load_or_none(self.store, self.keys.incarnations(topic))
+        return known or TopicIncarnations(topic=topic)
 
     def acknowledgements(self, place: str, partition: int) -> list[Acknowledgement]:
         """All acknowledgements of a partition's gaps; ``place`` is the name of its incarnation's folders.
@@ -149,9 +147,7 @@ class PartitionStore:
     def watermark(self, known: StoredWatermark | None = None) -> StoredWatermark | OtherWatermark | None:
         """The current ``offset.wm``, whoever wrote it; None if there is none. It is ``known`` if that is still there.
 
-        Raises:
-            FormatError: it does not parse.
-            StoreError: the store failed.
+        Raises FormatError and StoreError.
         """
         key = self.keys.watermark
         try:

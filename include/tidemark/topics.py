@@ -30,6 +30,7 @@ from pydantic import (
 
 from tidemark import user_cache
 from tidemark.catalogs import CatalogSettings, catalog_table, delta_table
+from tidemark.concurrency import Lru
 from tidemark.config import (
     ENVIRONMENT_PREFIX,
     Duration,
@@ -50,7 +51,6 @@ from tidemark.formats.keys import DeploymentKeys, TableKeys, check_cluster, chec
 from tidemark.formats.table.base_columns import OPTIONAL, check_optional
 from tidemark.formats.table.parquet_layout import ParquetSettings
 from tidemark.formats.table.partitioning import BY_DATE, PartitionBy
-from tidemark.lru import Lru
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings, Registry
 from tidemark.store import StoreOptions
 from tidemark.store.schemes import scheme_of, split_store_url

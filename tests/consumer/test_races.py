@@ -20,7 +20,7 @@ from tidemark.errors import GapError, UnknownOutcome, WakeupError
 from tidemark.formats.keys import Endpoint, SegmentName
 from tidemark.remote import RemoteTopics
 from tidemark.remote.topics import Observations
-from tidemark.retry import ATTEMPTS
+from tidemark.store.retrying import ATTEMPTS
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from tests.support.paths import ROOT
 from tests.support.waiting import HUNG
 from tidemark import topics
 from tidemark.backfill.request import DEFAULTS, FIELDS
+from tidemark.concurrency import Lru
 from tidemark.config import checked
-from tidemark.lru import Lru
 from tidemark.topics import TopicSettings
 from tidemark_airflow import settings
 from tidemark_airflow.dag_factories.ingest import dag_id

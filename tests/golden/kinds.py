@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from tests.golden.deployment import PREFIX
-from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.report import Comparison
+from tidemark.backfill.report import Approval, BackfillOutcome, Comparison
 from tidemark.backfill.request import BackfillRequest
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
 from tidemark.formats.base import StoredObject
-from tidemark.formats.raw.buried import Buried
 from tidemark.formats.raw.cluster import ClusterOwner, LeaseOfSlot, SlotCount
 from tidemark.formats.raw.erasure import ErasureApproval, ErasureRequest, ErasureWithdrawal
 from tidemark.formats.raw.gaps import Acknowledgement
@@ -23,7 +21,7 @@ from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.lineage import JobLineage
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.masks import Mask, MaskIndex
-from tidemark.formats.raw.tombstones import PackTombstone, Tombstone
+from tidemark.formats.raw.tombstones import Buried, PackTombstone, Tombstone
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
@@ -36,7 +34,7 @@ from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateAudit
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview, Samples
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 
 
 class Kind(NamedTuple):

@@ -344,14 +344,14 @@ AGENT: Final = (
     Mutant(
         "a range does not begin at a hole",
         "uploader_agent/packs/reading.py",
-        "hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted",
+        "hole = header.base_offset > start and header.magic == 2 and not wanted.compacted",
         "hole = False",
         (f"{_PACKER}::test_a_range_does_not_begin_at_a_hole",),
     ),
     Mutant(
         "transactions open before the first range come from the local log",
         "uploader_agent/packs/reading.py",
-        "opened = open_before(files, _nothing_at(segment, wanted.start, place), place.segment, None)",
+        "opened = open_before(files, _nothing_at(segment, wanted.beginning.start, place), place.segment, None)",
         "opened = ()",
         (f"{_PACKER}::test_what_is_open_at_the_start_of_the_first_range_is_known_from_the_local_log",),
     ),

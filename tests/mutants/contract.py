@@ -425,7 +425,7 @@ CONTRACT: Final = (
     ),
     Mutant(
         "who reads Kafka as well never passes over what Kafka's own remote tier has",
-        "include/tidemark/remote/view.py",
+        "include/tidemark/remote/partition.py",
         "    if kafka_too:",
         "    if False:",
         (f"{_REMOTE}::test_what_kafka_s_remote_tier_has_is_passed_over_only_without_kafka",),
@@ -636,7 +636,7 @@ CONTRACT: Final = (
     # -- the store ---------------------------------------------------------------------------------------------------
     Mutant(
         "what is put once is never replaced by other content",
-        "include/tidemark/store/base.py",
+        "include/tidemark/store/retrying.py",
         "if stored.body != body:",
         "if False:",
         (f"{_STORE}::test_put_once_is_safe_to_repeat[local]",),

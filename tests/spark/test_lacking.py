@@ -10,7 +10,7 @@ from tests.support.live_end import Packer
 from tests.tidemark.kafka_log.build import simple
 from tidemark.formats.keys import TopicPartition
 from tidemark.storage import Storage
-from uploader_agent.repair.from_packs import FromPacks
+from uploader_agent.repair.from_packs import Completion
 from uploader_agent.stored.incarnations import Incarnations
 
 
@@ -27,7 +27,7 @@ def test_a_segment_that_was_made_whole_proves_the_rows_and_lets_the_pack_go(worl
     assert [one.kind for one in audited(world).findings] == ["raw_lacks"]
     assert (reported(world).removed, left(world)) == (0, {packed.key})
     storage = Storage("east", world.table.deployment.raw, opener=lambda _url: world.raw.store)
-    [row] = FromPacks(Incarnations(storage, record=False), TopicPartition("orders", 0)).run()
+    [row] = Completion(Incarnations(storage, record=False), TopicPartition("orders", 0)).run()
     assert (row.outcome, row.base_offset, row.next_offset) == ("brought", 0, 9)
     assert audited(world).passed
     age(world, WEEK)

@@ -157,9 +157,10 @@ def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
 @pytest.fixture
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have reads repeated at once, as if no store ever needed a rest."""
-    from tidemark import retry
+    from tidemark.backoff import Backoff
+    from tidemark.store import retrying
 
-    monkeypatch.setattr(retry, "PAUSES", retry.Backoff(0.01, 0.05))
+    monkeypatch.setattr(retrying, "PAUSES", Backoff(0.01, 0.05))
 
 
 @pytest.fixture(scope="session")

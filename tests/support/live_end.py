@@ -16,7 +16,7 @@ from tidemark.formats.keys import ControlKeys, PackName
 from tidemark.formats.raw import head as heads
 from tidemark.formats.raw.head import Head, HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
-from tidemark.formats.raw.pack import PackWriter, RangeContent, RangePointer
+from tidemark.formats.raw.pack import Pack, RangeContent, RangePointer
 from tidemark.kafka_log import OpenTransaction, carry_forward, scan_batches
 
 
@@ -77,19 +77,18 @@ class Packer:
         """Several ranges in one pack; each is what :meth:`pack` takes, by position. No head is put."""
         self.packs += 1
         name = PackName(self.broker, f"{self.broker:016x}{self.packs:016x}")
-        writer = PackWriter(name)
+        pack = Pack(name)
         tails: list[tuple[tuple[int, int], Tail]] = []
         for one in ranges:
             content, log, found = self._content(*one)
-            assert writer.add(content, log)
+            assert pack.add(content, log)
             tails.append(found)
-        built = writer.finish()
         key = self.control.pack(name)
-        self.raw.store.put(key, built.body, if_none_match=True)
-        for written, (at, tail) in zip(built.ranges, tails, strict=True):
+        self.raw.store.put(key, pack.body, if_none_match=True)
+        for written, (at, tail) in zip(pack.ranges, tails, strict=True):
             tail.last = written.pointer
             self._tails[at] = tail
-        return [Packed(key, one.part) for one in built.ranges]
+        return [Packed(key, one.part) for one in pack.ranges]
 
     def drop(self, partition: int = 0, epoch: int | None = None) -> None:
         """Forget what is packed of a partition, under an epoch or the present one: it is sealed. Put the head."""

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tidemark import topics, user_cache
+from tidemark.concurrency import Lru
 from tidemark.config import checked, mapping_in, parse
 from tidemark.errors import ConfigError
-from tidemark.lru import Lru
 from tidemark.topics import Deployment, TopicSettings, load_topics
 
 SCHEMA = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "long"}]}

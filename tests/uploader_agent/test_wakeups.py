@@ -17,8 +17,8 @@ from tests.support.waiting import HUNG, wait_until
 from tests.uploader_agent.fakes import T, World, records
 from tests.uploader_agent.test_run import NEVER, running, stored_is, watermark_is
 from tests.uploader_agent.tested_agent import TestedAgent
+from tidemark.backoff import Backoff
 from tidemark.formats.keys import TopicPartition
-from tidemark.retry import Backoff
 from uploader_agent import agent as agent_module
 from uploader_agent import agent as loop
 from uploader_agent.broker.admin import Leader, Led, Offsets
@@ -192,7 +192,7 @@ def test_a_thread_that_has_ended_is_not_healthy() -> None:
 WORKERS: dict[str, Callable[[TestedAgent], Worker]] = {
     "metadata": lambda agent: agent.poller.worker,
     "index": lambda agent: agent.index.worker,
-    "packs": lambda agent: agent.components.packs.all[0].thread.worker,
+    "packs": lambda agent: agent.components.packs.all[0].worker,
     "fill": lambda agent: agent.components.filler.worker,
 }
 

@@ -14,7 +14,7 @@ import typer
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import REMOTE_TIER, Gap
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import LiveEnd
 from tidemark.terminal import Output, Progress, columns
 from uploader_agent.cli.common import DEFAULT_CONFIG, CommandAnswer, ConfigOption, OutputOption, TopicOption, surveyed
 from uploader_agent.disk.segment_files import PartitionFiles, SegmentChanged, file_name
@@ -68,7 +68,7 @@ def verify_command(
     their heads and footers. With it, all packs that still exist are compared with the segments that have replaced them.
     """
     settings = load_settings(config)
-    progress, failed, heads = Progress(), False, Heads()
+    progress, failed, live_end = Progress(), False, LiveEnd()
     with surveyed(settings, topic) as components, ThreadPoolExecutor(settings.upload.concurrency) as pool:
         failed = not components.leadership.has_answer
         partitions, lacking = components.leadership.partitions, dict[TopicPartition, list[VerifyFinding]]()
@@ -83,7 +83,7 @@ def verify_command(
                 continue
             try:
                 report, done = partial(_report, str(tp), output), partial(_show_progress, progress, f"{tp}: segments")
-                verdict = verify(partition, pool, report, done, heads, lacking.get(tp, ()), deep=deep)
+                verdict = verify(partition, pool, report, done, live_end, lacking.get(tp, ()), deep=deep)
             except (TidemarkError, OSError) as error:  # of this partition's objects or files alone
                 failed = True
                 _report_failure(str(tp), f"{type(error).__name__}: {error}", output)

@@ -41,7 +41,7 @@ from uploader_agent.cli.common import (
 from uploader_agent.observability.log_config import configure
 from uploader_agent.repair.adoption import Adoption, partitions_here
 from uploader_agent.repair.branching import Branching, Statement, confirmed
-from uploader_agent.repair.from_packs import FromPacks
+from uploader_agent.repair.from_packs import Completion
 from uploader_agent.repair.reupload import RepairRow, Reupload
 from uploader_agent.repair.tier_adoption import TierAdoption
 from uploader_agent.settings import AgentSettings, load_settings
@@ -73,7 +73,7 @@ def reupload(
     tp, answer, progress, left = TopicPartition(topic, partition), CommandAnswer(output), Progress(), False
     with open_incarnations(settings, broker, dry_run=dry_run) as incarnations:
         if from_packs:
-            lines = FromPacks(incarnations, tp).run(start, end, dry_run=dry_run)
+            lines = Completion(incarnations, tp).run(start, end, dry_run=dry_run)
         else:
             replica = Reupload(incarnations, broker.node_id, broker.log_dirs, tp, time.sleep)
             lines = replica.run(start, end, dry_run=dry_run)

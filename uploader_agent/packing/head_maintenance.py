@@ -12,10 +12,10 @@ from typing import Final
 
 import structlog
 
+from tidemark.backoff import Backoff
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import EntryKey, HeadEntry
-from tidemark.retry import Backoff
 from uploader_agent.packing.packer import Packer
 from uploader_agent.packs.broker_head import BrokerHead
 from uploader_agent.packs.recovery import Abandoned

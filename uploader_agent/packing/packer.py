@@ -7,13 +7,15 @@ If-Match. Ranges that a failed tick packed are ignored, and the next tick packs 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
 import structlog
+from crc32c import crc32c
 
 from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats.keys import TopicPartition
@@ -25,65 +27,49 @@ from tidemark.formats.raw.pack import (
     MOST_UNSEALED_RANGES,
     RangeContent,
     WrittenRange,
+    build,
 )
 from tidemark.formats.raw.watermark import MOST_TAILS
 from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import MOST_CHAIN, RangeLines, chain
-from uploader_agent.disk.segment_files import SegmentChanged
+from uploader_agent.disk.segment_files import Bytes, SegmentChanged
 from uploader_agent.observability.health import Failing
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.packs.broker_head import BrokerHead, EntryLines, Unsealed, run_all
 from uploader_agent.packs.packed_run import last_batch, last_batch_below, open_at_end
-from uploader_agent.packs.reading import (
-    LARGEST_RANGE,
-    LogPosition,
-    NotPackable,
-    PackedBatches,
-    Packs,
-    WantedRange,
-    read,
-)
-from uploader_agent.packs.tail import NextRange, Packed
+from uploader_agent.packs.reading import LARGEST_RANGE, NewRange, NextRange, NotPackable, WantedRange, read
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.runtime import Runtime
 from uploader_agent.scheduling.retry import Failures
 from uploader_agent.stored.histories import HistoryDiffers
+from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.local_run import cleanup_of
 
 TheirHeads = Mapping[int, Head | Exception | None]
 """Other brokers' heads by node id: None without a head, or the error of reading it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeAdded:
-    """A range that was added to a pack, without its bytes."""
-
-    tick: PartitionTick
-    place: LogPosition
-    last: BatchHeader
-    opened: tuple[OpenTransaction, ...]
-    lineage: Lineage
-
-
 @dataclass
 class PartitionTick:
     """A partition in a tick. ``packed`` are its stored ranges that the head does not name yet, of ``size`` bytes.
 
-    ``doubt`` is the last one before it: what it reads may be of a log that has been replaced since.
+    ``following`` is the start of the range behind the last one that was read, and ``lineage`` its log's. ``doubt`` is
+    the last one before it: what it reads may be of a log that has been replaced since.
     """
 
     partition: LedPartition
     sealed_end: int
     doubt: object
-    packed: list[Packed] = field(default_factory=list)
+    packed: list[WrittenRange] = field(default_factory=list)
+    following: NextRange | None = None
     lineage: Lineage = field(default_factory=Lineage)
     size: int = 0
 
     @property
     def start(self) -> int:
         """The offset at which the partition's next range begins."""
-        return self._next_range.start
+        return self.next_range.start
 
     @property
     def has_unpacked(self) -> bool:
@@ -100,11 +86,16 @@ class PartitionTick:
     @property
     def has_more(self) -> bool:
         """True if the packed ranges end below the high watermark."""
-        return self.packed[-1].next < (self.partition.high_watermark or 0)
+        return self.start < (self.partition.high_watermark or 0)
 
-    def read(self, head: BrokerHead, shipped_at: datetime) -> tuple[RangeContent, PackedBatches] | None:
+    @property
+    def next_range(self) -> NextRange:
+        """The start of the partition's next range."""
+        return self.following or self.partition.packed.tail.next_range(self.sealed_end)
+
+    def read(self, head: BrokerHead, shipped_at: datetime) -> NewRange | None:
         """Read the partition's next range. Raises as :func:`~uploader_agent.packs.reading.read`, and StoreError."""
-        partition, next_range = self.partition, self._next_range
+        partition, next_range = self.partition, self.next_range
         high_watermark, topic_id = partition.high_watermark, partition.led.topic_id
         if high_watermark is None or topic_id is None or next_range.start >= high_watermark:
             return None
@@ -114,14 +105,11 @@ class PartitionTick:
             tp=partition.tp,
             topic_id=topic_id,
             leader_epoch=partition.led.leader_epoch,
-            start=next_range.start,
+            beginning=next_range._replace(opened=self._opened(head, next_range)),
             end=high_watermark,
             compacted=compacts(cleanup.policy),
             marks_gaps=partition.marks_gaps,
             shipped_at=shipped_at,
-            previous=next_range.previous,
-            opened=self._opened(head, next_range),
-            place=next_range.place,
             before=None if self.packed else self._before(next_range),
         )
         partition.packed.begin_packing(next_range.start)
@@ -132,10 +120,16 @@ class PartitionTick:
             partition.uploader.doubt()
             raise SegmentChanged(str(error)) from error
 
-    def take(self, added: RangeAdded, written: WrittenRange) -> None:
-        """Note a range that is stored."""
-        self.packed.append(Packed(written, added.place, added.last, added.opened))
-        self.lineage, self.size = added.lineage, self.size + written.size
+    def add(self, new: NewRange) -> None:
+        """Note that the range which was read last is added to a pack."""
+        self.following, self.lineage = new.following, new.lineage
+
+    def stored(self, written: WrittenRange) -> None:
+        """Note that the added range is stored."""
+        assert self.following is not None
+        self.packed.append(written)
+        self.following = self.following._replace(previous=written.pointer)
+        self.size += written.size
 
     def entry(self, now: float) -> HeadEntry:
         """The partition's entry with the packed ranges; ``now`` is a time of the monotonic clock."""
@@ -144,7 +138,7 @@ class PartitionTick:
         high_watermark, asked_at = partition.confirmed
         assert partition.led.topic_id is not None
         unsealed = partition.packed.tail.own_unsealed(self.sealed_end)
-        unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].written.part.shipped_at))
+        unsealed = unsealed.plus(Unsealed(len(self.packed), self.size, self.packed[0].part.shipped_at))
         return HeadEntry(
             topic=partition.tp.topic,
             topic_id=partition.led.topic_id,
@@ -152,22 +146,15 @@ class PartitionTick:
             epoch=partition.led.leader_epoch,
             lineage=self.lineage.since(self.sealed_end).entries,
             restores=self.lineage.restores,
-            tail_end=last.next,
-            last=last.written.pointer,
-            high_watermark=max(high_watermark, last.next),
+            tail_end=last.part.next,
+            last=last.pointer,
+            high_watermark=max(high_watermark, last.part.next),
             observed_at=asked_at,
-            oldest_unstored=_rounded(partition.unstored_age(now, last.next)),
+            oldest_unstored=_rounded(partition.unstored_age(now, last.part.next)),
             ranges=unsealed.ranges,
             size=unsealed.size,
             since=unsealed.since,
         )
-
-    @property
-    def _next_range(self) -> NextRange:
-        if not self.packed:
-            return self.partition.packed.tail.next_range(self.sealed_end)
-        last = self.packed[-1]
-        return NextRange(last.next, last.written.pointer, last.place, last.opened)
 
     def _opened(self, head: BrokerHead, next_range: NextRange) -> tuple[OpenTransaction, ...] | None:
         """The transactions open at the next range's start, from the store; None if only the local log has them."""
@@ -452,20 +439,35 @@ class Packer:
 
     def _write_packs(self, ticks: list[PartitionTick]) -> None:
         """Store packs with the next ranges of all ``ticks``, until no more are left. A pack has one per partition."""
+        store, keys = self.head.cluster.store, self.head.cluster.keys
         while ticks:
-            packs: Packs[RangeAdded] = Packs(self.head.cluster, self._broker, self._metrics)
+            added: deque[PartitionTick] = deque()
             more: list[PartitionTick] = []
-            for tick in ticks:
-                read = self._next(tick)
-                if read is not None:
-                    content, batches = read
-                    added = RangeAdded(tick, batches.place, batches.last, batches.opened, batches.lineage)
-                    more += _taken(packs.add(added, content, batches.data))
-            ticks = [*more, *_taken(packs.finish())]
+            for pack in build(self._broker, self._next_ranges(ticks, added), LARGEST_RANGE):
+                body = pack.body
+                create(store, keys.pack(pack.name), Summed(Bytes(str(pack.name), body), crc32c(body)))
+                self._metrics.packs.inc()
+                for written in pack.ranges:
+                    tick = added.popleft()
+                    tick.stored(written)
+                    more += [tick] if tick.has_more else []
+                del pack, body  # the next one takes as much memory
+            ticks = more
 
-    def _next(self, tick: PartitionTick) -> tuple[RangeContent, PackedBatches] | None:
+    def _next_ranges(
+        self, ticks: Iterable[PartitionTick], added: deque[PartitionTick]
+    ) -> Iterator[tuple[RangeContent, bytes]]:
+        """The next range of each of ``ticks``, and its bytes; the ticks that have one are appended to ``added``."""
+        for tick in ticks:
+            new = self._next(tick)
+            if new is not None:
+                tick.add(new)
+                added.append(tick)
+                yield new.content, new.data
+
+    def _next(self, tick: PartitionTick) -> NewRange | None:
         """The partition's next range, if there is one, and room for it."""
-        ranges: list[tuple[RangeContent, PackedBatches]] = []
+        ranges: list[NewRange] = []
 
         def read() -> None:
             range_ = tick.read(self.head, self._runtime.utc_now())
@@ -477,7 +479,7 @@ class Packer:
             tick.partition.packed.found_no_range(tick.start)
             self._revisit(tick.partition)
             return None
-        return ranges[0] if self._has_room(tick, ranges[0][1]) else None
+        return ranges[0] if self._has_room(tick, ranges[0]) else None
 
     def _is_large(self, tick: PartitionTick) -> bool:
         """True if a partition has more new bytes than may be packed, or than packing is worth; it is then sealed.
@@ -491,16 +493,16 @@ class Packer:
         self._to_be_sealed(partition, partition.high_watermark or 0, f"about {tick.waiting:.0f} bytes of it are new")
         return True
 
-    def _has_room(self, tick: PartitionTick, batches: PackedBatches) -> bool:
-        """True if ``batches`` may be packed as well; otherwise have the partition sealed."""
+    def _has_room(self, tick: PartitionTick, new: NewRange) -> bool:
+        """True if the range ``new`` may be packed as well; otherwise have the partition sealed."""
         partition = tick.partition
         tail = partition.packed.tail
         before = tail.unsealed(tick.sealed_end)
-        large = before.size + tick.size + len(batches.data) > MOST_UNSEALED_BYTES
+        large = before.size + tick.size + len(new.data) > MOST_UNSEALED_BYTES
         long = tail.own_unsealed(tick.sealed_end).ranges + len(tick.packed) >= MOST_CHAIN
         if not large and not long:
             return True
-        end = batches.first if before.ranges else partition.high_watermark or 0
+        end = new.content.first if before.ranges else partition.high_watermark or 0
         error = f"its seals are late: {before} are packed, and no reader takes more"
         partition.packed.failed(error)
         self._to_be_sealed(partition, end, error)
@@ -518,12 +520,12 @@ class Packer:
     def _advance(self, tick: PartitionTick) -> None:
         """Take account of a partition's ranges that the head now names."""
         partition = tick.partition
-        if not tick.packed:
+        if not tick.packed or tick.following is None:
             return
         if partition.uploader.last_doubt is not tick.doubt:
             partition.uploader.suspect()
             self._revisit(partition)
-        partition.packed.advance(tick.packed, tick.sealed_end)
+        partition.packed.advance(tick.packed, tick.following, tick.sealed_end)
         self.backlog.packed(partition)
         self._failures.succeeded(partition.tp, wrote=True)
         self._metrics.packed_ranges.inc(len(tick.packed))
@@ -554,13 +556,6 @@ class Packer:
 def _is_claimed(partition: LedPartition) -> bool:
     """True if ``offset.wm`` has the leadership, and the state of the store is known."""
     return partition.remote.log.surveyed and partition.uploader.claimed
-
-
-def _taken(stored: Collection[tuple[RangeAdded, WrittenRange]]) -> list[PartitionTick]:
-    """Note the ``stored`` ranges in their ticks; return the ticks that have more to pack."""
-    for added, written in stored:
-        added.tick.take(added, written)
-    return [added.tick for added, _ in stored if added.tick.has_more]
 
 
 class Backlog:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
+from tidemark.backoff import Backoff
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS, DamagedHead
-from tidemark.retry import Backoff
 from uploader_agent.observability.health import Failing
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.packer import Packer
@@ -37,14 +37,6 @@ GATHERING_SECONDS = 60.0
 """Seconds for which a quiet tail waits for others to become quiet, or a tenth of ``tail_after`` if that is less."""
 
 
-class Bucket(NamedTuple):
-    """The packer of a bucket, its head maintenance, and the thread of both."""
-
-    packer: Packer
-    head_maintenance: Maintenance
-    thread: BucketThread
-
-
 class Buckets:
     """The packers of all buckets. Thread-safe.
 
@@ -56,26 +48,26 @@ class Buckets:
         self._runtime = runtime
         self._watch: Callable[[str, Thread], None] | None = None
         self._lock = threading.Lock()
-        self._buckets: dict[Endpoint, Bucket] = {}
+        self._buckets: dict[Endpoint, BucketThread] = {}
         self._stopped = False
 
-    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], Bucket]) -> None:
+    def open(self, buckets: Iterable[Endpoint], make: Callable[[Endpoint], BucketThread]) -> None:
         """Maintain this broker's heads in ``buckets``: ``make`` is called for those that are not open yet."""
         with self._lock:
             for bucket in buckets:
                 if bucket not in self._buckets:
                     self._buckets[bucket] = make(bucket)
                     if not self._stopped:
-                        self._start(self._buckets[bucket].thread)
+                        self._start(self._buckets[bucket])
 
-    def of(self, bucket: Endpoint) -> Bucket:
-        """The packer of an open ``bucket``."""
+    def of(self, bucket: Endpoint) -> BucketThread:
+        """The thread of an open ``bucket``."""
         with self._lock:
             return self._buckets[bucket]
 
     @property
-    def all(self) -> list[Bucket]:
-        """The packers of all known buckets."""
+    def all(self) -> list[BucketThread]:
+        """The threads of all known buckets."""
         with self._lock:
             return [*self._buckets.values()]
 
@@ -84,12 +76,12 @@ class Buckets:
         with self._lock:
             self._watch = watch
             for bucket in self._buckets.values():
-                self._start(bucket.thread)
+                self._start(bucket)
 
     def pack(self, partitions: Iterable[LedPartition]) -> None:
         """Pack the new batches of ``partitions``, soon."""
         for bucket, members in _by_bucket(partitions):
-            self.of(bucket).thread.pack(members)
+            self.of(bucket).pack(members)
 
     def read_tails(self, partitions: Iterable[LedPartition]) -> None:
         """Find out how far surveyed ``partitions`` are packed, and write nothing."""
@@ -106,7 +98,7 @@ class Buckets:
         if head.settled:
             return head.version
         head.await_settling()
-        found.thread.maintain()
+        found.maintain()
         if head.not_settled is not None:
             raise head.not_settled
         return None
@@ -120,7 +112,7 @@ class Buckets:
     def forget(self, tps: Collection[TopicPartition]) -> None:
         """Drop partitions that this broker no longer leads, or leads under another epoch."""
         for bucket in self.all:
-            bucket.thread.forget(tps)
+            bucket.forget(tps)
 
     def stop(self, timeout: float) -> None:
         """Begin no more ticks; wait at most ``timeout`` seconds for the running ones."""
@@ -128,9 +120,9 @@ class Buckets:
             self._stopped = True
         until = self._runtime.monotonic() + timeout
         for bucket in self.all:
-            bucket.thread.worker.stop()
+            bucket.worker.stop()
         for bucket in self.all:
-            bucket.thread.worker.join(max(0.0, until - self._runtime.monotonic()))
+            bucket.worker.join(max(0.0, until - self._runtime.monotonic()))
 
     @property
     def of_other_leaderships(self) -> frozenset[TopicPartition]:
@@ -146,10 +138,10 @@ class Buckets:
         """The last damage of each head that was ever damaged, even if the head was made again."""
         return tuple(filter(None, (bucket.packer.head.damage for bucket in self.all)))
 
-    def _start(self, thread: BucketThread) -> None:
+    def _start(self, bucket: BucketThread) -> None:
         if self._watch is not None:
-            self._watch(thread.worker.name, thread.worker)
-            thread.worker.start()
+            self._watch(bucket.worker.name, bucket.worker)
+            bucket.worker.start()
 
 
 def _by_bucket(partitions: Iterable[LedPartition]) -> Collection[tuple[Endpoint, list[LedPartition]]]:
@@ -176,8 +168,8 @@ class BucketThread:
     ) -> None:
         """Maintain the head every ``interval()`` seconds. In ``traffic``, packs have priority over segments."""
         self._traffic = traffic
-        self._packer = packer
-        self._head_maintenance = head_maintenance
+        self.packer = packer
+        self.head_maintenance = head_maintenance
         self._interval = interval
         self._clock = runtime.monotonic
         self._lock = threading.Lock()
@@ -190,7 +182,7 @@ class BucketThread:
 
     def pack(self, partitions: Collection[LedPartition]) -> None:
         """Pack the new batches of ``partitions``, soon."""
-        self._packer.backlog.add(partitions)
+        self.packer.backlog.add(partitions)
         with self._lock:
             self._wanted |= {partition.tp: partition for partition in partitions}
         self.worker.wake()
@@ -207,7 +199,7 @@ class BucketThread:
             for tp in tps:
                 self._wanted.pop(tp, None)
                 self._failed.pop(tp, None)
-                self._packer.forget(tp)
+                self.packer.forget(tp)
 
     def _turn(self) -> float:
         with self._lock:
@@ -225,10 +217,10 @@ class BucketThread:
     def _work(self, wanted: list[LedPartition]) -> None:
         try:
             with self._traffic.first():
-                failed = self._packer.pack(wanted) if wanted else []
+                failed = self.packer.pack(wanted) if wanted else []
             if self._clock() >= self._maintain_at:
                 self._maintain_at = self._clock() + self._interval()
-                self._head_maintenance.maintain()
+                self.head_maintenance.maintain()
         except Exception:
             logger.exception("packing_failed")  # the thread must go on: other partitions wait
             failed = wanted

@@ -8,7 +8,6 @@ packed one counts, even if it has fewer records: readers have landed the packed 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidemark.errors import NotFound
@@ -21,15 +20,15 @@ from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.raw.packs import chain, live_end, live_part, read_range_bytes, read_range_line
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
-from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, batch_headers
+from uploader_agent.disk.segment_files import SegmentChanged, batch_headers
+from uploader_agent.upload.local_run import LocalRun, SealRun
 
 OpenAt = Callable[[int], tuple[OpenTransaction, ...] | None]
 """The transactions open at an offset, from sources other than packs; None if they do not have that."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedRun:
-    """Complete batches on ``lineage`` that account for the offsets ``[start, end)``; transactions open at ``start``.
+class PackedRun(NamedTuple):
+    """Whole batches on ``lineage`` that account for the offsets ``[start, end)``, all of them or some from packs.
 
     Compaction may have left no batch at all, or none at the end. If an election has cut the log within the last batch,
     ``lineage`` ends there, and readers take the batch as far.
@@ -39,8 +38,6 @@ class PackedRun:
     end: int
     data: bytes
     lineage: Lineage
-    opened: tuple[OpenTransaction, ...]
-    compacted: bool
 
 
 def known_ranges(
@@ -81,40 +78,18 @@ def _parted(lineage: Lineage, range_: Range) -> int:
     return MAX_OFFSET if parted is None else parted
 
 
-class PackedBatch(NamedTuple):
-    """A whole batch from a pack, of which the offsets below ``live_end`` are on the lineage."""
+class LiveBatch(NamedTuple):
+    """A whole batch, of which the offsets below ``live_end`` are on the lineage."""
 
     header: BatchHeader
     data: bytes
     live_end: int
 
 
-class FullerRun(NamedTuple):
-    """A run of a local log, with batches from packs where compaction has changed or removed the log's.
-
-    ``start`` is the beginning of the first of these ranges. If the local log has batches below it, they are sealed
-    first (``data`` is empty then). Otherwise ``data`` are the batches of the run up to ``end``; ``whole`` states that
-    there are no others.
-    """
-
-    start: int
-    end: int
-    data: bytes
-    whole: bool
-
-
-def read_run(
-    cluster: ClusterStore,
-    ranges: Sequence[PackedRange],
-    lineage: Lineage,
-    start: int,
-    end: int,
-    open_at: OpenAt,
-) -> PackedRun | None:
+def read_run(store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int) -> PackedRun | None:
     """The run of ``ranges`` on ``lineage`` in ``[start, end)``, without a hole; None if they have nothing at ``start``.
 
     Raises:
-        SegmentChanged: the transactions open at ``start`` are unknown. It is never assumed that there are none.
         FormatError: a pack is damaged.
         StoreError: the store failed, or retention has removed a pack.
     """
@@ -122,7 +97,7 @@ def read_run(
     for packed in ranges:
         live |= live_part(packed.range, lineage)
     reach = live.contiguous_from(start)
-    batches, below = fullest(cluster.store, ranges, lineage, start, min(end, reach))
+    batches, below = fullest(store, ranges, lineage, start, min(end, reach))
     compacted = any(packed.range.compacted for packed in ranges)
     if not batches and not (compacted and below == end > start):
         return None
@@ -131,16 +106,21 @@ def read_run(
     stop = end if compacted and below == end else kept[-1].live_end
     if kept and stop < kept[-1].header.next_offset:
         stop, lineage = kept[-1].header.next_offset, lineage.truncated(stop)
-    return PackedRun(start, stop, data, lineage, _opened(cluster, ranges, start, open_at), compacted)
+    return PackedRun(start, stop, data, lineage)
 
 
 def read_fuller_run(
-    store: Store, ranges: Sequence[PackedRange], lineage: Lineage, log: OpenFile, start: int, end: int
-) -> FullerRun | None:
-    """The run ``log`` of the offsets ``[start, end)``, with the batches of packs; None if ``log`` has all of them.
+    store: Store, ranges: Sequence[PackedRange], lineage: Lineage, run: LocalRun, work: SealRun
+) -> PackedRun | None:
+    """The local ``run`` of ``work``, with batches of packs where compaction has changed or removed the log's.
+
+    It ends after the last range with such a batch, or with ``work`` if nothing is left behind that. None if the log has
+    all batches of the packs. If it has others below the first of these ranges, the run ends where that begins, and has
+    no bytes: the log's own batches are to be sealed first, as they are.
 
     Raises FormatError and StoreError as :func:`read_run`.
     """
+    log, start, end = run.log, run.base_offset, work.end
     batches, below = fullest(store, ranges, lineage, start, end)
     lowest, highest = min(batches, default=start), max(batches, default=start)
     base, after = end, False
@@ -162,17 +142,17 @@ def read_fuller_run(
             taken |= live
     first, last = taken.parts[0].start, taken.parts[-1].end
     if base < first:
-        return FullerRun(first, first, b"", whole=False)
+        return PackedRun(start, first, b"", lineage)
     kept = {
-        offset: PackedBatch(header, log.pread(header.position, header.size), header.next_offset)
+        offset: LiveBatch(header, log.pread(header.position, header.size), header.next_offset)
         for offset, header in local.items()
         if offset not in taken and offset < last
     }
     kept |= {offset: batch for offset, batch in batches.items() if offset in taken}
     offsets = sorted(kept)
     whole = not after and below == end and not any(offset >= last for offset in (*local, *batches))
-    stop = kept[offsets[-1]].header.next_offset
-    return FullerRun(first, stop, b"".join(kept[offset].data for offset in offsets), whole)
+    stop = end if whole and not work.is_tail else kept[offsets[-1]].header.next_offset
+    return PackedRun(start, stop, b"".join(kept[offset].data for offset in offsets), lineage)
 
 
 def _is_same(packed: BatchHeader, local: BatchHeader | None) -> bool:
@@ -182,7 +162,7 @@ def _is_same(packed: BatchHeader, local: BatchHeader | None) -> bool:
 
 def fullest(
     store: Store, ranges: Sequence[PackedRange], lineage: Lineage, start: int, end: int
-) -> tuple[dict[int, PackedBatch], int]:
+) -> tuple[dict[int, LiveBatch], int]:
     """The fullest version of each batch of ``ranges`` on ``lineage`` in ``[start, end)``, and the end of them.
 
     The first result has the batches by base offset. The second is the offset below which no batch is missing: ranges
@@ -190,7 +170,7 @@ def fullest(
     last one. If a batch reaches over ``start``, there are no batches, and that offset is ``start``: no run begins
     inside a batch. Raises FormatError and StoreError.
     """
-    batches: dict[int, PackedBatch] = {}
+    batches: dict[int, LiveBatch] = {}
     size = 0
     for packed in sorted(ranges, key=lambda packed: packed.range.first):
         if not live_part(packed.range, lineage).clip(start, end):
@@ -210,7 +190,7 @@ def fullest(
                 return {}, start
             known = batches.get(base)
             if known is None or known.header.record_count < header.record_count:
-                batches[base] = PackedBatch(header, data[header.position : header.end], live_end)
+                batches[base] = LiveBatch(header, data[header.position : header.end], live_end)
             if live_end < header.next_offset:
                 end = min(end, live_end)
     return {offset: batch for offset, batch in batches.items() if batch.live_end <= end}, end
@@ -243,10 +223,16 @@ def last_batch_below(store: Store, ranges: Sequence[PackedRange], end: int) -> B
     return last
 
 
-def _opened(
+def open_in_packs(
     cluster: ClusterStore, ranges: Sequence[PackedRange], start: int, open_at: OpenAt
 ) -> tuple[OpenTransaction, ...]:
-    """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it."""
+    """The transactions open at ``start``: from ``open_at``, or a range that ends there, begins there, or has it.
+
+    Raises:
+        SegmentChanged: they are unknown. It is never assumed that there are none.
+        FormatError: a pack is damaged.
+        StoreError: the store failed, or retention has removed a pack.
+    """
     known = _known(cluster, ranges, start, open_at)
     if known is not None:
         return known

@@ -1,4 +1,4 @@
-"""Reads a partition's newest batches from its local files as one range of a pack, and stores such ranges as packs.
+"""Reads a partition's newest batches from its local files as one range of a pack.
 
 A range begins at the end of the partition's tail. It ends below the high watermark, and no later than its local file,
 so that a seal of that file holds whole ranges. The bytes count only if the lineage is the same before and after the
@@ -10,23 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Generic, NamedTuple, TypeVar
-
-from crc32c import crc32c
+from typing import Final, NamedTuple
 
 from tidemark.errors import TidemarkError
-from tidemark.formats.keys import PackName, TopicPartition
-from tidemark.formats.raw.manifest import LineagePairs, last_batch_of
-from tidemark.formats.raw.pack import (
-    MOST_BYTES,
-    MOST_LINE,
-    PackWriter,
-    RangeContent,
-    RangePointer,
-    WrittenRange,
-    line_bytes,
-    pack_name,
-)
+from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw.manifest import last_batch_of
+from tidemark.formats.raw.pack import MOST_BYTES, MOST_LINE, RangeContent, RangePointer, line_bytes
 from tidemark.kafka_log import (
     AbortedTransaction,
     BatchHeader,
@@ -35,12 +24,10 @@ from tidemark.kafka_log import (
     SegmentScanner,
     TransactionTracker,
 )
+from tidemark.kafka_log.batch import header_bytes
 from tidemark.kafka_log.indexes import is_abort
-from tidemark.storage import ClusterStore
-from uploader_agent.disk.segment_files import Bytes, OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name
-from uploader_agent.observability.metrics import Metrics
+from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name
 from uploader_agent.stored.histories import HistoryDiffers, local_difference
-from uploader_agent.stored.objects import Summed, create
 from uploader_agent.upload.local_run import LocalRun, begin, open_before
 
 LARGEST_RANGE: Final = 8 << 20
@@ -48,8 +35,6 @@ LARGEST_RANGE: Final = 8 << 20
 
 _FEW: Final = 64
 """Epochs and transactions up to which a range's line is surely short enough, so that it need not be measured."""
-
-Tag = TypeVar("Tag")
 
 
 class NotPackable(TidemarkError):
@@ -66,47 +51,53 @@ class LogPosition(NamedTuple):
     position: int
 
 
+class NextRange(NamedTuple):
+    """The start of a partition's next range, and what is known there.
+
+    ``previous`` is the line of the range before it, if they are of one chain, and ``place`` the end of that in the
+    local log. ``opened`` are the transactions open at ``start``; if they are None, the line ``last`` has them.
+    ``batch`` is the header of the last batch before it, as Kafka writes it.
+    """
+
+    start: int
+    previous: RangePointer | None = None
+    place: LogPosition | None = None
+    opened: tuple[OpenTransaction, ...] | None = None
+    last: RangePointer | None = None
+    batch: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WantedRange:
-    """The batches to read: the whole batches of the offsets ``[start, end)``, as many as one range takes.
+    """The batches to read: the whole batches from ``beginning`` on, below ``end``, as many as one range takes.
 
-    ``end`` is the high watermark that the broker answered under ``leader_epoch``. ``previous`` is the partition's last
-    range, which ended at ``place``. ``opened`` are the transactions open at ``start``; None if only the local log has
-    them. ``before`` is the last stored batch, which the local log must have; None to take it on trust.
+    ``end`` is the high watermark that the broker answered under ``leader_epoch``. Only the local log has the
+    transactions open at the start, if ``beginning`` does not tell them. ``before`` is the last stored batch, which the
+    local log must have; None to take it on trust.
     """
 
     tp: TopicPartition
     topic_id: str
     leader_epoch: int
-    start: int
+    beginning: NextRange
     end: int
     compacted: bool
     shipped_at: datetime
     marks_gaps: bool = False
     """True if an empty segment marks a gap; otherwise compaction has emptied it."""
-    previous: RangePointer | None = None
-    opened: tuple[OpenTransaction, ...] | None = None
-    place: LogPosition | None = None
     before: BatchHeader | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PackedBatches:
-    """Complete batches that account for the offsets ``[first, next)``, and a summary of their headers."""
+class NewRange(NamedTuple):
+    """A range that was read: its description, its bytes, its log's lineage, and the start of the range behind it."""
 
-    first: int
-    next: int
+    content: RangeContent
     data: bytes
-    epochs: LineagePairs
-    opened: tuple[OpenTransaction, ...]
-    aborts: tuple[AbortedTransaction, ...]
-    max_timestamp: int | None
     lineage: Lineage
-    place: LogPosition
-    last: BatchHeader
+    following: NextRange
 
 
-def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, PackedBatches] | None:
+def read(files: SegmentFiles, wanted: WantedRange) -> NewRange | None:
     """Read the next range; None if the local log has no whole batch there, or no longer has the offset ``start``.
 
     None also if it would end below the first epoch that the log knows, since heads must state epochs.
@@ -124,19 +115,19 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
         return None
     segment, place = beginning
     lineage = _lineage(files, wanted.leader_epoch)
-    opened = wanted.opened
+    opened = wanted.beginning.opened
     if opened is None:
-        opened = open_before(files, _nothing_at(segment, wanted.start, place), place.segment, None)
+        opened = open_before(files, _nothing_at(segment, wanted.beginning.start, place), place.segment, None)
     size = _size(segment, place.position, wanted.end, LARGEST_RANGE)
     while size:
-        batches = _batches(files, segment, place, size, lineage, opened, wanted)
-        if batches.next <= lineage.entries[0][1]:
+        new = _range(files, segment, place, size, lineage, opened, wanted)
+        if new is None:
             return None
-        content = _content(batches, wanted, opened)
-        items = len(batches.epochs) + len(opened) + len(batches.opened) + len(batches.aborts)
+        content = new.content
+        items = len(content.epochs) + len(opened) + len(content.open) + len(content.aborts)
         length = line_bytes(content) if items > _FEW else 0
         if length <= MOST_LINE:
-            return content, batches
+            return new
         shorter = _size(segment, place.position, wanted.end, size // 2)
         if shorter == size:
             raise NotPackable(f"{content}: its line takes {length} bytes, and may have {MOST_LINE}: it is sealed")
@@ -144,30 +135,10 @@ def read(files: SegmentFiles, wanted: WantedRange) -> tuple[RangeContent, Packed
     return None
 
 
-def _content(batches: PackedBatches, wanted: WantedRange, opened: tuple[OpenTransaction, ...]) -> RangeContent:
-    return RangeContent(
-        topic=wanted.tp.topic,
-        topic_id=wanted.topic_id,
-        partition=wanted.tp.partition,
-        first=batches.first,
-        next=batches.next,
-        epochs=batches.epochs,
-        leader_epoch=wanted.leader_epoch,
-        restores=batches.lineage.restores,
-        open=batches.opened,
-        open_before=None if wanted.previous else opened,
-        aborts=batches.aborts,
-        max_timestamp=batches.max_timestamp,
-        compacted=wanted.compacted,
-        shipped_at=wanted.shipped_at,
-        previous=wanted.previous,
-        last_batch=last_batch_of(batches.last),
-    )
-
-
 def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPosition] | None:
     """The local segment that has the first batch at or above ``start``, and the batch's place."""
-    base = files.previous_base(wanted.start + 1)
+    start = wanted.beginning.start
+    base = files.previous_base(start + 1)
     while base is not None:
         segment = files.open(file_name(base, "log"))
         if segment is None:
@@ -175,8 +146,8 @@ def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPositi
         position = _position(files, segment, base, wanted)
         header = next(batch_headers(segment, position), None)
         if header is not None:
-            inside = header.base_offset < wanted.start  # the batch was cut elsewhere: it is sealed, and not packed
-            hole = header.base_offset > wanted.start and header.magic == 2 and not wanted.compacted
+            inside = header.base_offset < start  # the batch was cut elsewhere: it is sealed, and not packed
+            hole = header.base_offset > start and header.magic == 2 and not wanted.compacted
             return None if inside or hole else (segment, LogPosition(base, position))
         following = files.next_base(base)
         if following is None or not wanted.compacted or wanted.marks_gaps:
@@ -187,12 +158,12 @@ def _find(files: SegmentFiles, wanted: WantedRange) -> tuple[OpenFile, LogPositi
 
 def _position(files: SegmentFiles, segment: OpenFile, base: int, wanted: WantedRange) -> int:
     """The byte of the first batch that ends above ``start``: the end of the last range, or from the broker's index."""
-    place = wanted.place
+    place = wanted.beginning.place
     if place is not None and place.segment == base:
         header = next(batch_headers(segment, place.position), None)
-        if header is not None and header.base_offset == wanted.start:
+        if header is not None and header.base_offset == wanted.beginning.start:
             return place.position
-    return begin(files, segment, base, wanted.start)[1] if wanted.start > base else 0
+    return begin(files, segment, base, wanted.beginning.start)[1] if wanted.beginning.start > base else 0
 
 
 def _lineage(files: SegmentFiles, leader_epoch: int) -> Lineage:
@@ -222,7 +193,7 @@ def _size(segment: OpenFile, position: int, end: int, most: int) -> int:
     return stop - position
 
 
-def _batches(
+def _range(
     files: SegmentFiles,
     segment: OpenFile,
     place: LogPosition,
@@ -230,9 +201,10 @@ def _batches(
     lineage: Lineage,
     opened: tuple[OpenTransaction, ...],
     wanted: WantedRange,
-) -> PackedBatches:
+) -> NewRange | None:
+    """The range of ``size`` bytes; None if it would end below the first epoch of ``lineage``."""
     path, data = files.path(segment.name), segment.pread(place.position, size)
-    scanner = SegmentScanner(path, wanted.start, open_before=opened)
+    scanner = SegmentScanner(path, wanted.beginning.start, open_before=opened)
     verdicts = _BatchVerdicts(opened)
     for header in scanner.batches(data):
         if header.leader_epoch >= 0 and lineage.epoch_at(header.base_offset) is None:  # below the log start offset
@@ -248,18 +220,33 @@ def _batches(
         raise SegmentChanged(f"{path}: its leader epochs changed while it was read")
     if len(data) != size or segment.has_shrunk():
         raise SegmentChanged(f"{path}: was cut while it was read")
-    return PackedBatches(
-        first=wanted.start,
+    if summary.next_offset <= lineage.entries[0][1]:
+        return None
+    content = RangeContent(
+        topic=wanted.tp.topic,
+        topic_id=wanted.topic_id,
+        partition=wanted.tp.partition,
+        first=wanted.beginning.start,
         next=summary.next_offset,
-        data=data,
         epochs=tuple(verdicts.epochs),
-        opened=summary.open_transactions,
+        leader_epoch=wanted.leader_epoch,
+        restores=lineage.restores,
+        open=summary.open_transactions,
+        open_before=None if wanted.beginning.previous else opened,
         aborts=tuple(verdicts.aborts),
         max_timestamp=summary.max_timestamp,
-        lineage=lineage,
-        place=LogPosition(place.segment, place.position + size),
-        last=summary.last,
+        compacted=wanted.compacted,
+        shipped_at=wanted.shipped_at,
+        previous=wanted.beginning.previous,
+        last_batch=last_batch_of(summary.last),
     )
+    following = NextRange(
+        summary.next_offset,
+        place=LogPosition(place.segment, place.position + size),
+        opened=summary.open_transactions,
+        batch=header_bytes(summary.last),
+    )
+    return NewRange(content, data, lineage, following)
 
 
 class _BatchVerdicts:
@@ -284,48 +271,3 @@ class _BatchVerdicts:
             if opened.producer_id == marker.producer_id:
                 first, last = opened.first_offset, marker.base_offset
                 yield AbortedTransaction(opened.producer_id, first, last)
-
-
-class Packs(Generic[Tag]):
-    """Stores the ranges of one round as packs of one broker. A pack is kept in memory until it is large enough.
-
-    Each range is added with a tag, which is returned once the range is stored.
-    """
-
-    def __init__(self, cluster: ClusterStore, broker: int, metrics: Metrics) -> None:
-        self._cluster = cluster
-        self._broker = broker
-        self._metrics = metrics
-        self._tags: list[Tag] = []
-        self._writer: PackWriter | None = None
-        self._size = 0
-
-    def add(self, tag: Tag, content: RangeContent, data: bytes) -> list[tuple[Tag, WrittenRange]]:
-        """Add a range. If the pack in memory has no room for it, store that pack first and return its ranges.
-
-        Raises StoreError.
-        """
-        stored: list[tuple[Tag, WrittenRange]] = []
-        if self._writer is not None and self._size + len(data) > LARGEST_RANGE:
-            stored = self._store_pack()
-        while True:
-            if self._writer is None:
-                self._writer = PackWriter(PackName(self._broker, pack_name()))
-            if self._writer.add(content, data):
-                self._size += len(data)
-                self._tags.append(tag)
-                return stored
-            stored += self._store_pack()
-
-    def finish(self) -> list[tuple[Tag, WrittenRange]]:
-        """Store the pack in memory, and return its ranges. Raises StoreError."""
-        return self._store_pack() if self._writer is not None else []
-
-    def _store_pack(self) -> list[tuple[Tag, WrittenRange]]:
-        assert self._writer is not None
-        name, body, ranges = self._writer.finish()
-        tags, self._tags = self._tags, []
-        self._writer, self._size = None, 0
-        create(self._cluster.store, self._cluster.keys.pack(name), Summed(Bytes(str(name), body), crc32c(body)))
-        self._metrics.packs.inc()
-        return [*zip(tags, ranges, strict=True)]

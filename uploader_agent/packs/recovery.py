@@ -1,6 +1,6 @@
 """What is made of packs alone: the entries of a lost head, and seals of partitions that this broker no longer leads.
 
-:class:`FoundTails` recovers the entries, and :class:`Abandoned` seals what no leader will seal.
+:func:`recover_entries` makes the entries, and :class:`Abandoned` seals what no leader will seal.
 """
 
 from __future__ import annotations
@@ -38,49 +38,40 @@ from uploader_agent.upload.segment_upload import UploadRoute
 logger = structlog.get_logger(__name__)
 
 
-class FoundTails:
-    """Recovers the tails of ``broker`` from its own packs, for a lost head that no process knows, in any bucket.
+def recover_entries(broker: int, resolve: Resolve, runtime: Runtime, cluster: ClusterStore, named: bool) -> EntryLines:
+    """The entries of a lost head of ``broker`` that no process knows, from its own packs in the bucket of ``cluster``.
 
-    The footers of all its packs are read: each line states the leadership of a range, and the range before it. So the
-    last range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed,
-    does no harm: its batches were committed, and are on the lineage of their leadership like those of any other pack. A
-    reader picks the valid batches by lineage.
+    They are those of a head that names all ranges, or has ``named`` them before. Ranges of compacted topics that no
+    head may have named are left out: a seal may lack records of them. Damaged packs are left out: their ranges are
+    packed again from the disk, or sealed from there.
+
+    The footers of all packs are read: each line states the leadership of a range, and the range before it. So the last
+    range of each leadership is the end of its chain. A pack that no head has ever named, since its tick failed, does no
+    harm: its batches were committed, and are on the lineage of their leadership like those of any other pack. A reader
+    picks the valid batches by lineage.
 
     One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
+    Raises LaterFormat and StoreError.
     """
-
-    def __init__(self, broker: int, resolve: Resolve, runtime: Runtime) -> None:
-        self._broker = broker
-        self._resolve = resolve
-        self._runtime = runtime
-
-    def entries(self, cluster: ClusterStore, named: bool) -> EntryLines:
-        """The entries of a head that names all ranges, or has ``named`` them before. Raises LaterFormat and StoreError.
-
-        Ranges of compacted topics that no head may have named are left out: a seal may lack records of them. Damaged
-        packs are left out: their ranges are packed again from the disk, or sealed from there.
-        """
-        packs = [
-            info
-            for info in cluster.store.list(cluster.keys.packs(self._broker))
-            if cluster.keys.pack_of(info.key) is not None
-        ]
-        packed = _FoundChains(cluster, self._resolve, self._runtime)
-        run_all([partial(packed.read, info) for info in packs], self._runtime)
-        if packed.failure is not None:
-            raise packed.failure
-        entries = EntryLines()
-        for key, chain in packed.chains.items():
-            if chain.compacted and not named:
-                continue
-            try:
-                entry = chain.entry()
-            except ValidationError as error:
-                logger.warning("tail_not_recovered", tail=str(key), error=describe(error))
-                continue
-            if entry is not None and not entries.put(entry, MOST_ENTRY_BYTES):
-                logger.warning("tail_not_recovered", tail=str(key), error="the head has no room for it")
-        return entries
+    packs = [
+        info for info in cluster.store.list(cluster.keys.packs(broker)) if cluster.keys.pack_of(info.key) is not None
+    ]
+    packed = _FoundChains(cluster, resolve, runtime)
+    run_all([partial(packed.read, info) for info in packs], runtime)
+    if packed.failure is not None:
+        raise packed.failure
+    entries = EntryLines()
+    for key, chain in packed.chains.items():
+        if chain.compacted and not named:
+            continue
+        try:
+            entry = chain.entry()
+        except ValidationError as error:
+            logger.warning("tail_not_recovered", tail=str(key), error=describe(error))
+            continue
+        if entry is not None and not entries.put(entry, MOST_ENTRY_BYTES):
+            logger.warning("tail_not_recovered", tail=str(key), error="the head has no room for it")
+    return entries
 
 
 class _FoundChains:

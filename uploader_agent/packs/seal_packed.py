@@ -16,7 +16,7 @@ from tidemark.kafka_log import Lineage, OpenTransaction
 from tidemark.raw.objects import StoredManifest
 from uploader_agent.broker.admin import Cleanup, Offsets
 from uploader_agent.disk.segment_files import OpenFile, SegmentChanged, SegmentFiles, batch_headers, file_name, opened
-from uploader_agent.packs.packed_run import known_lineage, read_fuller_run, read_run
+from uploader_agent.packs.packed_run import PackedRun, known_lineage, open_in_packs, read_fuller_run, read_run
 from uploader_agent.stored.stored_log import StoredLog, transactions_open_at
 from uploader_agent.upload.local_run import LocalRun, ScannedSegment, SealRun, open_before, open_run
 from uploader_agent.upload.segment_upload import SegmentSealer, UploadRoute
@@ -40,7 +40,7 @@ def seal_packed(
     ``stored`` is the partition's log in the store.
 
     The run ends at a hole in the ranges, or at the bound of memory. Raises as
-    :func:`~uploader_agent.packs.packed_run.read_run` and :meth:`SegmentSealer.seal`.
+    :func:`~uploader_agent.packs.packed_run.open_in_packs` and :meth:`SegmentSealer.seal`.
     """
     lineage = known_lineage(lineage, entries, ranges)
 
@@ -48,21 +48,22 @@ def seal_packed(
         known = stored.open_before(offset)  # an abandoned tail begins inside of a segment, if an election cut it there
         return transactions_open_at(route.partition, offset, lineage) if known is None else known
 
-    run = read_run(route.partition.cluster, ranges, lineage, start, end, open_at)
+    run = read_run(route.partition.store, ranges, lineage, start, end)
     if run is None:
         return None
+    compacted = any(packed.range.compacted for packed in ranges)
     sealer = SegmentSealer(
         route=route,
         offsets=offsets,
-        cleanup=cleanup._replace(policy="compact") if run.compacted else cleanup,
+        cleanup=cleanup._replace(policy="compact") if compacted else cleanup,
         judge=_judge,
         watermark=stored.watermark,
-        open_transactions=run.opened,
+        open_transactions=open_in_packs(route.partition.cluster, ranges, start, open_at),
         has_log=stored.has_log(start),
         packed=tuple(packed.range.part for packed in ranges),
         compare_packs=False,
     )
-    return _seal(sealer, start, run.end, run.data, run.lineage)
+    return _seal(sealer, run)
 
 
 def _judge(scanned: ScannedSegment, lineage: Lineage) -> Lineage:
@@ -92,42 +93,36 @@ def seal_fuller(
             return None
         known = files.lineage()  # held files extend it once they are open
         lineage = known_lineage(known.with_history(lineage), entries, ranges)
-        fuller = read_fuller_run(sealer.route.partition.store, ranges, lineage, run.log, run.base_offset, work.end)
+        fuller = read_fuller_run(sealer.route.partition.store, ranges, lineage, run, work)
         if fuller is None:
             return sealer.seal_run(files, work, run)
         if not fuller.data:
-            below = work._replace(end=fuller.start)
-            return sealer.seal(files, below)
+            return sealer.seal(files, work._replace(end=fuller.end))
         opened = open_before(files, run, work.segment, sealer.open_transactions)
         if files.lineage() != known or run.log.has_shrunk():
             raise SegmentChanged(f"{files.path(run.segment.name)}: changed while it was read")
-    sealer = dataclasses.replace(sealer, open_transactions=opened)
-    end = work.end if fuller.whole and not work.is_tail else fuller.end
-    return _seal(sealer, run.base_offset, end, fuller.data, lineage)
+    return _seal(dataclasses.replace(sealer, open_transactions=opened), fuller)
 
 
-def _seal(sealer: SegmentSealer, start: int, end: int, data: bytes, lineage: Lineage) -> StoredManifest:
-    """Seal ``data``, the batches that account for the offsets ``[start, end)``; there may be none at the end."""
-    logger.info("sealed_from_packs", partition=str(sealer.route.tp), base_offset=start, next_offset=end)
-    with RunFiles(start, data, lineage) as files:
-        last = max((header.next_offset for header in batch_headers(files.log, 0)), default=start)
-        work = SealRun(start, end, start, None if end == last else end + 1)  # a tail ends with its last batch
-        return sealer.seal_run(files, work, LocalRun(start, files.log, files.log))
+def _seal(sealer: SegmentSealer, run: PackedRun) -> StoredManifest:
+    logger.info("sealed_from_packs", partition=str(sealer.route.tp), base_offset=run.start, next_offset=run.end)
+    with RunFiles(run) as files:
+        last = max((header.next_offset for header in batch_headers(files.log, 0)), default=run.start)
+        segment_end = None if run.end == last else run.end + 1  # a tail ends with its last batch
+        work = SealRun(run.start, run.end, run.start, segment_end)
+        return sealer.seal_run(files, work, LocalRun(run.start, files.log, files.log))
 
 
 class RunFiles(SegmentFiles):
-    """A run of batches from packs as the local files from which a seal is made: one ``.log`` with the bytes ``data``.
+    """A run as the local files from which a seal is made: one ``.log`` with its bytes, which is a file in memory."""
 
-    It is a file in memory.
-    """
-
-    def __init__(self, base_offset: int, data: bytes, lineage: Lineage) -> None:
-        self._name = file_name(base_offset, "log")
-        self._lineage = lineage
+    def __init__(self, run: PackedRun) -> None:
+        self._name = file_name(run.start, "log")
+        self._lineage = run.lineage
         self._stack = ExitStack()
         self._descriptor = os.memfd_create(self._name)
         self._stack.callback(os.close, self._descriptor)
-        rest = memoryview(data)
+        rest = memoryview(run.data)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
 

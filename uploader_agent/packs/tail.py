@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import structlog
 
@@ -17,58 +16,17 @@ from tidemark.errors import FormatError, LaterFormat
 from tidemark.formats.raw.head import HeadEntry
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.formats.raw.pack import PackedRange, RangePointer, WrittenRange
-from tidemark.kafka_log import BatchHeader, Lineage, OpenTransaction
-from tidemark.kafka_log.batch import header_bytes, read_header
+from tidemark.kafka_log import BatchHeader, Lineage
+from tidemark.kafka_log.batch import read_header
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import packed_end
 from uploader_agent.packs.broker_head import KnownRanges, Unsealed
 from uploader_agent.packs.packed_run import known_ranges
-from uploader_agent.packs.reading import LogPosition
+from uploader_agent.packs.reading import NextRange
 from uploader_agent.stored.histories import Shared
 from uploader_agent.upload.segment_upload import UploadRoute
 
 logger = structlog.get_logger(__name__)
-
-
-class NextRange(NamedTuple):
-    """The start of the next range. ``last`` is the line with the transactions open there, if ``opened`` is None."""
-
-    start: int
-    previous: RangePointer | None = None
-    place: LogPosition | None = None
-    opened: tuple[OpenTransaction, ...] | None = None
-    last: RangePointer | None = None
-
-
-class LastRange(NamedTuple):
-    """The end of the last range, without models, since there are as many as partitions."""
-
-    next: int
-    pack: str
-    position: int
-    length: int
-    place: LogPosition
-    header: bytes
-    opened: tuple[OpenTransaction, ...]
-
-    @property
-    def pointer(self) -> RangePointer:
-        """The place of its line in the pack."""
-        return RangePointer(pack=self.pack, position=self.position, length=self.length)
-
-
-class Packed(NamedTuple):
-    """A range that is stored and named by the head, and the state that the next range needs."""
-
-    written: WrittenRange
-    place: LogPosition
-    last: BatchHeader
-    opened: tuple[OpenTransaction, ...]
-
-    @property
-    def next(self) -> int:
-        """The end of the range."""
-        return self.written.part.next
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -90,8 +48,8 @@ class Tail:
     """The offset up to which the partition is to be sealed, although its segment is active."""
     stuck_at: int | None = None
     """The offset from which no range could be read at the last try."""
-    last: LastRange | None = None
-    """The last range that this process has packed."""
+    following: NextRange | None = None
+    """The start of the range behind the last one that this process has packed."""
     ranges: KnownRanges | None = None
     """The ranges that this process has packed."""
     former: HeadEntry | None = None
@@ -117,13 +75,14 @@ class Tail:
     @property
     def last_batch(self) -> BatchHeader | None:
         """The last packed batch; None if it is not known, or nothing is packed."""
-        return read_header(self.last.header, 0, 0) if self.last is not None else self.former_last
+        following = self.following
+        return read_header(following.batch, 0, 0) if following is not None and following.batch else self.former_last
 
     @property
     def last_pointer(self) -> RangePointer | None:
         """The last range of a former process or leader, at which the tail ends; None if it does not end with one."""
         end = self._read_end
-        if self.last is not None or not end:
+        if self.following is not None or not end:
             return None
         return next((entry.last for at, entry in self._former_ends() if at == entry.tail_end == end), None)
 
@@ -131,16 +90,16 @@ class Tail:
     def cut(self) -> tuple[int, HeadEntry] | None:
         """The tail's end and the entry that has it, if that goes on, on a lineage that leaves this leader's there."""
         end = self._read_end
-        if self.last is not None or not end:
+        if self.following is not None or not end:
             return None
         return next(((at, entry) for at, entry in self._former_ends() if at == end < entry.tail_end), None)
 
     def next_range(self, sealed_end: int) -> NextRange:
         """The start of the next range, if the seals end at ``sealed_end``."""
-        last, former = self.last, self.former
-        if last is not None and last.next >= sealed_end:
-            return NextRange(last.next, last.pointer, last.place, last.opened)
-        if last is None and former is not None and former.tail_end >= sealed_end:
+        following, former = self.following, self.former
+        if following is not None and following.start >= sealed_end:
+            return following
+        if following is None and former is not None and former.tail_end >= sealed_end:
             return NextRange(former.tail_end, former.last, last=former.last)
         # The seals are ahead of the chain, or there is none yet: the next range begins one, and points to no former.
         start = max(sealed_end, self._inherited_end)
@@ -193,8 +152,8 @@ class Tail:
 
     @property
     def _own_end(self) -> int:
-        if self.last is not None:
-            return self.last.next
+        if self.following is not None:
+            return self.following.start
         return self.former.tail_end if self.former is not None else 0
 
     @property
@@ -206,22 +165,19 @@ class Tail:
     def continued(self, former: HeadEntry | None, *, known: bool) -> Tail:
         """The tail that goes on from this leadership's entry in the stored head, or from none."""
         # What this process had packed goes, too: the head that was read may lack it, and readers believe the head.
-        return replace(self, known=known, former=former, last=None, ranges=None, former_last=None, trusted_end=0)
+        return replace(self, known=known, former=former, following=None, ranges=None, former_last=None, trusted_end=0)
 
-    def followed_by(self, packed: Iterable[Packed], sealed_end: int) -> Tail:
-        """The tail once the head names ``packed``, the partition's next ranges in order."""
-        last, ranges, former = self.last, self.ranges, self.former
-        for range_ in packed:
-            written, at = range_.written, range_.written.pointer
+    def followed_by(self, packed: Iterable[WrittenRange], following: NextRange, sealed_end: int) -> Tail:
+        """The tail once the head names ``packed``, the next ranges in order; ``following`` is the start of another."""
+        ranges, former = self.ranges, self.former
+        for written in packed:
             if ranges is None or written.begins_chain:
                 ranges = KnownRanges(written.part.first)
             if written.begins_chain:  # no range points to the former process's chain any more: all of that is sealed
                 former = None
             ranges = ranges.followed_by(written.part, written.size)
-            place, header = range_.place, header_bytes(range_.last)
-            last = LastRange(range_.next, at.pack, at.position, at.length, place, header, range_.opened)
         ranges = ranges.above(sealed_end) if ranges is not None else None
-        return replace(self, last=last, ranges=ranges, former=former, error=None)
+        return replace(self, following=following, ranges=ranges, former=former, error=None)
 
 
 class TailState:
@@ -326,15 +282,15 @@ class TailState:
             if self._tail.packing_from is not None:
                 self._tail = replace(self._tail, packing_from=None)
 
-    def advance(self, packed: Iterable[Packed], sealed_end: int) -> None:
-        """Note ``packed``, the partition's next ranges in order; the head names the last of them."""
+    def advance(self, packed: Iterable[WrittenRange], following: NextRange, sealed_end: int) -> None:
+        """Note ``packed``, the next ranges in order, whose last the head names, and the start of the one behind."""
         with self._lock:
-            self._tail = self._tail.followed_by(packed, sealed_end)
+            self._tail = self._tail.followed_by(packed, following, sealed_end)
 
     def drop_own(self) -> None:
         """Note that the head no longer has this leadership's entry, since all of it is sealed."""
         with self._lock:
-            self._tail = replace(self._tail, last=None, ranges=None, former=None, former_last=None)
+            self._tail = replace(self._tail, following=None, ranges=None, former=None, former_last=None)
 
 
 def shared_tails(entries: Iterable[HeadEntry], lineage: Lineage) -> list[Shared]:

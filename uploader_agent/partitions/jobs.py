@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+from tidemark.backoff import Backoff
 from tidemark.intervals import Intervals
-from tidemark.retry import Backoff
 from uploader_agent.broker.admin import Cleanup, KafkaTier, Offsets
 from uploader_agent.disk.log_dirs import LocalSegment, LogTail
 from uploader_agent.disk.segment_files import Active

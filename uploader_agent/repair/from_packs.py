@@ -57,8 +57,8 @@ class NotMadeWhole(TidemarkError):
     """A segment stays as it is; the message states the reason."""
 
 
-class FromPacks:
-    """One partition of a topic's newest incarnation."""
+class Completion:
+    """Makes segments whole, in one partition of a topic's newest incarnation."""
 
     def __init__(self, incarnations: Incarnations, tp: TopicPartition) -> None:
         """Find the partition in the store.

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable
 
 import structlog
 
+from tidemark.backoff import Backoff
 from tidemark.errors import ContinuityError, FormatError, PreconditionFailed, Refused, StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.retry import Backoff
 from uploader_agent.disk.segment_files import SegmentChanged
 from uploader_agent.observability.log_config import ErrorDeduplicator, Level
 from uploader_agent.observability.metrics import Metrics

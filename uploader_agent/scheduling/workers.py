@@ -16,9 +16,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from tidemark.backoff import Backoff
 from tidemark.errors import SlowDown
 from tidemark.formats.keys import TopicPartition
-from tidemark.retry import Backoff
 from uploader_agent.observability.health import Health
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics

@@ -23,10 +23,9 @@ from tidemark.formats.base import Version
 from tidemark.formats.raw.cluster import ClusterOwner, of_broker
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.object_cache import ObjectCache
-from tidemark.retry import Retry
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
-from tidemark.store.retrying import RepeatingStore
+from tidemark.store.retrying import RepeatingStore, Retry
 from uploader_agent.broker.properties import META, Identity, read_identity
 from uploader_agent.runtime import utc_now
 from uploader_agent.stored.other_origin import SILENCE

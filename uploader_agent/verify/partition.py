@@ -22,7 +22,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
 from tidemark.kafka_log.batch import described
 from tidemark.raw import tombstones
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import LiveEnd
 from tidemark.raw.objects import pieces
 from tidemark.raw.packs import chain, live_part, packed_end, read_range_bytes
 from tidemark.raw.partition import StoredPartition
@@ -82,17 +82,17 @@ def verify(
     pool: ThreadPoolExecutor,
     tell: Callable[[VerifyFinding], None],
     progress: Callable[[int], None],
-    heads: Heads,
+    live_end: LiveEnd,
     lacking: Iterable[VerifyFinding] = (),
     *,
     deep: bool,
 ) -> VerifyVerdict:
     """Verify a surveyed ``partition``; ``tell`` gets each finding, ``progress`` the segments done so far.
 
-    ``heads`` caches heads over partitions, ``lacking`` are findings of :func:`compare_packs`. Raises StoreError,
-    FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
+    ``live_end`` has the heads that partitions share, ``lacking`` are findings of :func:`compare_packs`. Raises
+    StoreError, FormatError of ``offset.wm``, SegmentChanged if the partition is gone.
     """
-    verification = _Verification(partition, pool, tell, progress, heads, deep=deep)
+    verification = _Verification(partition, pool, tell, progress, live_end, deep=deep)
     for finding in lacking:
         verification.say(finding)
     return verification.run()
@@ -107,11 +107,11 @@ class _Verification:
         pool: ThreadPoolExecutor,
         tell: Callable[[VerifyFinding], None],
         progress: Callable[[int], None],
-        heads: Heads,
+        live_end: LiveEnd,
         *,
         deep: bool,
     ) -> None:
-        self._heads = heads
+        self._live_end = live_end
         self._partition = partition
         self._pool = pool
         self._tell = tell
@@ -126,7 +126,7 @@ class _Verification:
     def run(self) -> VerifyVerdict:
         """Check segments, packs, holes and the watermark in turn; findings are reported as they come."""
         partition = self._partition.uploader.where
-        look = self._heads.look(partition, lambda: watermark.read(partition))
+        look = self._live_end.look(partition, lambda: watermark.read(partition))
         stored, tail = look.stored if look else None, CheckedTail()
         live = self._partition.uploader.lineage()
         if stored is not None:

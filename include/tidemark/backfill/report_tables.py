@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, RecordCounts
 from tidemark.backfill.preview import DatePreview, Preview, estimated_minutes, estimated_requests
-from tidemark.backfill.report import BackfillReport, Comparison
+from tidemark.backfill.report import Approval, BackfillOutcome, BackfillReport, Comparison, DateChange, RecordCounts
 from tidemark.backfill.request import BackfillRequest
 from tidemark.formats.table.plan import RunProgress
 from tidemark.terminal import columns

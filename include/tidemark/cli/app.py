@@ -35,7 +35,7 @@ from tidemark.cli.read_models import evidence_of, files_of, landed_of, opened, s
 from tidemark.cli.topics import topics_app, try_topic
 from tidemark.errors import ConfigError
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
-from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.agent_reports import check_begun
 from tidemark.inspection.data_flow import SAMPLE_BYTES, DataFlow, Listing, Named, data_flow
 from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, quarantine_of
 from tidemark.monitoring.incident_store import read_incidents

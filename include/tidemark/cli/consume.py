@@ -33,7 +33,7 @@ from tidemark.cli.options import (
     storage_of,
     writes,
 )
-from tidemark.consumer.modes import Mode
+from tidemark.consumer.tier_selection import Mode
 from tidemark.errors import ConfigError, RestoreError
 from tidemark.formats.keys import check_topic
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds
@@ -252,7 +252,7 @@ def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any],
 
 
 def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None:
-    from tidemark.remote.reader.topic_ranges import remote_partitions
+    from tidemark.remote.reader.read_range import remote_partitions
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.run import estimate
 

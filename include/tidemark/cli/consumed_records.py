@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol
 import pyarrow as pa
 from typing_extensions import override
 
-from tidemark.consumer.modes import Mode
-from tidemark.decode import SCHEMA, unrepresentable_timestamps
+from tidemark.consumer.tier_selection import Mode
+from tidemark.decode import SCHEMA, exact_milliseconds
 from tidemark.errors import BrokerError, ConfigError
+from tidemark.intervals import Interval
+from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.offset_bounds import Edges, OffsetBounds
+from tidemark.remote.reader.read_range import RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.storage import Storage
 from tidemark.words import start_of, utc_time
 
@@ -63,10 +65,11 @@ def batches_of_remote(asked: Asked, storage: Storage) -> Generator[pa.RecordBatc
     ready = threading.Event()
     options: dict[str, Any] = {"refresh_seconds": _FOLLOW_SECONDS} if asked.follow else {}
     with RemoteTier(storage, committed=asked.committed, on_gap=asked.on_gap, on_ready=ready.set, **options) as tier:
-        spans = []
+        spans: dict[int, Interval] = {}
         for part in remote_partitions(tier.topics, asked.topic, asked.partitions):
             edges = RemoteEdges(part, committed=asked.committed)
-            spans.append(_within(asked, span_of(part, asked.first, asked.last, edges), edges.end()))
+            span = span_of(part, asked.first, asked.last, edges)
+            spans[part.partition] = _within(asked, part.partition, span, edges.end())
         blocks = read_spans(tier, asked.topic, spans, ready)
         yield from _limited(asked.limit, (block.rows for _, block in blocks if len(block.rows)))
 
@@ -116,16 +119,16 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     from kafka import TopicPartition
 
     numbers = _partitions(asked, consumer.partitions_for_topic(asked.topic))
-    left: dict[TopicPartition, OffsetSpan] = {}
+    left: dict[TopicPartition, Interval] = {}
     consumer.assign([TopicPartition(asked.topic, number) for number in numbers])
     for number in numbers:
         tp = TopicPartition(asked.topic, number)
         edges = _KafkaEdges(consumer, tp)
         start = asked.first.of(number).resolve(edges)
         end = max(start, asked.last.of(number).resolve(edges))
-        left[tp] = _within(asked, OffsetSpan(number, start, end), edges.end())
+        left[tp] = _within(asked, number, Interval(start, end), edges.end())
         consumer.seek(tp, start)
-    while left := {tp: span for tp, span in left.items() if span.end is None or consumer.position(tp) < span.end}:
+    while left := {tp: span for tp, span in left.items() if consumer.position(tp) < span.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
         for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
             wanted = _until(rows, left[tp].end)
@@ -180,21 +183,19 @@ class _KafkaEdges(Edges):
         return None if answer is None else int(answer.offset)
 
 
-def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
+def _within(asked: Asked, partition: int, span: Interval, readable: int) -> Interval:
     """``span``, without an end if it is followed; otherwise up to the readable end, with a message if that is lower."""
+    start, wanted = span
     if asked.follow:
-        return span._replace(end=None)
-    wanted = span.end or 0
-    if max(span.start, wanted) > readable:
-        requested = f"{asked.topic}-{span.partition}: offsets {span.start} to {wanted} were requested"
+        return Interval(start, MAX_OFFSET)
+    if max(start, wanted) > readable:
+        requested = f"{asked.topic}-{partition}: offsets {start} to {wanted} were requested"
         sys.stderr.write(f"{requested}, and the partition ends at {readable}\n")
-    return span._replace(end=min(wanted, max(readable, span.start)))
+    return Interval(start, min(wanted, max(readable, start)))
 
 
-def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
-    """The rows below ``end``, or all; rows are sorted by offset."""
-    if end is None:
-        return rows
+def _until(rows: pa.RecordBatch, end: int) -> pa.RecordBatch:
+    """The rows below ``end``; rows are sorted by offset."""
     return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
 
 
@@ -262,7 +263,8 @@ class JsonWriter(_LineWriter):
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
-        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, _milliseconds(rows), strict=True):
+        times = exact_milliseconds(rows).tolist()
+        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, times, strict=True):
             record: dict[str, Any] = {
                 "topic": self._topic,
                 "partition": partition,
@@ -286,7 +288,7 @@ class TextWriter(_LineWriter):
     @override
     def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
-        for partition, offset, key, value, at in zip(*columns, _milliseconds(rows), strict=True):
+        for partition, offset, key, value, at in zip(*columns, exact_milliseconds(rows).tolist(), strict=True):
             told = f"{start_of(key, _LONGEST_TEXT)}  {start_of(value, _LONGEST_TEXT)}"
             yield f"{self._topic}-{partition}-{offset}  {_time(at)}  {told}"
 
@@ -339,13 +341,6 @@ class ArrowWriter(Writer):
     @override
     def close(self) -> None:
         self._writer.close()
-
-
-def _milliseconds(rows: pa.RecordBatch) -> list[int]:
-    """The records' times, as their producers or brokers have stated them; -1 for none."""
-    odd = dict(unrepresentable_timestamps(rows))
-    micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
-    return [odd[row] if micro is None else micro // 1000 for row, micro in enumerate(micros)]
 
 
 def _time(milliseconds: int) -> str:

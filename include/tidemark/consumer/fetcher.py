@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from threading import TIMEOUT_MAX, Condition
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,21 +32,18 @@ from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 from kafka.structs import OffsetAndMetadata, OffsetAndTimestamp
 
 from tidemark.concurrency import in_parallel
-from tidemark.consumer.modes import TIERS, Mode, Tier
-from tidemark.consumer.tier_metadata import Found, Scouts, Times
-from tidemark.consumer.tier_selection import TierSelector
-from tidemark.decode import SCHEMA, DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
+from tidemark.consumer.tier_metadata import Brokers, Found, Scouts, Times
+from tidemark.consumer.tier_selection import TIERS, Tier, TierRules, TierSelector
+from tidemark.decode import DecodeLimits, Headers, aborted_mask, decode_batches, scan_headers
 from tidemark.errors import FormatError, GapError, OutOfRange, SegmentError, StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log import AbortedTransaction
 from tidemark.kafka_log.batch import CONTROL
 from tidemark.kafka_log.indexes import MAX_OFFSET
-from tidemark.remote.reader.blocks import MAGIC, NOTHING, Block
+from tidemark.remote.reader.blocks import NOTHING, SCHEMAS, Block
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.topics import RemotePartition
 
 RESPONSE_LIMITS: Final = DecodeLimits(arena_bytes=4 << 20, rows=1 << 15)
-_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
 _OFFSET_BYTES: Final = 8
 
 
@@ -182,7 +179,7 @@ class KafkaRows(BlockDelivery):
             ):
                 start = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
-                schema = _SCHEMAS[int(run["magic"][0])]
+                schema = SCHEMAS[int(run["magic"][0])]
                 yield Block(pa.RecordBatch.from_arrays(rows.columns, schema=schema), start, start, epoch)
         if len(headers):
             # A v2 batch keeps its last offset even if compaction removed the records there.
@@ -213,49 +210,6 @@ def _with_ends(aborted: list[tuple[int, int]], headers: Headers) -> list[Aborted
     return transactions
 
 
-class Queries(NamedTuple):
-    """Offset queries. ``kafka`` takes times or :class:`OffsetSpec`, ``remote`` reads a catalogue. Both wait."""
-
-    mode: Mode
-    committed: bool
-    kafka: Callable[[Times, float | None], Found]
-    remote: Callable[[TopicPartition], RemotePartition | None]
-
-    def by_time(self, times: Times, timeout_ms: float | None) -> Found:
-        """The offset of the first record at or after a time, or a log's start or end, over the tiers."""
-        offsets: Found = {}
-        for_brokers = {tp: when for tp, when in times.items() if self.mode.reads_kafka}
-        if for_brokers:
-            offsets = dict(self.kafka(for_brokers, timeout_ms))
-        stored = [(tp, when) for tp, when in times.items() if not (when == OffsetSpec.LATEST and self.mode.reads_kafka)]
-        answers = in_parallel(lambda query: self._remote(*query), stored)
-        for (tp, _), answer in zip(stored, answers, strict=True):
-            if answer is not None and (tp not in offsets or answer.offset < offsets[tp].offset):
-                offsets[tp] = answer
-        return offsets
-
-    def of_all(
-        self, partitions: Iterable[TopicPartition], spec: int, timeout_ms: float | None
-    ) -> dict[TopicPartition, int]:
-        """The start or the end of each partition's log, selected by ``spec`` (:class:`OffsetSpec`)."""
-        wanted = dict.fromkeys(partitions, spec)
-        offsets = self.by_time(wanted, timeout_ms)
-        return {tp: offsets[tp].offset for tp in wanted}
-
-    def _remote(self, tp: TopicPartition, when: int) -> Any:
-        """The answer for the stored records. Without any: 0, or None if Kafka answers."""
-        partition = self.remote(tp)
-        if when in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
-            if partition is None or partition.start >= partition.end(committed=False):
-                if self.mode.reads_kafka:
-                    return None
-                return OffsetAndTimestamp(partition.end(committed=False) if partition else 0, -1, -1)
-            offset = partition.start if when == OffsetSpec.EARLIEST else partition.end(committed=self.committed)
-            return OffsetAndTimestamp(offset, -1, -1)
-        answer = partition.offset_for_time(when, committed=self.committed) if partition else None
-        return OffsetAndTimestamp(*answer) if answer else None
-
-
 log = logging.getLogger(__name__)
 
 
@@ -284,26 +238,10 @@ class Count:
     requests: int = 0
 
 
-class TierCounts:
-    """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
-
-    def of(self, tp: TopicPartition, tier: Tier) -> Count:
-        """The count of a partition and tier; may be changed."""
-        return self._counts.setdefault((tp, tier), Count())
-
-    def shown(self) -> dict[str, dict[str, dict[str, int]]]:
-        """``{"orders-0": {"kafka": {"records": …}, "remote": {…}}}``."""
-        partitions = dict.fromkeys(tp for tp, _ in self._counts)
-        return {f"{tp.topic}-{tp.partition}": {tier: asdict(self.of(tp, tier)) for tier in TIERS} for tp in partitions}
-
-
 class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
-    """The part of the fetcher that finds positions: resets, offset queries, and validation (KIP-320).
+    """The part of the fetcher that finds positions: resets, offset queries over the tiers, and validation (KIP-320).
 
-    ``queries`` and ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself.
+    ``scouts`` are None for KAFKA_ONLY, where kafka-python does all itself.
     """
 
     _reset_task: Any
@@ -313,16 +251,17 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         client: Any,
         subscriptions: Any,
         *,
-        placements: TierSelector,
+        rules: TierRules,
+        brokers: Brokers,
         scouts: Scouts | None,
-        queries: Queries | None,
         wakeup: Wakeup,
         **configs: Any,
     ) -> None:
         super().__init__(client, subscriptions, **configs)
-        self._placements = placements
+        self._placements = TierSelector(rules, scouts)
+        self._rules = rules
+        self._brokers = brokers
         self._scouts = scouts
-        self._queries = queries
         self._wakeup = wakeup
         self._reset_error: Exception | None = None
         self._reset_lock = threading.Lock()
@@ -330,7 +269,7 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
     def reset_offsets_if_needed(self, timeout_ms: float | None = None) -> Any:
         """Reset as kafka-python does, over the tiers of the mode."""
-        if self._queries is None or self._scouts is None:
+        if self._scouts is None:
             task = super().reset_offsets_if_needed(timeout_ms)
             if task is not None:
                 task.add_both(self._wakeup.wake)
@@ -371,8 +310,7 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
             return wanted
 
     def _reset_these(self, wanted: dict[TopicPartition, int], timeout_ms: float) -> None:
-        assert self._queries is not None
-        answers = self._queries.by_time(wanted, timeout_ms)
+        answers = self._offsets_at(wanted, timeout_ms)
         missing = set(wanted) - set(answers)
         if missing:
             raise kafka_errors.KafkaTimeoutError(f"no tier says where {missing} begin or end")
@@ -383,17 +321,46 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
         self, timestamps: dict[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[Any, Any]:
         """Offsets as in kafka-python, over the tiers of the mode."""
-        if self._queries is None:
+        if self._scouts is None:
             return super().offsets_by_times(timestamps, timeout_ms)  # type: ignore[no-any-return]
-        return dict.fromkeys(timestamps) | self._queries.by_time(timestamps, timeout_ms)
+        return dict.fromkeys(timestamps) | self._offsets_at(timestamps, timeout_ms)
 
     def beginning_or_end_offset(
         self, partitions: Any, timestamp: int, timeout_ms: float | None = None
     ) -> dict[Any, int]:
         """Offsets as in kafka-python, over the tiers of the mode."""
-        if self._queries is None:
+        if self._scouts is None:
             return super().beginning_or_end_offset(partitions, timestamp, timeout_ms)  # type: ignore[no-any-return]
-        return self._queries.of_all(partitions, timestamp, timeout_ms)
+        wanted = dict.fromkeys(partitions, timestamp)
+        offsets = self._offsets_at(wanted, timeout_ms)
+        return {tp: offsets[tp].offset for tp in wanted}
+
+    def _offsets_at(self, times: Times, timeout_ms: float | None) -> Found:
+        """The offset of the first record at or after a time, or a log's start or end, over the tiers. Waits."""
+        offsets: Found = {}
+        reads_kafka = self._rules.mode.reads_kafka
+        if times and reads_kafka:
+            offsets = self._brokers.offsets(times, timeout_ms)
+        stored = [(tp, when) for tp, when in times.items() if not (when == OffsetSpec.LATEST and reads_kafka)]
+        answers = in_parallel(lambda query: self._stored_offset(*query), stored)
+        for (tp, _), answer in zip(stored, answers, strict=True):
+            if answer is not None and (tp not in offsets or answer.offset < offsets[tp].offset):
+                offsets[tp] = answer
+        return offsets
+
+    def _stored_offset(self, tp: TopicPartition, when: int) -> Any:
+        """The answer for the stored records. Without any: 0, or None if Kafka answers."""
+        assert self._scouts is not None
+        partition, committed = self._scouts.read(tp), self._rules.committed
+        if when in {OffsetSpec.EARLIEST, OffsetSpec.LATEST}:
+            if partition is None or partition.start >= partition.end(committed=False):
+                if self._rules.mode.reads_kafka:
+                    return None
+                return OffsetAndTimestamp(partition.end(committed=False) if partition else 0, -1, -1)
+            offset = partition.start if when == OffsetSpec.EARLIEST else partition.end(committed=committed)
+            return OffsetAndTimestamp(offset, -1, -1)
+        answer = partition.offset_for_time(when, committed=committed) if partition else None
+        return OffsetAndTimestamp(*answer) if answer else None
 
     def maybe_validate_positions(self) -> None:
         """Validate Kafka's positions as kafka-python does. Remote positions are compared with the remote lineage."""
@@ -412,26 +379,15 @@ class TieredOffsets(Fetcher):  # type: ignore[misc]  # kafka-python has no types
 
 
 class TieredFetcher(TieredOffsets):
-    """A fetcher from Kafka and from ``remote`` (None for KAFKA_ONLY), according to ``placements``."""
+    """A fetcher from Kafka and from ``remote`` (None for KAFKA_ONLY), according to ``rules``."""
 
     PartitionRecords = KafkaRows
 
-    def __init__(
-        self,
-        client: Any,
-        subscriptions: Any,
-        *,
-        placements: TierSelector,
-        remote: RemoteTier | None,
-        scouts: Scouts | None,
-        queries: Queries | None,
-        wakeup: Wakeup,
-        **configs: Any,
-    ) -> None:
-        super().__init__(
-            client, subscriptions, placements=placements, scouts=scouts, queries=queries, wakeup=wakeup, **configs
-        )
-        self.counts = TierCounts()
+    def __init__(self, client: Any, subscriptions: Any, *, remote: RemoteTier | None, **options: Any) -> None:
+        """``options`` are those of :class:`TieredOffsets`."""
+        super().__init__(client, subscriptions, **options)
+        self._counts: dict[tuple[TopicPartition, Tier], Count] = {}
+        """Counts since the consumer was made. A partition's counts continue when it is assigned again."""
         self._remote = remote
         self._in_hand: OrderedDict[TopicPartition, Any] = OrderedDict()  # a response, or the rest of a delivery
         self._turn: Tier = "kafka"
@@ -556,7 +512,7 @@ class TieredFetcher(TieredOffsets):
             tp = response.topic_partition
             self._drop(tp)
             self._in_hand[tp] = response
-            self.counts.of(tp, "kafka").requests += 1
+            self._count(tp, "kafka").requests += 1
 
     def _collect_one(self, tp: TopicPartition, want: Want, *, move: bool) -> None:
         if self._subscriptions.is_paused(tp):
@@ -608,7 +564,7 @@ class TieredFetcher(TieredOffsets):
         if rows is not None:
             self._placements.given(tp)
             rows.incarnation = self._placements.incarnation(tp)
-            self.counts.of(tp, "kafka").bytes += rows.bytes_read
+            self._count(tp, "kafka").bytes += rows.bytes_read
         return rows
 
     def _from_remote(self, tp: TopicPartition, want: Want) -> BlockDelivery | None:
@@ -640,7 +596,7 @@ class TieredFetcher(TieredOffsets):
             block = block if rows >= block.rows.num_rows else block.cut(rows)[0]
             count = want.take(tp, block)
             delivery.advance(count)
-            self.counts.of(tp, delivery.tier).records += count
+            self._count(tp, delivery.tier).records += count
         self._move(tp, delivery, count, block, move=move)
         if delivery.exhausted:
             self._drop(tp)
@@ -695,15 +651,21 @@ class TieredFetcher(TieredOffsets):
         return min((self._placements.next_look(tp) for tp in fetchable), default=backoff)
 
     def shown(self) -> dict[str, Any]:
-        """The counts in the consumer's metrics."""
+        """The counts in the consumer's metrics; ``partitions`` are by name, such as ``orders-0``, and tier."""
         assigned = self._subscriptions.assigned_partitions()
         places = [self._placements.of(tp) for tp in assigned]
+        counted = dict.fromkeys(tp for tp, _ in self._counts)
         return {
-            "partitions": self.counts.shown(),
+            "partitions": {
+                f"{tp.topic}-{tp.partition}": {tier: asdict(self._count(tp, tier)) for tier in TIERS} for tp in counted
+            },
             "hand-overs": self._placements.hand_overs,
             "fallbacks": self._placements.fallbacks,
             "waiting": sum(place.tier is None for place in places),
         }
+
+    def _count(self, tp: TopicPartition, tier: Tier) -> Count:
+        return self._counts.setdefault((tp, tier), Count())
 
     # Errors
 

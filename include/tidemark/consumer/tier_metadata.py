@@ -22,8 +22,9 @@ from kafka.protocol.consumer import ListOffsetsRequest, OffsetSpec
 from tidemark.errors import TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.incarnations import topic_id_text
+from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.tier import RemoteTier
-from tidemark.remote.topics import START_MAX_AGE, RemotePartition
+from tidemark.remote.topics import START_MAX_AGE
 
 log = logging.getLogger(__name__)
 

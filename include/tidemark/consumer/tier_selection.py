@@ -1,7 +1,7 @@
 """The choice of the tier that reads a partition at its position: the states of docs/consumer-design.md.
 
 A decision is made on the :class:`Placement` of the partition. Promises: it changes nothing but that, is made on the
-caller's thread, and does not wait; scouts find out unknown facts.
+caller's thread, and does not wait; scouts find out unknown facts. No Kafka client is needed to import this.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tidemark.consumer.modes import Mode, OnGap, Tier
-from tidemark.consumer.tier_metadata import Scouts, Sight
+from tidemark.backoff import Backoff
+from tidemark.config import hint
 from tidemark.errors import GapError
 from tidemark.formats.keys import TopicPartition
-from tidemark.remote.topics import RemotePartition
-from tidemark.retry import Backoff
+
+if TYPE_CHECKING:
+    from tidemark.consumer.tier_metadata import Scouts, Sight
+    from tidemark.remote.partition import RemotePartition
+    from tidemark.remote.reader.partition_reader import OnGap
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,41 @@ KAFKA_SECONDS: Final = 30.0
 """Time for Kafka to give records that storage could not read, before storage is tried again."""
 
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+Tier = Literal["kafka", "remote"]
+TIERS: Final[tuple[Tier, Tier]] = ("kafka", "remote")
+
+
+class Mode(StrEnum):
+    """The source of records; group membership and commits are the brokers' in every mode."""
+
+    REMOTE_ONLY = "REMOTE_ONLY"
+    """Remote storage alone: brokers are asked for metadata, assignment and commits, never for records or offsets."""
+
+    KAFKA_ONLY = "KAFKA_ONLY"
+    """The brokers alone, as a ``KafkaConsumer``: storage is never opened."""
+
+    REMOTE_PREFERRED = "REMOTE_PREFERRED"
+    """Remote storage wherever it has the offset, the brokers for offsets that it lacks (the tail) or cannot read."""
+
+    KAFKA_PREFERRED = "KAFKA_PREFERRED"
+    """The brokers wherever their disks have the offset, remote storage for what has left them if it has that."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Mode | None:
+        given = "is required" if value == "" else f"{value!r} is not a mode"
+        raise ValueError(f"mode: {given}; {hint(str(value).upper(), cls)}")
+
+    @property
+    def reads_kafka(self) -> bool:
+        """True if records may come from the brokers."""
+        return self is not Mode.REMOTE_ONLY
+
+    @property
+    def reads_remote(self) -> bool:
+        """True if records may come from remote storage."""
+        return self is not Mode.KAFKA_ONLY
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tidemark.decode.decoder import decode_batches
     from tidemark.decode.decompress import DEFAULT_LIMITS, DecodeLimits
     from tidemark.decode.rowhash import row_hash_sum
-    from tidemark.decode.schema import SCHEMA, unrepresentable_timestamps
-    from tidemark.formats.raw.hashsum import combine
+    from tidemark.decode.schema import SCHEMA, exact_milliseconds
 
 _MODULES: Final = {
     "DEFAULT_LIMITS": "tidemark.decode.decompress",
@@ -30,11 +29,10 @@ _MODULES: Final = {
     "DecodeLimits": "tidemark.decode.decompress",
     "Headers": "tidemark.decode.batch_headers",
     "aborted_mask": "tidemark.decode.batch_headers",
-    "combine": "tidemark.formats.raw.hashsum",
     "decode_batches": "tidemark.decode.decoder",
     "row_hash_sum": "tidemark.decode.rowhash",
     "scan_headers": "tidemark.decode.batch_headers",
-    "unrepresentable_timestamps": "tidemark.decode.schema",
+    "exact_milliseconds": "tidemark.decode.schema",
 }
 
 __all__ = [
@@ -44,11 +42,10 @@ __all__ = [
     "DecodeLimits",
     "Headers",
     "aborted_mask",
-    "combine",
     "decode_batches",
+    "exact_milliseconds",
     "row_hash_sum",
     "scan_headers",
-    "unrepresentable_timestamps",
 ]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numba import typeof, types
 from numpy.typing import NDArray
 
@@ -107,7 +108,9 @@ class Columns(NamedTuple):
             return array
 
         def octets(count: int) -> NDArray[np.uint8]:
-            return np.empty(count, np.uint8)
+            # Of Arrow's pool, which keeps what is freed for the next piece. malloc returns it to the kernel if the
+            # process has freed nothing larger before, and then fetches it again page by page.
+            return np.frombuffer(memoryview(pa.allocate_buffer(count)), np.uint8)
 
         def bits(count: int) -> NDArray[np.uint8]:
             return np.zeros((count + 7) // 8, np.uint8)

@@ -143,7 +143,7 @@ class Kernel:
         return hashlib.sha256(code).digest() + code
 
     def _load_or_compile(self) -> None:
-        if any(self.load(folder / self.file_name) for folder in (installation(), written_folder())):
+        if any(self.load(folder() / self.file_name) for folder in (installation, written_folder)):
             return
         try:
             made = ensure(written_folder())

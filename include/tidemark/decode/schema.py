@@ -34,7 +34,7 @@ def arrow_field(column: BaseColumn) -> pa.Field[Any]:
 
 SCHEMA: Final = pa.schema([arrow_field(column) for column in BASE_COLUMNS])
 """``kafka_timestamp`` is null only if the record's milliseconds do not fit int64 microseconds (beyond the year
-294000; a producer may send anything): see :func:`unrepresentable_timestamps`. "No timestamp" is -1 ms, as in Kafka's
+294000; a producer may send anything): see :func:`exact_milliseconds`. "No timestamp" is -1 ms, as in Kafka's
 clients. ``kafka_timestamp_type`` is ``create`` or ``append``. ``kafka_leader_epoch`` is -1 in v0 and v1.
 """
 
@@ -47,16 +47,17 @@ def representable(milliseconds: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (milliseconds <= MAX_MILLISECONDS) & (milliseconds >= -MAX_MILLISECONDS)
 
 
-def unrepresentable_timestamps(rows: pa.RecordBatch) -> list[tuple[int, int]]:
-    """(row, milliseconds) of each null ``kafka_timestamp``; the decoder left the milliseconds under the null.
+def exact_milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The timestamps since 1970, -1 for none: the decoder left those that do not fit under their nulls.
 
-    ``rows`` is a record batch as the decoder yielded it, or a slice of one.
+    ``rows`` is a record batch as the decoder yielded it, a slice of one, or a copy by :func:`copied`.
     """
     column = rows.column("kafka_timestamp")
+    values: NDArray[np.int64] = octets(column.buffers()[1]).view(np.int64)[column.offset : column.offset + len(column)]
     if not column.null_count:
-        return []
-    values = octets(column.buffers()[1]).view(np.int64)[column.offset :]
-    return [(row, int(values[row])) for row in range(len(column)) if not column[row].is_valid]
+        return values // 1000
+    bits = np.unpackbits(octets(column.buffers()[0]), bitorder="little", count=column.offset + len(column))
+    return np.where(bits[column.offset :].astype(np.bool_), values // 1000, values)
 
 
 def copied(rows: pa.RecordBatch, indices: NDArray[np.int64]) -> pa.RecordBatch:

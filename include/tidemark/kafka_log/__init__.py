@@ -2,7 +2,7 @@
 
 * ``batch`` reads batch headers, checks their rules, and tells whether two batches are one
 * ``scan`` reads a whole segment incrementally, with checksums
-* ``transactions`` finds which transactions are open and which were aborted, also by producer snapshots
+* ``transactions`` finds which transactions are open and which were aborted, and reads the producers' snapshots
 * ``indexes`` reads and makes ``.index`` and ``.timeindex``, and reads the file names
 * ``lineage`` maps offsets to the leader epochs that wrote them, and reads the text files
 

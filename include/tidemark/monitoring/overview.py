@@ -21,8 +21,8 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.keys import DeploymentKeys
 from tidemark.monitoring.health import TopicHealth
 from tidemark.monitoring.judgement import TopicState, state_of
-from tidemark.retry import Retry
 from tidemark.store import Store, put_over
+from tidemark.store.retrying import Retry
 
 SAMPLE_EVERY: Final = timedelta(minutes=5)
 KEPT: Final = timedelta(days=14)

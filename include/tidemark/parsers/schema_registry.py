@@ -29,10 +29,9 @@ from urllib.parse import quote
 import urllib3
 from typing_extensions import override
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import Lru, in_parallel
 from tidemark.connections import connection
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.lru import Lru
 from tidemark.parsers.confluent_framing import MAX_NUMBER, guid_of
 from tidemark.parsers.settings import Registry, SettingsFile
 

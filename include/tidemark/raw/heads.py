@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from threading import Lock
 from typing import Final, NamedTuple
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import Lru, in_parallel
 from tidemark.errors import FormatError, LaterFormat, NotFound, PreconditionFailed, StoreError
 from tidemark.formats.base import Version
 from tidemark.formats.keys import Endpoint
 from tidemark.formats.raw.head import Head, HeadEntry, PartitionOfId
 from tidemark.formats.raw.pack import PackedRange, RangePointer, range_of_line
-from tidemark.lru import Lru
 from tidemark.raw.packs import RangeLines, ReadLine
 from tidemark.raw.partition import StoredPartition
 from tidemark.storage import ClusterStore, PartitionStore, StoredWatermark
@@ -90,37 +89,6 @@ def read_head(cluster: ClusterStore, broker: int) -> Version[Head] | None:
     return version
 
 
-def look_at_partition(
-    place: PartitionStore,
-    brokers: frozenset[int],
-    read_heads: Callable[[frozenset[int]], Mapping[int, ReadHead]],
-    read_watermark: Callable[[], StoredWatermark | None],
-) -> StoredPartition | None:
-    """Read the heads of ``brokers``, then ``offset.wm``; None without ``offset.wm``. The manifests come after this.
-
-    If it lists other brokers, their heads are read, and it is read again. ``read_heads`` returns the heads by broker.
-    Raises the errors of both functions.
-    """
-    while True:
-        heads = read_heads(brokers)
-        stored = read_watermark()
-        if stored is None:
-            return None
-        listed = stored.watermark.tail_brokers
-        if listed <= brokers:
-            break
-        brokers |= listed
-    wanted = PartitionOfId(stored.watermark.topic_id or "", place.keys.partition)
-    entries: list[HeadEntry] = []
-    errors: list[FormatError | StoreError] = []
-    for found in (heads[broker] for broker in sorted(listed)):
-        if isinstance(found, FormatError | StoreError):
-            errors.append(found)
-        else:
-            entries += found.get(wanted, ())
-    return StoredPartition(place, stored, entries, errors)
-
-
 class Unread:
     """The parts of raw that cannot be read, each named once. Those of the live end land when their agents seal them.
 
@@ -150,17 +118,20 @@ class Unread:
         return tuple(self._errors)
 
 
-class Heads:
-    """The heads that were read, by prefix and broker. Thread-safe: each is read once, by the first that needs it.
+class LiveEnd:
+    """The heads and lines of packs that partitions share, which are planned or read together. Thread-safe.
 
-    Without ``max_age`` they serve one run, so a failure of the store is kept as well: no other partition asks for that
-    head again. With it they serve a reader that goes on: after ``max_age`` seconds one listing shows which of the heads
-    were written again, however many partitions ask. A failure is not kept then, and the log has a warning about each
-    version of a head that does not parse.
+    A head is read once, by the first partition that needs it. Without ``max_age`` all serve one run, so a failure of
+    the store is kept as well: no other partition asks for that head again. With it they serve a reader that goes on:
+    after ``max_age`` seconds one listing shows which of the heads were written again, however many partitions ask. A
+    failure is not kept then, and the log has a warning about each version of a head that does not parse. The lines that
+    are read together are then those that the partitions will ask for: a reader may be after a few of the thousands in
+    a pack.
     """
 
     def __init__(self, max_age: float | None = None) -> None:
-        """Begin without any head."""
+        """Begin without any head or line."""
+        self.read_line: ReadLine = RangeLines().read if max_age is None else _NamedLines(self.entries).read
         self._max_age = max_age
         self._lock, self._listing = Lock(), Lock()
         self._read: dict[tuple[Endpoint, int], Future[tuple[str, ReadHead]]] = {}
@@ -173,14 +144,33 @@ class Heads:
         read_watermark: Callable[[], StoredWatermark | None],
         brokers: frozenset[int] = frozenset(),
     ) -> StoredPartition | None:
-        """Look at a partition, see :func:`look_at_partition`; ``brokers`` are those that are likely to be listed."""
+        """Read the heads of ``brokers``, then ``offset.wm``; None without it. The manifests come after this.
+
+        If it lists other brokers, their heads are read, and it is read again. Raises the errors of ``read_watermark``,
+        and those of the store while it checks whether heads have changed; an unreadable head is one of ``errors``.
+        """
         if self._max_age is None:  # what is in memory stays as it is, and costs nothing
             brokers |= self._known(partition.keys.endpoint.root)
-        found = look_at_partition(partition, brokers, lambda brokers: self._heads(partition, brokers), read_watermark)
-        if found is not None:
-            with self._lock:
-                self._looked_at.add(PartitionOfId(found.watermark.topic_id or "", partition.keys.partition))
-        return found
+        while True:
+            heads = self._heads(partition, brokers)
+            stored = read_watermark()
+            if stored is None:
+                return None
+            listed = stored.watermark.tail_brokers
+            if listed <= brokers:
+                break
+            brokers |= listed
+        wanted = PartitionOfId(stored.watermark.topic_id or "", partition.keys.partition)
+        with self._lock:
+            self._looked_at.add(wanted)
+        entries: list[HeadEntry] = []
+        errors: list[FormatError | StoreError] = []
+        for found in (heads[broker] for broker in sorted(listed)):
+            if isinstance(found, FormatError | StoreError):
+                errors.append(found)
+            else:
+                entries += found.get(wanted, ())
+        return StoredPartition(partition, stored, entries, errors)
 
     def entries(self) -> Iterator[HeadEntry]:
         """The entries, in the heads that are known now, of all partitions that were looked at."""
@@ -257,24 +247,11 @@ def _read_known(cluster: ClusterStore, broker: int) -> tuple[str, ReadHead]:
     return found.etag, found.error if isinstance(found, DamagedVersion) else found.value.by_partition
 
 
-class LiveEnd:
-    """The heads and lines of packs that partitions share, which are planned or read together. Thread-safe.
-
-    Without ``max_age`` they are those of one run, see :class:`Heads`. With it, the lines that are read together are
-    those that the partitions will ask for: a reader may be after a few of the thousands in a pack.
-    """
-
-    def __init__(self, max_age: float | None = None) -> None:
-        """Begin without any head or line."""
-        self.heads = Heads(max_age)
-        self.line: ReadLine = RangeLines().read if max_age is None else _NamedLines(self.heads).read
-
-
 class _NamedLines:
-    """Lines of packs. A GET reads all of a pack that the heads name for partitions that were looked at."""
+    """Lines of packs. A GET reads all of a pack that ``entries`` name, those of partitions that were looked at."""
 
-    def __init__(self, heads: Heads) -> None:
-        self._heads = heads
+    def __init__(self, entries: Callable[[], Iterable[HeadEntry]]) -> None:
+        self._entries = entries
         self._lock = Lock()
         self._footers: Lru[str, tuple[int, bytes]] = Lru(_KEPT_FOOTERS)
         """Bytes of the footers of packs, and the byte of the pack at which each begins."""
@@ -292,7 +269,7 @@ class _NamedLines:
 
     def _around(self, pointer: RangePointer) -> tuple[int, int]:
         """Bounds of the bytes of a pack with the line of ``pointer`` and the lines that partitions will ask for."""
-        lines = [entry.last for entry in self._heads.entries() if entry.last.pack == pointer.pack] or [pointer]
+        lines = [entry.last for entry in self._entries() if entry.last.pack == pointer.pack] or [pointer]
         start, stop = min(line.position for line in lines), max(line.position + line.length for line in lines)
         if start <= pointer.position and pointer.position + pointer.length <= stop <= start + _MOST_FOOTER:
             return start, stop

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from tidemark.concurrency import Lru
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.base import Version
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.masks import Mask, MaskIndex, MaskName, digest_of
-from tidemark.lru import Lru
 from tidemark.storage import ClusterStore
 from tidemark.store import Store
 

@@ -30,7 +30,7 @@ class RawPartition:
 
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
-    """A partition as :meth:`tidemark.raw.heads.Heads.look` found it, from which planner, consumer and verify begin.
+    """A partition as :meth:`tidemark.raw.heads.LiveEnd.look` found it, from which planner, consumer and verify begin.
 
     It has ``offset.wm``, and the partition's entries in the heads that ``offset.wm`` lists, which were read before it.
     ``errors`` are those of the listed heads that cannot be read. Everything else that is stored follows from these two

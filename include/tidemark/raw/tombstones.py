@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError
 from tidemark.formats.keys import OFFSET_DIGITS, place_of
-from tidemark.formats.raw.buried import Buried
-from tidemark.formats.raw.tombstones import GivenUp, PackTombstone, Tombstone
+from tidemark.formats.raw.tombstones import Buried, GivenUp, PackTombstone, Tombstone
 from tidemark.intervals import Intervals
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.timestamps import stamp

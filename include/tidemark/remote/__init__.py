@@ -1,9 +1,11 @@
 """Reads the remote tier, the agents' stored copy of a cluster, without a broker.
 
-``catalog`` finds the stored offsets of a partition and their objects. ``reader`` reads and decodes the records. Nothing
-here depends on a Kafka client.
+``partition`` finds the stored offsets of a partition and their objects. ``reader`` reads and decodes the records.
+Nothing here depends on a Kafka client.
 """
 
-from tidemark.remote.topics import OffsetForTime, RemotePartition, RemoteTopics, Stretch
+from tidemark.remote.partition import RemotePartition, Stretch
+from tidemark.remote.time_lookup import OffsetForTime
+from tidemark.remote.topics import RemoteTopics
 
 __all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]

@@ -1,42 +1,126 @@
-"""A stored partition. It looks at heads and watermark, then lists the segments, then reads the manifests it needs.
+"""A stored partition: which offsets it has, and the bytes to read each of them from.
 
-Everything below the watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and
-dead branches are resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
+It looks at heads and watermark, then lists the segments, then reads the manifests it needs. Everything below the
+watermark is in the listing, since an agent writes the watermark last. Overlaps, replacements and dead branches are
+resolved by lineage, as in plans (:mod:`tidemark.raw.segments`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from tidemark.concurrency import Lru
 from tidemark.decode.offset_mask import OffsetMask
 from tidemark.errors import FormatError, NotFound, OutOfRange, PreconditionFailed, StoreError
-from tidemark.formats.raw.gaps import Gap
+from tidemark.formats.raw.gaps import Gap, split_acknowledged
 from tidemark.formats.raw.masks import MaskName
+from tidemark.formats.raw.watermark import Watermark
 from tidemark.intervals import Intervals
-from tidemark.kafka_log import AbortedTransaction
-from tidemark.raw.aborted_transactions import Aborts, Verdicts
+from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import PackedTail, TailPieces
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
-from tidemark.raw.stored_segments import StoredSegments
-from tidemark.remote.time_lookup import IndexObjects, OffsetForTime, Stretch, first_at
-from tidemark.remote.view import WatermarkView, left_branch, open_and_passed, readable_end
+from tidemark.remote.segments import KEPT_VERDICTS, Aborts, IndexObjects, StoredSegments, Verdicts
+from tidemark.remote.time_lookup import OffsetForTime, first_at
 from tidemark.storage import Storage, StoredWatermark
 
+if TYPE_CHECKING:
+    from tidemark.remote.topics import Observations
+
 _ATTEMPTS: Final = 3
+_FOR_EVER: Final = 1 << 63
 
 Result = TypeVar("Result")
 
-Observe = Callable[[int, int, tuple[int, int] | None], tuple[int, datetime] | None]
-"""(incarnation, partition, highest leader epoch) → the log end that an agent last saw, and when."""
+
+class Stretch(NamedTuple):
+    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
+
+    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
+    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
+    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
+    ``mask`` has the erased records to leave out.
+    """
+
+    segment: Segment
+    start: int
+    end: int
+    position: int
+    aborted: tuple[AbortedTransaction, ...]
+    mask: OffsetMask
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkView:
+    """A partition at one moment. ``gaps`` are not acknowledged, ``passed`` are acknowledged gaps.
+
+    Below ``sealed`` seals hold the offsets, from there on the ranges of ``tail``, without a hole. ``end`` is the offset
+    after the last readable one. Up to ``stable`` all transactions are decided. ``masks`` is None while the masks could
+    not be read: then nothing is delivered.
+    """
+
+    stored: StoredWatermark | None = None
+    start: int = 0
+    gaps: tuple[Gap, ...] = ()
+    passed: Intervals = field(default_factory=Intervals)
+    sealed: int = 0
+    tail: TailPieces = field(default_factory=TailPieces)
+    end: int = 0
+    stable: int = 0
+    branch: int = 0
+    verdicts: Verdicts = field(default_factory=lambda: Lru(KEPT_VERDICTS), compare=False)
+    masks: tuple[MaskName, ...] | None = None
+
+    @property
+    def etag(self) -> str:
+        """The ETag of ``offset.wm``; empty without one."""
+        return self.stored.etag if self.stored is not None else ""
+
+    @property
+    def lineage(self) -> Lineage:
+        """The leader's whole lineage."""
+        return self.stored.lineage if self.stored is not None else Lineage()
+
+    @property
+    def brokers(self) -> frozenset[int]:
+        """The brokers that may have packed offsets that are not sealed."""
+        return self.stored.watermark.tail_brokers if self.stored is not None else frozenset()
+
+    @property
+    def missing(self) -> Intervals:
+        """All missing offsets of the watermark, acknowledged or not."""
+        return Intervals.of(self.gaps) | self.passed
+
+    def packed(self, offset: int) -> SegmentPiece | None:
+        """The tail's piece from ``offset`` on; None if that does not lie in the tail."""
+        pieces = self.tail.pieces
+        index = bisect_right(pieces, offset, key=lambda piece: piece.start) - 1
+        return pieces[index]._replace(start=offset) if index >= 0 and offset < pieces[index].end else None
+
+    def gap_at(self, offset: int) -> Gap | None:
+        """The unacknowledged gap around ``offset``; None if there is none."""
+        return next((gap for gap in self.gaps if gap.start <= offset < gap.end), None)
+
+    def clear_until(self, offset: int) -> int:
+        """The next missing offset above ``offset``; far away if there is none."""
+        starts = [part.start for part in self.missing if part.start > offset]
+        return min(starts, default=_FOR_EVER)
+
+    def diverged(self, offset: int, leader_epoch: int) -> int | None:
+        """The offset below ``offset`` at which the log left the branch of ``leader_epoch``; None if it did not."""
+        if self.stored is None or leader_epoch < 0:
+            return None
+        ended = self.lineage.end_offset(leader_epoch, _FOR_EVER)
+        return ended[1] if ended is not None and ended[1] < offset else None
 
 
 class RemotePartition:
@@ -55,7 +139,7 @@ class RemotePartition:
         indexes: IndexObjects,
         live_end: LiveEnd,
         masks: TopicMasks,
-        observe: Observe,
+        observations: Observations,
         *,
         kafka_too: bool = False,
     ) -> None:
@@ -64,13 +148,13 @@ class RemotePartition:
         self.topic, self.partition = topic, part.keys.partition
         self.incarnation, self.topic_id = part.incarnation, part.topic_id
         self._cluster, self._stored = storage.cluster_store(), storage.partition_store(part.keys)
-        self._indexes, self._observe = indexes, observe
-        self._heads, self._masks = live_end.heads, masks
+        self._indexes, self._observations = indexes, observations
+        self._live_end, self._masks = live_end, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._stored, live_end.line)
+        self._tail = PackedTail(self._stored, live_end.read_line)
         self._segments = StoredSegments(self._stored)
-        self._sources = Sources(self._segments)
+        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
         self._aborts = Aborts(self._stored.store, self.invalidate)
         self._refreshing = threading.Lock()
         self._view = WatermarkView()
@@ -99,7 +183,7 @@ class RemotePartition:
             end = tail.pieces[-1].end if tail.pieces else sealed
             now = replace(now, start=start, sealed=sealed, tail=tail, end=end)
             if (now.etag, now.end, now.tail) != (before.etag, before.end, before.tail):
-                now = replace(now, stable=self._sources.decided(now))
+                now = replace(now, stable=self._decided(now))
             self._view = replace(now, stable=max(start, now.stable))
 
     def _first_left(self, before: WatermarkView, now: WatermarkView, start_max_age: float) -> int:
@@ -126,7 +210,7 @@ class RemotePartition:
         def current() -> StoredWatermark | None:
             return read_watermark(self._stored, self.topic_id, before.stored)
 
-        found = self._heads.look(self._stored, current, before.brokers)
+        found = self._live_end.look(self._stored, current, before.brokers)
         for error in found.errors if found is not None else ():
             if isinstance(error, StoreError):
                 raise error
@@ -158,7 +242,7 @@ class RemotePartition:
             passed=passed,
             sealed=sealed,
             branch=before.branch + left,
-            verdicts=Verdicts() if again else before.verdicts,
+            verdicts=Lru(KEPT_VERDICTS) if again else before.verdicts,
             masks=before.masks,
         )
 
@@ -198,7 +282,7 @@ class RemotePartition:
         """The log end offset that the leader's agent last saw, and when; None if no agent has reported it."""
         stored = self._view.stored
         latest = None if stored is None else stored.watermark.leadership  # no leader has a later one yet
-        return self._observe(self.incarnation, self.partition, latest)
+        return self._observations.log_end(self.topic, self.incarnation, self.partition, latest)
 
     def invalidate(self, segment: Segment) -> None:
         """Have the manifest of ``segment`` read again when needed: a repair made its objects again, or it is gone.
@@ -246,7 +330,7 @@ class RemotePartition:
             raise
         aborted: tuple[AbortedTransaction, ...] = ()
         if committed:
-            aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._sources.following(view, at))
+            aborted = self._aborts.of(piece, view.lineage, view.verdicts, lambda at: self._following(view, at))
         return Stretch(piece.segment, piece.start, piece.end, position, aborted, self._mask_of(view, *piece[1:]))
 
     def _with_masks(self) -> WatermarkView:
@@ -308,14 +392,14 @@ class RemotePartition:
             if damage is not None and at >= view.end:
                 raise FormatError(damage.name, damage.rule)
             return None
-        piece = self._sources.piece(view, at)
+        piece = self._piece(view, at)
         if piece is not None:
             return piece._replace(end=min(piece.end, end, view.clear_until(at)))
         self.refresh()  # retention may have removed the segment
         now = self._view
         if (now.etag, now.start) != (view.etag, view.start):
             return self._at(now, offset, min(end, now.end))
-        gap = self._sources.unrecorded(now, at)
+        gap = self._unrecorded(now, at)
         given_up = Intervals.of([gap]) & self._acknowledged()
         if not given_up:
             return gap
@@ -327,23 +411,7 @@ class RemotePartition:
     def _acknowledged(self) -> Intervals:
         return self._cluster.acknowledged(self._stored.keys.place, self.partition)
 
-
-def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
-    """The masks that may hold offsets of ``[start, end)``."""
-    return tuple(mask for mask in masks if mask.start < end and mask.end > start)
-
-
-class Sources:
-    """The sources of a view's offsets: the seals ``segments``, and behind them the ranges of the tail. Thread-safe.
-
-    The tail is that of the view in each call.
-    """
-
-    def __init__(self, segments: StoredSegments) -> None:
-        self._segments = segments
-        self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
-
-    def piece(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
+    def _piece(self, view: WatermarkView, offset: int) -> SegmentPiece | None:
         """The piece at ``offset``, None if there is none; below the end of the seals, all is listed again before that.
 
         That is done once for each watermark.
@@ -358,7 +426,7 @@ class Sources:
                 self._looked_back = view.etag
         return piece
 
-    def unrecorded(self, view: WatermarkView, offset: int) -> Gap:
+    def _unrecorded(self, view: WatermarkView, offset: int) -> Gap:
         """The hole at ``offset`` that no agent knows: a segment below the watermark is missing."""
         assert view.stored is not None
         after = self._segments.next_piece(offset, view.sealed, view.lineage)
@@ -370,13 +438,13 @@ class Sources:
         }
         return Gap.model_validate(fields)
 
-    def following(self, view: WatermarkView, offset: int) -> tuple[SegmentPiece | None, Sequence[Segment]]:
+    def _following(self, view: WatermarkView, offset: int) -> tuple[SegmentPiece | None, Sequence[Segment]]:
         """The first piece at or after ``offset``, beyond all missing offsets."""
         piece = self._next(view, offset)
         end = piece.start if piece else view.end
         return piece, self._segments.within(offset, end) if end > offset else ()
 
-    def decided(self, view: WatermarkView) -> int:
+    def _decided(self, view: WatermarkView) -> int:
         """The end, up to that of ``view``, of the offsets with all transactions decided.
 
         The last segment or range that is valid up to its end decides. A segment that leaves the lineage before its end
@@ -390,7 +458,7 @@ class Sources:
             if missing is not None:
                 at = missing.start
                 continue
-            piece = self.piece(view, at - 1)
+            piece = self._piece(view, at - 1)
             if piece is not None and is_whole(piece.segment, view.lineage, at - 1):
                 return decided_end(limit, piece.segment.open_transactions)[0]
             at = piece.segment.base if piece is not None else self._segments.last_end(at - 1, view.lineage)
@@ -405,8 +473,49 @@ class Sources:
                 at = missing
             elif at >= view.sealed:
                 return view.packed(at)
-            elif piece := self.piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
+            elif piece := self._piece(view, at) or self._segments.next_piece(at, view.sealed, view.lineage):
                 return piece
             else:
                 at = view.sealed
         return None
+
+
+def left_branch(before: WatermarkView, lineage: Lineage, sealed: int) -> bool:
+    """True if offsets that ``before`` had, its tail's too, are taken back, or of another epoch now."""
+    if before.stored is None:
+        return False
+    return sealed < before.sealed or before.lineage.divergence(lineage, before.end) is not None
+
+
+def readable_end(watermark: Watermark, missing: Intervals) -> int:
+    """The offset after the last sealed one, above recorded gaps as well, but not above an unrecorded hole.
+
+    Beyond such a hole an upload is under way; those offsets can be read once the hole is filled or recorded.
+    """
+    start = watermark.start_offset
+    present = Intervals([(start, max(start, watermark.next_offset)), *watermark.ranges_above])
+    recorded = Intervals.of((*watermark.gaps, *watermark.acknowledged_gaps))
+    limit = (present | recorded).contiguous_from(start)
+    readable = present.clip(start, max(start, limit)) - missing
+    return readable.parts[-1].end if readable else start
+
+
+def open_and_passed(
+    watermark: Watermark, acknowledged: Intervals, *, kafka_too: bool
+) -> tuple[tuple[Gap, ...], Intervals]:
+    """(the gaps that still stop readers, the offsets that a person acknowledged as lost).
+
+    An acknowledgement may be newer than the watermark. If it covers offsets that are not missing, these are read. A
+    reader of Kafka, too, is always stopped by what Kafka's own remote tier still has.
+    """
+    before = Intervals.of(watermark.acknowledged_gaps)
+    holding, passed = split_acknowledged(watermark.gaps, acknowledged | before)
+    passed = (*watermark.acknowledged_gaps, *passed)
+    if kafka_too:
+        holding = tuple(sorted((*holding, *(gap for gap in passed if gap.in_remote_tier)), key=lambda gap: gap.start))
+    return holding, Intervals.of(passed) - Intervals.of(holding)
+
+
+def _overlapping(masks: tuple[MaskName, ...], start: int, end: int) -> tuple[MaskName, ...]:
+    """The masks that may hold offsets of ``[start, end)``."""
+    return tuple(mask for mask in masks if mask.start < end and mask.end > start)

@@ -1,47 +1,37 @@
-"""The catalogue's answers: the stretch to read at an offset, and the offset of a time.
+"""The offset of a time in a stored partition.
 
 The first record with a given time or a later one is found exactly as a broker finds it. The segments' largest
 timestamps select the segment to open, its ``.timeindex`` the position to read from, and the batches have the record.
 Markers of transactions have times too, and count as in Kafka (``LogSegment.findOffsetByTimestamp``,
 ``FileRecords.searchForTimestamp``).
-
-The byte of a segment's log to read an offset from is found by its ``.index``, and a batch header proves it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from tidemark.decode import Headers, decode_batches, scan_headers, unrepresentable_timestamps
+from tidemark.decode import Headers, decode_batches, exact_milliseconds, scan_headers
 from tidemark.decode.offset_mask import OffsetMask
-from tidemark.decode.schema import octets
 from tidemark.errors import NotFound, PreconditionFailed
-from tidemark.formats import object_sizes
-from tidemark.kafka_log import AbortedTransaction, OffsetIndexEntry, confirms_cut
-from tidemark.kafka_log.batch import CONTROL, HEADER_SIZE, LOG_OVERHEAD, PREFIX_SIZE, read_header
-from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE
-from tidemark.lru import Lru
+from tidemark.kafka_log.batch import CONTROL, LOG_OVERHEAD, PREFIX_SIZE
+from tidemark.kafka_log.indexes import TIME_INDEX_ENTRY_SIZE
 from tidemark.raw.segments import Segment, live_until
-from tidemark.raw.stored_segments import StoredSegments
-from tidemark.remote.view import WatermarkView
+from tidemark.remote.segments import IndexObjects, StoredSegments
 from tidemark.storage import PartitionStore
 from tidemark.store import Store
+
+if TYPE_CHECKING:
+    from tidemark.remote.partition import WatermarkView
 
 MANIFEST_THREADS: Final = 16
 """The number of manifests requested at a time: the first lookup needs all of them."""
 
 MaskOf = Callable[[int, int], OffsetMask]
 """(start, end) → the erased offsets of ``[start, end)``."""
-
-_OFFSET_ENTRY: Final = Struct(">ii")
-_KEPT_INDEX_BYTES: Final = 4 << 20
-"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
 
 _FIRST_WINDOW: Final = 64 << 10
 _LARGEST_WINDOW: Final = 4 << 20
@@ -164,86 +154,13 @@ def _first_in_window(
             position=position,
         )
         for batch in rows:
-            times = _milliseconds(batch)
+            times = exact_milliseconds(batch)
             late_rows = np.flatnonzero((times >= timestamp) & ~mask.rows(batch))
             if len(late_rows):
                 at = int(late_rows[0])
                 offset, epoch = batch.column("kafka_offset")[at].as_py(), batch.column("kafka_leader_epoch")[at].as_py()
                 return OffsetForTime(offset, int(times[at]), epoch)
     return None
-
-
-def _milliseconds(rows: pa.RecordBatch) -> NDArray[np.int64]:
-    column = rows.column("kafka_timestamp")
-    microseconds = octets(column.buffers()[1]).view(np.int64)
-    values: NDArray[np.int64] = microseconds[column.offset : column.offset + len(column)] // 1000
-    for row, value in unrepresentable_timestamps(rows):
-        values[row] = value
-    return values
-
-
-class IndexObjects:
-    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
-
-    def __init__(self) -> None:
-        """Start with no object read."""
-        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
-
-    def position(self, place: PartitionStore, segment: Segment, offset: int) -> int:
-        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
-
-        A range of a pack has no index.
-        """
-        if offset <= segment.base or not segment.has_index:
-            return segment.position
-        entry = floor_entry(self._sibling(place.store, segment, "index"), segment, offset)
-        if entry is None:
-            return 0
-        end = min(entry.position + HEADER_SIZE[2], segment.size)
-        try:
-            log = place.store_at(segment.store)
-            head = log.get_range(segment.key, entry.position, end, if_match=segment.etag)
-        except NotFound:
-            if segment.referred:
-                return 0  # its owner has deleted it, which is told where it is read
-            raise
-        if not confirms_cut(head, entry, segment.base, segment.size):
-            return 0
-        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
-
-    def times(self, store: Store, segment: Segment) -> bytes:
-        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
-        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
-
-    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
-        name = segment.store, segment.key, segment.etag, extension
-        if (body := self._read.get(name)) is not None:
-            return body
-        try:
-            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
-        except NotFound:
-            body = b""  # only a hint: without it the segment is read from its start
-        self._read.keep(name, body)
-        return body
-
-
-def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
-    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
-
-    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
-    """
-    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
-    while low < high:
-        middle = (low + high) // 2
-        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
-        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
-            low = middle + 1
-        else:
-            high = middle
-    if low == 0:
-        return None
-    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
-    return OffsetIndexEntry(segment.base + relative, position)
 
 
 def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[tuple[bytes, Headers, int]]:
@@ -273,23 +190,6 @@ def batch_windows(store: Store, segment: Segment, position: int) -> Iterator[tup
 
 def _batch_size(data: bytes) -> int:
     return int.from_bytes(data[8:12], "big") + LOG_OVERHEAD if len(data) >= PREFIX_SIZE else 0
-
-
-class Stretch(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, to be read from one stored segment or range of a pack.
-
-    Read the segment's object ``key`` in the store ``segment.store`` (:meth:`Storage.store`) under
-    ``If-Match: segment.etag``, if it has one, from byte ``position`` (a batch starts there, at or below ``start``) to
-    at most ``segment.stop``. ``aborted`` are the transactions to leave out, none for read_uncommitted.
-    ``mask`` has the erased records to leave out.
-    """
-
-    segment: Segment
-    start: int
-    end: int
-    position: int
-    aborted: tuple[AbortedTransaction, ...]
-    mask: OffsetMask
 
 
 class OffsetForTime(NamedTuple):

@@ -18,10 +18,8 @@ from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.partition import RawPartition
 from tidemark.remote.partition import RemotePartition
-from tidemark.remote.time_lookup import IndexObjects, OffsetForTime, Stretch
+from tidemark.remote.segments import IndexObjects
 from tidemark.storage import Storage
-
-__all__ = ["OffsetForTime", "RemotePartition", "RemoteTopics", "Stretch"]
 
 # How old what a reader knows may be, apart from what it looks at itself: offset.wm, and the heads that it lists.
 
@@ -62,10 +60,6 @@ class RemoteTopics:
         number, incarnation = numbered
         keys = self.storage.partition_keys(topic, partition, incarnation.place)
         part = RawPartition(number, incarnation.topic_id, keys)
-
-        def observe(number: int, partition: int, latest: tuple[int, int] | None) -> tuple[int, datetime] | None:
-            return self._observations.log_end(topic, number, partition, latest)
-
         remote = RemotePartition(
             self.storage,
             topic,
@@ -73,7 +67,7 @@ class RemoteTopics:
             self._indexes,
             self._live_end,
             self._masks.of(keys.place),
-            observe,
+            self._observations,
             kafka_too=self._kafka_too,
         )
         remote.refresh()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode import SCHEMA, row_hash_sum, unrepresentable_timestamps
+from tidemark.decode import SCHEMA, exact_milliseconds, row_hash_sum
 from tidemark.decode.schema import MAX_MILLISECONDS, array
 
 Header = tuple[str, bytes | None]
@@ -33,9 +33,7 @@ def records_of(rows: pa.RecordBatch) -> list[Record]:
     """The records of ``rows``, which has the columns of :data:`tidemark.decode.SCHEMA`."""
     keys = rows.column("kafka_key").to_pylist()
     values = rows.column("kafka_value").to_pylist()
-    micros = rows.column("kafka_timestamp").cast(pa.int64()).to_pylist()
-    odd = dict(unrepresentable_timestamps(rows))
-    timestamps = [odd[row] if micro is None else micro // 1000 for row, micro in enumerate(micros)]
+    timestamps = exact_milliseconds(rows).tolist()
     return [Record(*fields) for fields in zip(keys, values, _headers(rows), timestamps, strict=True)]
 
 

@@ -30,8 +30,8 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.hashsum import combine
 from tidemark.intervals import Interval
 from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
-from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
-from tidemark.remote.topics import RemotePartition
+from tidemark.remote.partition import RemotePartition
+from tidemark.remote.reader.read_range import RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.restore.progress import RestoreProgress, asked, group_of
 from tidemark.restore.records import Record, hash_sum, records_of
 from tidemark.restore.report import PartitionReport, RestoreReport
@@ -294,7 +294,7 @@ class Restore:
         )
 
     def _copy(self, sender: Sender) -> None:
-        spans = [line.span for line in self._lines.values() if not line.progress.done]
+        spans = {line.partition: line.span for line in self._lines.values() if not line.progress.done}
         for partition, block in read_spans(self._tier, self._request.topic, spans, self._ready):
             self._take(self._lines[partition], block)
             if self._records >= STEP_RECORDS or self._size >= STEP_BYTES:
@@ -423,9 +423,9 @@ class ResumePoint:
         return None if self.overlap is None or self.overlap.done else self.overlap.next
 
     @property
-    def span(self) -> OffsetSpan:
+    def span(self) -> Interval:
         """The offsets that are left to be read."""
-        return OffsetSpan(self.partition, self.progress.next, self.progress.end)
+        return Interval(self.progress.next, self.progress.end)
 
     def reached(self, target_next: int) -> RestoreProgress:
         """The progress if all records taken so far are acknowledged and end at ``target_next``."""
@@ -461,12 +461,11 @@ def prepare(
 def asked_of(request: RestoreRequest, part: RemotePartition) -> Interval:
     """The offsets ``[start, end)`` of a request in a partition, as of now. Raises OutOfRange if some are missing."""
     edges = RemoteEdges(part, committed=request.committed)
-    start, end = span_of(part, request.first, request.last, edges)[1:]
-    assert end is not None
+    span = span_of(part, request.first, request.last, edges)
     readable = edges.end()
-    if end > max(readable, start):
-        raise OutOfRange(part.topic, part.partition, end - 1, part.start, readable)
-    return Interval(start, end)
+    if span.end > max(readable, span.start):
+        raise OutOfRange(part.topic, part.partition, span.end - 1, part.start, readable)
+    return span
 
 
 def check_branch(part: RemotePartition, next_offset: int, epoch: int) -> None:

@@ -5,10 +5,11 @@ it. Tidemark writes everything through this interface; only delta-rs removes exp
 obstore are imported when a store that needs them is first opened, so that the modules that Airflow parses stay light.
 """
 
-from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size, put_once, put_over
-from tidemark.store.factory import open_store
+from tidemark.store.base import Body, Fetched, ObjectInfo, Store, check_size
 from tidemark.store.local import LocalStore
 from tidemark.store.options import StoreOptions
+from tidemark.store.retrying import put_once, put_over
+from tidemark.store.schemes import open_store
 
 __all__ = [
     "Body",

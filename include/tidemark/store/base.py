@@ -1,4 +1,4 @@
-"""The operations of a store, the hook that meters them, and the one way to create an object exactly once."""
+"""The operations of a store, and the hook that meters them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from tidemark.errors import FormatError, NotFound, PreconditionFailed, StoreError, UnknownOutcome
-from tidemark.retry import Retry, Tries
+from tidemark.errors import FormatError, StoreError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -136,41 +135,6 @@ def check_key(key: str) -> None:
     """Raise StoreError if a file system or a URL would misread a part of ``key``."""
     if not key or any(part in {"", ".", ".."} for part in key.split("/")):
         raise StoreError(key, "is not a valid key: empty, absolute, or with an empty, '.' or '..' part")
-
-
-def put_once(store: Store, key: str, body: bytes) -> str:
-    """Create ``key`` with ``body``, or find that it holds ``body`` already; return the ETag.
-
-    The write is tried again if the store has no such object after an unknown outcome. The call may be repeated after
-    any failure.
-
-    Raises:
-        PreconditionFailed: the key holds other bytes.
-    """
-    tries = Tries(Retry())
-    while True:
-        tries.begin()
-        try:
-            return store.put(key, body, if_none_match=True)
-        except (PreconditionFailed, UnknownOutcome) as error:
-            failure = error
-        try:
-            stored = store.get(key)
-        except NotFound:
-            tries.failed(failure)
-            continue
-        if stored.body != body:
-            rule = "exists with other content; it is written once and never replaced"
-            raise PreconditionFailed(key, rule) from failure
-        return stored.etag
-
-
-def put_over(store: Store, key: str, body: bytes) -> str:
-    """Write ``key`` over any content, again after an unknown outcome; return the ETag.
-
-    For objects that have one writer, or for which the last write counts.
-    """
-    return Retry().call(lambda: store.put(key, body))
 
 
 class Traffic:

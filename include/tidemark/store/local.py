@@ -14,17 +14,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
 
 from crc32c import crc32c as crc32c_of
 
-from tidemark.errors import NotFound, PreconditionFailed, StoreError
+from tidemark.errors import NotFound, PreconditionFailed, StoreError, UnknownOutcome
 from tidemark.store.base import Fetched, ObjectInfo, check_key, check_size
-from tidemark.store.body import FileBody
 from tidemark.store.versions import ObjectVersion
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _HIDDEN = ".tidemark-store"
 _CHUNK = 1 << 20
+
+
+class FileBody:
+    """Bytes of an open file, from its position on. See :class:`tidemark.store.base.Body`."""
+
+    def __init__(self, file: BinaryIO, key: str, etag: str, size: int) -> None:
+        """Give ``size`` bytes of ``file``."""
+        self._file, self._key = file, key
+        self.etag, self.size = etag, size
+        self._left = size
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read the file, see :meth:`tidemark.store.base.Body.readinto`."""
+        view = memoryview(buffer).cast("B")[: self._left]
+        count = self._file.readinto(view) if view else 0  # type: ignore[attr-defined]  # of BinaryIO, typeshed lacks it
+        if not count and view:
+            raise UnknownOutcome(self._key, f"ended {self._left} bytes early: it was cut off; read again")
+        self._left -= count
+        return int(count)
 
 
 class LocalStore:

@@ -21,9 +21,9 @@ from typing import Final, Literal, NamedTuple
 from tidemark.errors import AccessDenied, NotFound, PreconditionFailed, Refused, StoreError
 from tidemark.store import clock
 from tidemark.store.base import Store
-from tidemark.store.factory import open_store
 from tidemark.store.options import LIMITS, StoreOptions
 from tidemark.store.retrying import RepeatingStore
+from tidemark.store.schemes import open_store
 
 Outcome = Literal["yes", "no", "unknown", "not tried"]
 

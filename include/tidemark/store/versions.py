@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import AccessDenied
-from tidemark.retry import Retry
 from tidemark.store.base import Store
-from tidemark.store.retrying import RepeatingStore
+from tidemark.store.retrying import RepeatingStore, Retry
 
 
 class ObjectVersion(NamedTuple):

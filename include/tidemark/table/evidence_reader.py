@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from typing_extensions import override
 
-from tidemark.concurrency import ahead
+from tidemark.concurrency import Lru, ahead
 from tidemark.errors import NotFound
 from tidemark.formats import object_sizes
-from tidemark.lru import Lru
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow, check_metadata, evidence_key, parse_evidence, schema, to_bytes
 from tidemark.table.evidence_index import BLOCK, INDEX_KEY, Choice, EvidenceIndex, folder_day

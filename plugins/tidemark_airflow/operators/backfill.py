@@ -169,8 +169,7 @@ class ResultOperator(ReportedOperator):
         Raises:
             AirflowFailException: nothing was landed; the report has the reason.
         """
-        from tidemark.backfill.outcome import outcome_of
-        from tidemark.backfill.report import read_report, write_part
+        from tidemark.backfill.report import outcome_of, read_report, write_part
         from tidemark.backfill.report_tables import text
         from tidemark.planning import landed_parts, read_plan
 
@@ -215,8 +214,7 @@ class ApproveOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> list[Previewed]:
         """The topics to convert, if no approval is needed; otherwise wait for a person, who sees the reports."""
-        from tidemark.backfill.outcome import Approval
-        from tidemark.backfill.report import write_part
+        from tidemark.backfill.report import Approval, write_part
         from tidemark.backfill.report_tables import capped, markdown, sections
         from tidemark.timestamps import utc_now
 
@@ -242,8 +240,7 @@ class ApproveOperator(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[Previewed]:
         """Record the answer and its author; returns the topics to convert."""
-        from tidemark.backfill.outcome import Approval
-        from tidemark.backfill.report import write_part
+        from tidemark.backfill.report import Approval, write_part
 
         # ApprovalOperator raises an exception after a rejection, before anything could be recorded. Here the tasks that
         # follow are skipped because they have no topic.

@@ -14,7 +14,7 @@ from airflow.providers.standard.triggers.temporal import DateTimeTrigger
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from tidemark.retry import Backoff
+from tidemark.backoff import Backoff
 from tidemark.timestamps import utc_now
 from tidemark_airflow import settings
 from tidemark_airflow.assets import events

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidemark.decode import unrepresentable_timestamps
+from tidemark.decode import exact_milliseconds
 from tidemark.decode.schema import copied
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.parsers.base import Parsed
@@ -102,7 +102,7 @@ class RowSplitter:
         landed = ~(refused | filtered | insane)
         reasons = dict(parsed.refused)
         if insane.any():
-            exact = _exact(rows, own)
+            exact = exact_milliseconds(rows)
             for row in np.flatnonzero(insane).tolist():
                 reasons[row] = _reason(row, exact, times)
         chosen = np.flatnonzero(landed)
@@ -157,14 +157,6 @@ def _with_events(own: _Times, event_time: pa.Array[Any]) -> _Times:
     shown = own.given & (own.milliseconds >= _YEAR_1) & (own.milliseconds < _YEAR_10000)
     times.sane &= np.where(has, shown, own.sane)
     return times
-
-
-def _exact(rows: pa.RecordBatch, own: _Times) -> Numbers:
-    """The records' times, even if the column cannot hold them."""
-    exact = own.milliseconds.copy()
-    for row, value in unrepresentable_timestamps(rows):
-        exact[row] = value
-    return exact
 
 
 def _reason(row: int, exact: Numbers, times: _Times) -> str:

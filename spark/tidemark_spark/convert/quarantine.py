@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import SCHEMA as KAFKA
-from tidemark.decode import unrepresentable_timestamps
+from tidemark.decode import exact_milliseconds
 from tidemark.decode.schema import TIMESTAMP_TYPE, array, arrow_field, representable
 from tidemark.formats.table.base_columns import BASE_COLUMNS, IDENTITY
 from tidemark.kafka_log import BatchHeader
-from tidemark_spark.convert.date_partitioner import Numbers, numbers, take, timestamps
+from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
 
 _KEPT: Final = tuple(column for column in BASE_COLUMNS if column.optional and column.name != "kafka_timestamp")
 """The columns of a refused record that are kept unchanged. The timestamp is in milliseconds, since any value may
@@ -55,10 +55,7 @@ class Origin(NamedTuple):
 
 def refused_rows(rows: pa.RecordBatch, indices: Numbers, reasons: Mapping[int, str], origin: Origin) -> pa.RecordBatch:
     """The rows at ``indices``, with their ``reasons``."""
-    milliseconds, _ = timestamps(rows)
-    milliseconds = milliseconds.copy()
-    for row, value in unrepresentable_timestamps(rows):
-        milliseconds[row] = value
+    milliseconds = exact_milliseconds(rows)
     chosen = take(rows, indices)
     after = numbers(chosen.column("kafka_offset")) + 1
     columns = {name: chosen.column(name) for name in (*IDENTITY, *(column.name for column in _KEPT))}

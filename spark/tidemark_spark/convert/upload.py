@@ -8,8 +8,8 @@ from crc32c import crc32c
 
 from tidemark.errors import NotFound, PreconditionFailed, UnknownOutcome
 from tidemark.raw.objects import stored_checksum
-from tidemark.retry import Retry, Tries
 from tidemark.store import Store
+from tidemark.store.retrying import Retry, Tries
 
 _CHUNK: Final = 1 << 20
 

@@ -20,10 +20,10 @@ from tidemark.erasure.reports import RawReport, Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.errors import NotFound
 from tidemark.formats.keys import MANIFEST_EXTENSION, PartitionKeys
-from tidemark.formats.raw.buried import Buried, BuriedObject, BuriedSegment, LeftLog
 from tidemark.formats.raw.manifest import OWNERS, SegmentManifest
 from tidemark.formats.raw.masks import MaskIndex, MaskName
 from tidemark.formats.raw.pack import PackedRange, Range, lines_of
+from tidemark.formats.raw.tombstones import Buried, BuriedObject, BuriedSegment, LeftLog
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import StoredMasks
 from tidemark.intervals import Intervals
@@ -38,9 +38,9 @@ from tidemark.raw.packs import live_part, read_footer
 from tidemark.raw.segments import Segment, live_end, segment_of, whole_lineage
 from tidemark.raw.tombstones import read_buried
 from tidemark.raw_topic import RawTopic
-from tidemark.retry import Retry
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import ObjectInfo, Store, put_once, put_over
+from tidemark.store.retrying import Retry
 from tidemark.store.versions import ObjectVersion, VersionedStore, delete_all_versions, delete_versions, versioned
 from tidemark.table.delta_table import TopicTable, committed_ledger
 from tidemark_spark.erasing.lake import NOTHING, Unseen
@@ -161,10 +161,9 @@ class _Partition:
     @classmethod
     def of(cls, raw: RawTopic, place: _Place, state: PartitionState) -> _Partition:
         """Read what the store has of a partition of the ledger."""
-        known = raw.incarnations().incarnations[state.incarnation]
-        part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
+        part = raw.partition(state.key)
         stored = raw.stored_watermark(part)
-        masks = _masks(raw.masks(known.place), place, state.partition)
+        masks = _masks(raw.masks(part.keys.place), place, state.partition)
         line_1 = stored.base_offset if stored else 0
         partition = cls(raw.partition_store(part), part.topic_id, state.key, place, state.next_offset, line_1, masks)
         partition._look()

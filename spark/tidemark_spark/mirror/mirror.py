@@ -24,12 +24,12 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Snapshot
 
+from tidemark.backoff import Backoff
 from tidemark.catalogs import CatalogSettings, delta_table
 from tidemark.errors import MirrorError, TableTampered
 from tidemark.formats.table.audit_report import AuditFinding
 from tidemark.formats.table.statuses import MirrorState
 from tidemark.raw.objects import delete_listed
-from tidemark.retry import Backoff
 from tidemark.table.delta_table import TopicTable, live_files, open_delta
 from tidemark.table.topic_columns import DT
 from tidemark_spark.convert.field_ids import with_columns

@@ -10,9 +10,8 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.plugins.world import CLUSTER, World
-from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.backfill.report import BackfillReport, Comparison, read_report, write_part
+from tidemark.backfill.report import Approval, BackfillOutcome, BackfillReport, Comparison, read_report, write_part
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
 from tidemark.formats.table.plan import RunResult

@@ -23,8 +23,8 @@ from tidemark.decode.rewrite import BatchRewriter
 from tidemark.erasure.reports import RawReport
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.keys import ControlKeys, SegmentName
-from tidemark.formats.raw.buried import Buried
 from tidemark.formats.raw.manifest import SegmentDamage, SegmentManifest
+from tidemark.formats.raw.tombstones import Buried
 from tidemark.planning import plan_rebuild, write_plan
 from tidemark.raw import objects
 from tidemark.raw.masks import read_mask

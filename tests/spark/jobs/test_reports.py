@@ -15,7 +15,6 @@ from tests.spark.inline import Inline
 from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, events
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.backfill.outcome import RecordCounts, outcome_of
 from tidemark.backfill.preview import (
     MEASURED_RATE,
     START_SECONDS,
@@ -24,7 +23,7 @@ from tidemark.backfill.preview import (
     estimated_minutes,
     estimated_requests,
 )
-from tidemark.backfill.report import BackfillReport, read_report, write_part
+from tidemark.backfill.report import BackfillReport, RecordCounts, outcome_of, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
 from tidemark.errors import StateStopped

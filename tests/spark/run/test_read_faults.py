@@ -15,15 +15,14 @@ from tests.support.faulty_s3 import proxy
 from tests.support.proxy import Choose, Fault, FaultProxy, Request, Rule
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.reader import Reader
-from tidemark import retry
 from tidemark.cli.continuity import continuity_of
 from tidemark.cli.read_models import files_of, status_of
 from tidemark.concurrency import in_parallel
 from tidemark.formats.keys import TopicPartition
 from tidemark.monitoring.incident_store import watch
-from tidemark.retry import ATTEMPTS
 from tidemark.storage import Storage
-from tidemark.store import StoreOptions, open_store
+from tidemark.store import StoreOptions, open_store, retrying
+from tidemark.store.retrying import ATTEMPTS
 from tidemark.table.delta_table import open_delta
 from tidemark.timestamps import utc_now
 from tidemark_spark.run.driver import run
@@ -189,4 +188,4 @@ def test_no_layer_below_repeats_a_read(proxy: FaultProxy) -> None:
         before = proxy.requests
         with pytest.raises(Exception, match="k: "):
             read()
-        assert proxy.requests - before == retry.ATTEMPTS
+        assert proxy.requests - before == retrying.ATTEMPTS

@@ -19,10 +19,10 @@ from tests.tidemark.kafka_log.build import Record, batch
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.tidemark.schemas import test_protobuf_merge as proto
+from tidemark.concurrency import Lru
 from tidemark.errors import ConfigError, RegistryUnavailable
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState, SchemaStep
-from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
 from tidemark.planning import plan_ingest, write_plan
 from tidemark.planning.schema_following import accept, dismiss, proposed, revert

@@ -9,7 +9,7 @@ import xxhash
 
 from tests.tidemark.decode.reference import by_kafka_python, decoded, rows_of
 from tests.tidemark.kafka_log.build import JAVA_LIKE, T0, legacy, reseal_legacy, simple, snappy_raw
-from tidemark.decode import DEFAULT_LIMITS, DecodeLimits, decode_batches, scan_headers, unrepresentable_timestamps
+from tidemark.decode import DEFAULT_LIMITS, DecodeLimits, decode_batches, exact_milliseconds, scan_headers
 from tidemark.errors import SegmentError
 
 
@@ -83,7 +83,7 @@ def test_a_timestamp_that_microseconds_cannot_hold_is_null_and_reported(millisec
     headers = scan_headers(data, "segment.log", 0)
     [rows] = decode_batches(data, headers, name="segment.log", partition=0, incarnation=0)
     assert [row.timestamp for row in rows_of([rows])] == [None]
-    assert unrepresentable_timestamps(rows) == [(0, milliseconds)]
+    assert exact_milliseconds(rows).tolist() == [milliseconds]
 
 
 def test_formats_may_change_within_a_segment() -> None:

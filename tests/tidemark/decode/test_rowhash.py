@@ -13,8 +13,9 @@ import pytest
 import xxhash
 
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.decode import SCHEMA, combine, decode_batches, row_hash_sum, scan_headers
+from tidemark.decode import SCHEMA, decode_batches, row_hash_sum, scan_headers
 from tidemark.decode.rowhash import SEEDS, xxh64_pair
+from tidemark.formats.raw.hashsum import combine
 
 Fields = dict[str, Any]
 

@@ -39,7 +39,6 @@ from tidemark.formats.raw.pack import (
     TRAILER_SIZE,
     Pack,
     PackedRange,
-    PackWriter,
     Range,
     RangeContent,
     RangePointer,
@@ -193,7 +192,7 @@ def test_packs_of_one_tick_have_names_of_their_own() -> None:
 def test_batches_that_no_pack_may_have_are_refused(size: int) -> None:
     told = rf"5/\w+\.pack: orders-17 from 1200 to 1260: size: has {size} bytes .* cut the range, or seal the partition"
     with pytest.raises(FormatError, match=told):
-        PackWriter(NAME).add(content(), bytes(size))
+        Pack(NAME).add(content(), bytes(size))
 
 
 def with_open(count: int) -> RangeContent:
@@ -203,13 +202,13 @@ def with_open(count: int) -> RangeContent:
 def test_a_line_that_is_too_long_is_refused_wherever_it_would_lie() -> None:
     each = line_bytes(with_open(11)) - line_bytes(with_open(10))
     most = 10 + (MOST_LINE - line_bytes(with_open(10))) // each
-    writer = PackWriter(NAME)
-    assert writer.add(with_open(most), b"b")
+    built = Pack(NAME)
+    assert built.add(with_open(most), b"b")
     assert line_bytes(with_open(most + 1)) > MOST_LINE
     told = rf"open, aborts, epochs: the line takes {line_bytes(with_open(most + 1))} bytes, and may have 65536"
     with pytest.raises(FormatError, match=told):
-        writer.add(with_open(most + 1), b"b")
-    assert len(writer.finish().ranges) == 1, "and the pack goes on without it"
+        built.add(with_open(most + 1), b"b")
+    assert len(built.ranges) == 1, "and the pack goes on without it"
     assert most > 700
 
 

@@ -19,9 +19,9 @@ from tests.tidemark.parsers.support import records, rows_of, topic_of
 from tests.tidemark.parsers.test_avro import V1, V2, avro, encoded, framed
 from tests.tidemark.parsers.test_protobuf import order, order_file, protobuf
 from tidemark import connections
+from tidemark.concurrency import Lru
 from tidemark.connections import NamedConnection
 from tidemark.errors import ConfigError, RegistryUnavailable
-from tidemark.lru import Lru
 from tidemark.parsers import schema_registry
 from tidemark.parsers.avro import parser as avro_parser
 from tidemark.parsers.base import Parser

@@ -19,6 +19,7 @@ WORK = {
 """What Spark's Python workers do with tasks: from here on, imports lead to all code that makes files."""
 
 BESIDE = {
+    "tidemark.backoff",
     "tidemark.catalogs",
     "tidemark.concurrency",
     "tidemark.config",
@@ -28,9 +29,7 @@ BESIDE = {
     "tidemark.formats",
     "tidemark.installation",
     "tidemark.intervals",
-    "tidemark.lru",
     "tidemark.raw",
-    "tidemark.retry",
     "tidemark.schemas",
     "tidemark.storage",
     "tidemark.store",

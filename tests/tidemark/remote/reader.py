@@ -6,16 +6,13 @@ import random
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple, Self
-
-from kafka.consumer.fetcher import ConsumerRecord
 
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.kafka_log.build import T0, Record, batch, empty, marker
+from tidemark.consumer.consumer import consumer_records
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.consumer_records import consumer_records
 from tidemark.remote.reader.tier import RemoteTier
 from tidemark.storage import Storage
 
@@ -24,7 +21,6 @@ PATIENCE = 60.0
 
 TP = TopicPartition("orders", 0)
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-make_record = partial(tuple.__new__, ConsumerRecord)
 
 
 class Expected(NamedTuple):
@@ -80,7 +76,7 @@ class Reader:
 
 def records_of(block: Block, tp: TopicPartition = TP) -> list[Any]:
     """A block's records, as kafka-python has them."""
-    return consumer_records(block.rows, tp.topic, 0, len(block.rows), make_record)
+    return consumer_records(block.rows, tp.topic)
 
 
 def shape(records: list[Any]) -> list[Expected]:

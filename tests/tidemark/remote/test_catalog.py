@@ -20,8 +20,8 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.raw.tombstones import Tombstone
-from tidemark.raw.aborted_transactions import Aborts
 from tidemark.remote import OffsetForTime, RemotePartition, RemoteTopics, Stretch
+from tidemark.remote.segments import Aborts
 from tidemark.storage import Storage
 from tidemark.store.s3.clients import forget_clients
 from tidemark.timestamps import stamp
@@ -363,7 +363,7 @@ def test_what_was_found_along_a_course_that_the_log_has_left_decides_nothing_on_
         known.lineage, known.leader_epoch, known.open_transactions = ((3, 0), (4, 3)), 4, opened_before
         raw.segment([reseal(marker(3, 7, commit=True), leader_epoch=4), simple(4, 5, leader_epoch=4)], base=3)
         raw.publish()
-        following = part._sources.following
+        following = part._following
         once: list[int] = []
 
         def seen(*asked: Any) -> Any:
@@ -373,7 +373,7 @@ def test_what_was_found_along_a_course_that_the_log_has_left_decides_nothing_on_
                 part.refresh()
             return step
 
-        monkeypatch.setattr(part._sources, "following", seen)
+        monkeypatch.setattr(part, "_following", seen)
         return found
 
     monkeypatch.setattr(Aborts, "_listed", elected_meanwhile)

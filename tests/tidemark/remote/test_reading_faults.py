@@ -19,12 +19,11 @@ from tests.support.s3 import S3Server
 from tests.tidemark.kafka_log.build import simple
 from tests.tidemark.remote.reader import TP, Log, Reader, records_of, shape, stored
 from tests.tidemark.remote.world import RemoteStore
-from tidemark import retry
 from tidemark.errors import AccessDenied, NotFound, OutOfRange, SegmentError, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
 from tidemark.remote.reader import partition_reader, tier
 from tidemark.storage import Storage
-from tidemark.store import Body, Store, StoreOptions
+from tidemark.store import Body, Store, StoreOptions, retrying
 
 
 def long(*faults: Fault) -> list[Any]:
@@ -128,7 +127,7 @@ def test_what_does_not_pass_is_an_error_that_names_object_and_offset(
             found = block.next_offset
         with pytest.raises(UnknownOutcome, match=rf"{key}.*ServiceUnavailable.*orders-0, from offset 90 on"):
             reader.next()
-        assert reader.tier.counters.retries >= retry.ATTEMPTS - 1
+        assert reader.tier.counters.retries >= retrying.ATTEMPTS - 1
         proxy.rules = []
         assert [one.offset for one in reader.read(90)] == [90, 91, 92]
 

@@ -12,9 +12,8 @@ import pytest
 from tests.tidemark.kafka_log.build import T0, Record, batch, simple
 from tests.tidemark.remote.reader import Log, stored
 from tests.tidemark.remote.world import RemoteStore
-from tidemark.decode import SCHEMA
+from tidemark.decode import SCHEMA, exact_milliseconds
 from tidemark.errors import GapError, NotFound, OutOfRange
-from tidemark.remote.reader.consumer_records import milliseconds
 from tidemark.remote.reader.read_range import iter_range, iter_time, read_range, read_time
 
 
@@ -93,7 +92,7 @@ def test_an_interval_has_all_of_its_records_whatever_their_order(
     stored(log, local_store.raw(), 4)
     storage = local_store.storage()
     everything = read_range("orders", 0, storage=storage)
-    times = [int(time) for rows in everything.to_batches() for time in milliseconds(rows)]
+    times = [int(time) for rows in everything.to_batches() for time in exact_milliseconds(rows)]
     for lateness in (None, timedelta(milliseconds=disorder)):
         for _ in range(15):
             start = rng.choice(times) + rng.randint(-1, 1)

@@ -11,10 +11,10 @@ from kafka.consumer.fetcher import Fetcher
 from kafka.record import MemoryRecords
 
 from tests.tidemark.kafka_log.build import T0, Record, batch, legacy, simple
-from tests.tidemark.remote.reader import CODECS, TP, Reader, make_record, records_of
+from tests.tidemark.remote.reader import CODECS, TP, Reader, records_of
 from tests.tidemark.remote.world import RemoteStore
+from tidemark.consumer.consumer import consumer_records
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.consumer_records import consumer_records
 
 APPEND = 0x08
 STRANGE = [
@@ -89,18 +89,16 @@ def blocks(store: RemoteStore, log: list[bytes]) -> list[Block]:
 def test_deserializers_are_called_as_kafka_python_calls_them(local_store: RemoteStore) -> None:
     log = [batch(0, [Record(0, T0, b"1", b"[1]", [("h", b"x")]), Record(1, T0, None, None)])]
     [block] = blocks(local_store, log)
-    found = consumer_records(
-        block.rows, "orders", 0, 2, make_record, key_deserializer=Doubled(), value_deserializer=Older()
-    )
+    found = consumer_records(block.rows, "orders", Doubled(), Older())
     assert found == theirs(log[0], key_deserializer=Doubled(), value_deserializer=Older())
 
 
 def test_what_a_deserializer_refuses_comes_up_at_its_record(local_store: RemoteStore) -> None:
     [block] = blocks(local_store, [batch(0, [Record(0, T0, b"k", b"1"), Record(1, T0, b"k", b"no JSON")])])
-    found = consumer_records(block.rows, "orders", 0, 2, make_record, value_deserializer=Older())
+    found = consumer_records(block.rows, "orders", value_deserializer=Older())
     assert [one.value for one in found] == [1]
     with pytest.raises(json.JSONDecodeError):
-        consumer_records(block.rows, "orders", 1, 1, make_record, value_deserializer=Older())
+        consumer_records(block.rows.slice(1), "orders", value_deserializer=Older())
 
 
 def test_any_part_of_a_block_is_the_same_as_in_the_whole(local_store: RemoteStore) -> None:
@@ -108,4 +106,4 @@ def test_any_part_of_a_block_is_the_same_as_in_the_whole(local_store: RemoteStor
     whole = records_of(block)
     for start in range(len(whole)):
         for count in range(len(whole) - start + 1):
-            assert consumer_records(block.rows, "orders", start, count, make_record) == whole[start : start + count]
+            assert consumer_records(block.rows.slice(start, count), "orders") == whole[start : start + count]

@@ -193,7 +193,7 @@ def test_what_was_read_ahead_of_a_tail_that_was_cut_off_is_dropped(local_store: 
         raw.publish()
         part = reader.tier.partition(*TP)
         assert part is not None
-        part._heads._max_age = 0.0  # the head of the new leader is looked for now
+        part._live_end._max_age = 0.0  # the head of the new leader is looked for now
         part.refresh()
         found = records_of(first) + reader.read(first.next_offset)
         assert [one.offset for one in found] == list(range(17))

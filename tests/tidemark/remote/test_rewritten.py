@@ -16,8 +16,8 @@ from tests.tidemark.remote.test_catalog import opened
 from tests.tidemark.remote.test_reading import Shrink, ranges
 from tests.tidemark.remote.world import RemoteStore
 from tidemark.formats.raw.gaps import Gap
+from tidemark.remote import Stretch
 from tidemark.remote.reader.read_range import read_range
-from tidemark.remote.time_lookup import Stretch
 
 __all__ = ["ranges"]
 

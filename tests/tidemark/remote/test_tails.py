@@ -90,7 +90,7 @@ def test_what_a_refresh_costs_while_nothing_changes(remote_store: RemoteStore) -
         part.refresh()
         assert part.end(committed=True) == (3 if part.partition == 10 else 6)
     assert store.requests == {"get": 11, "list": 11}, "as without tails: offset.wm and the tombstones of each"
-    topics._live_end.heads._checked_at = {raw.keys().endpoint.root: float("-inf")}
+    topics._live_end._checked_at = {raw.keys().endpoint.root: float("-inf")}
     store.reset()
     for part in parts:
         assert part is not None

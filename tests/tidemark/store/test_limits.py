@@ -14,9 +14,8 @@ import pytest
 
 from tests.support.ports import HOST
 from tests.support.wire import WireServer, never_replies, read_head, replies_in_a_trickle
-from tidemark import retry
 from tidemark.errors import StoreError, UnknownOutcome
-from tidemark.store import Store, StoreOptions, open_store
+from tidemark.store import Store, StoreOptions, open_store, retrying
 from tidemark.store.options import RequestLimits
 
 LARGE = 32 << 20
@@ -34,7 +33,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def one_more_try(monkeypatch: pytest.MonkeyPatch, quick_retries: None) -> None:
     """Reads are tried twice, and soon: each try waits until its limit."""
-    monkeypatch.setattr(retry, "ATTEMPTS", 2)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 2)
 
 
 def at(endpoint: str, limits: RequestLimits = SHORT) -> Store:

@@ -32,7 +32,6 @@ from tests.support.proxy import Fault, FaultProxy, Rule
 from tests.support.wire import WireServer, never_replies, read_head, replies_in_a_trickle
 from tests.tidemark.store.test_backend import SHARED
 from tests.tidemark.store.test_store import race
-from tidemark import retry
 from tidemark.errors import (
     AccessDenied,
     BucketMissing,
@@ -43,7 +42,7 @@ from tidemark.errors import (
     StoreError,
     UnknownOutcome,
 )
-from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once
+from tidemark.store import Fetched, Store, StoreOptions, clock, open_store, put_once, retrying
 from tidemark.store.base import Traffic
 from tidemark.store.obstore.clients import ObstoreClients
 from tidemark.store.obstore.factory import forget_clients
@@ -69,7 +68,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads are tried once."""
-    monkeypatch.setattr(retry, "ATTEMPTS", 1)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 1)
 
 
 @pytest.fixture

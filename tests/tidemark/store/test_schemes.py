@@ -10,10 +10,9 @@ from tests.test_docs import fields
 from tidemark.errors import FormatError
 from tidemark.store import StoreOptions, open_store
 from tidemark.store.base import Traffic
-from tidemark.store.factory import OPENED_BY
 from tidemark.store.obstore.clients import CONNECT
 from tidemark.store.obstore.factory import CLOUDS, delta_settings, endpoint, open_object_store
-from tidemark.store.schemes import SCHEMES, split_store_url
+from tidemark.store.schemes import OPENED_BY, SCHEMES, split_store_url
 from tidemark.table.delta_table import SETTINGS_OF_DELTA
 
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,6 @@ from tests.uploader_agent.test_agent import no_errors, remove
 from tests.uploader_agent.tested_agent import TestedAgent
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage, scan_batches
-from tidemark.storage import ClusterStore
 from uploader_agent.broker.admin import Led
 from uploader_agent.packs.packed_run import read_run
 
@@ -170,12 +169,12 @@ def test_a_run_from_packs_ends_with_the_batch_that_was_cut(world: World, start: 
     second.begins_epochs = False
     second.disk.partition().lineage([(NEW, 4)]).segment(4, latter.data(4, 10))
     pack_once(second, 10)
-    cluster, lineage = ClusterStore(world.store.inner, world.control), Lineage(((FORMER, 0), (NEW, 4)))
-    run = read_run(cluster, packs(world), lineage, start, end, lambda _: ())
+    store, lineage = world.store.inner, Lineage(((FORMER, 0), (NEW, 4)))
+    run = read_run(store, packs(world), lineage, start, end)
     assert run is not None
     assert (run.start, run.end, run.data) == (start, 7, former.data(start, 7))
     assert run.lineage.entries == ((FORMER, 0),), "readers take offset 3 of its last batch"
-    following = read_run(cluster, packs(world), lineage, 4, 10, lambda _: ())
+    following = read_run(store, packs(world), lineage, 4, 10)
     assert following is not None
     assert (following.start, following.end, following.data) == (4, 10, latter.data(4, 10))
     assert following.lineage == lineage

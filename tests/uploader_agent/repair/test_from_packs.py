@@ -16,9 +16,9 @@ from tests.uploader_agent.verify.test_packs import compared, spans
 from tests.uploader_agent.verify.test_verify import examine
 from tidemark.errors import FormatError, PreconditionFailed
 from tidemark.formats.keys import PackName, SegmentName, TopicPartition
-from tidemark.formats.raw.pack import PackWriter
+from tidemark.formats.raw.pack import Pack
 from tidemark.kafka_log import OpenTransaction, parse_txn_index
-from uploader_agent.repair.from_packs import FromPacks
+from uploader_agent.repair.from_packs import Completion
 from uploader_agent.repair.reupload import RepairRow
 from uploader_agent.verify import Severity
 
@@ -30,7 +30,7 @@ class _Killed(BaseException):
 
 
 def made_whole(world: World, start: int = 0, end: int = 1 << 40, *, dry_run: bool = False) -> list[RepairRow]:
-    return list(FromPacks(incarnations(world), T).run(start, end, dry_run=dry_run))
+    return list(Completion(incarnations(world), T).run(start, end, dry_run=dry_run))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_only_segments_of_the_range_are_made_whole(world: World) -> None:
 
 def test_a_topic_that_nobody_knows(world: World) -> None:
     with pytest.raises(FormatError, match="no agent has seen the topic nothing"):
-        FromPacks(incarnations(world), TopicPartition("nothing", 0))
+        Completion(incarnations(world), TopicPartition("nothing", 0))
 
 
 def test_the_lineage_has_the_start_of_an_epoch_that_was_empty(world: World) -> None:
@@ -172,9 +172,9 @@ def test_a_pack_with_less_takes_nothing_away(world: World) -> None:
 def test_of_several_copies_the_fullest_counts(world: World) -> None:
     lacking(world, records(30, 50))
     [packed] = [one for one in packs(world) if one.range.first == 0]
-    writer = PackWriter(PackName(2, f"{0:032x}"))
-    assert writer.add(packed.range, records(0, 10) + partial_batch(10, 3, 9))
-    world.store.inner.put(world.control.pack(PackName(2, f"{0:032x}")), writer.finish().body)
+    pack = Pack(PackName(2, f"{0:032x}"))
+    assert pack.add(packed.range, records(0, 10) + partial_batch(10, 3, 9))
+    world.store.inner.put(world.control.pack(PackName(2, f"{0:032x}")), pack.body)
     assert outcomes(made_whole(world)) == [(0, "brought")]
     assert world.stored(0) == records(0, 50)
 

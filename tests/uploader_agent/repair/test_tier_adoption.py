@@ -22,7 +22,7 @@ from tidemark.formats.raw.watermark import Watermark, render
 from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.kafka_tier.copies import ListedCopy, SegmentCopy
 from tidemark.kafka_tier.manifest import KINDS
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import LiveEnd
 from tidemark.raw.objects import read_manifest
 from tidemark.remote.reader.read_range import read_range
 from tidemark.storage import PartitionStore, Storage, StoredWatermark
@@ -518,7 +518,7 @@ def verified_words(world: World, tp: TopicPartition) -> Counter[str]:
         agent.survey()
         partition = agent.leadership.partitions[tp]
         assert partition.error is None
-        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), (), deep=True)
+        verdict = verify(partition, pool, findings.append, lambda _done: None, LiveEnd(), (), deep=True)
     assert not verdict.wrong, findings
     return Counter([verdict.word, *(finding.word for finding in findings)])
 

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from tests.uploader_agent.fakes import T
+from tidemark.backoff import Backoff
 from tidemark.errors import AccessDenied, BucketMissing, FormatError, PreconditionFailed, UnknownOutcome
 from tidemark.formats.keys import TopicPartition
-from tidemark.retry import Backoff
 from uploader_agent.observability.log_config import ErrorDeduplicator
 from uploader_agent.observability.metrics import Metrics
 from uploader_agent.scheduling.retry import Failures

@@ -25,9 +25,9 @@ from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentRange, Se
 from tidemark.planning import ingest, partition_plan
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw_topic import RawTopic
-from tidemark.retry import Retry
 from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions
+from tidemark.store.retrying import Retry
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import Reach
 from tidemark.table.evidence import EvidenceRow

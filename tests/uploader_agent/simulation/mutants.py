@@ -19,15 +19,15 @@ from tidemark.errors import StoreError
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.manifest import PackedPart
 from tidemark.store import Store
+from uploader_agent import components
 from uploader_agent.broker.properties import BrokerDirs
 from uploader_agent.components import Components
 from uploader_agent.disk.log_dirs import PartitionFolder
 from uploader_agent.disk.segment_files import OpenFile, batch_headers
+from uploader_agent.packing import packer
 from uploader_agent.packing.head_maintenance import Maintenance
 from uploader_agent.packing.thread import Ticks
-from uploader_agent.packs import reading
 from uploader_agent.packs.broker_head import BrokerHead, EntryLines
-from uploader_agent.packs.recovery import FoundTails
 from uploader_agent.partitions.jobs import Job, Observation
 from uploader_agent.partitions.leadership import Leadership
 from uploader_agent.partitions.led_partition import LedPartition
@@ -145,7 +145,7 @@ def _a_pack_that_failed_counts_as_stored() -> Patches:
         with suppress(StoreError):
             create(store, key, ours)
 
-    yield patch.object(reading, "create", careless)
+    yield patch.object(packer, "create", careless)
 
 
 def _all_that_is_on_the_disk_is_packed() -> Patches:
@@ -176,7 +176,7 @@ def _a_damaged_head_is_left_alone() -> Patches:
 
 def _a_damaged_head_is_begun_anew() -> Patches:
     """By a process that does not know it: what only packs have is found by nobody."""
-    yield patch.object(FoundTails, "entries", lambda *_: EntryLines())
+    yield patch.object(components, "recover_entries", lambda *_: EntryLines())
 
 
 def _a_head_is_not_looked_at_while_nothing_is_new() -> Patches:

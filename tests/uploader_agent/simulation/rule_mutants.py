@@ -26,7 +26,7 @@ from tidemark.kafka_log import Lineage
 from tidemark.planning import ingest, partition_plan
 from tidemark.planning.maintenance.pack_proof import SealsOfPartition
 from tidemark.raw import segments
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import LiveEnd
 from tidemark.raw.packs import live_end
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment
@@ -137,9 +137,9 @@ def _ranges_count_on_any_lineage() -> Patches:
 
 def _entries_are_of_a_name() -> Patches:
     """Whatever the topic id: the entries of a deleted topic count for the one of its name."""
-    look = Heads.look
+    look = LiveEnd.look
 
-    def named(self: Heads, partition: PartitionStore, read: Any) -> Any:
+    def named(self: LiveEnd, partition: PartitionStore, read: Any) -> Any:
         found = look(self, partition, read)
         heads = [one.result()[1] for one in self._read.values()]
         entries = [entry for head in heads if isinstance(head, dict) for of_id in head.values() for entry in of_id]
@@ -150,7 +150,7 @@ def _entries_are_of_a_name() -> Patches:
         ]
         return replace(found, entries=mine) if found else None
 
-    yield patch.object(Heads, "look", named)
+    yield patch.object(LiveEnd, "look", named)
 
 
 def _packs_go_unproved() -> Patches:

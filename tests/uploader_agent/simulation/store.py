@@ -15,7 +15,7 @@ from tests.uploader_agent.simulation.faults import Faults
 from tidemark.errors import AccessDenied, NotFound, PreconditionFailed, SlowDown, StoreError, UnknownOutcome
 from tidemark.store import Body, check_size
 from tidemark.store.base import Fetched, ObjectInfo
-from tidemark.store.body import FileBody
+from tidemark.store.local import FileBody
 
 ONCE = (".pack", ".log", ".index", ".timeindex", ".txnindex", ".manifest")
 """What the keys have of objects that are written once."""

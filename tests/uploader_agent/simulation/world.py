@@ -33,12 +33,12 @@ from tests.uploader_agent.simulation.store import DeletingStore, PackReader, Sim
 from tests.uploader_agent.simulation.table_oracle import TableOracle
 from tests.uploader_agent.simulation.threads import SimulatedRuntime
 from tidemark.formats.keys import TopicPartition
+from tidemark.formats.raw import pack
 from tidemark.formats.raw.cluster import FIRST_SLOT
 from tidemark.store import clock
 from tidemark.store.retrying import RepeatingStore
 from uploader_agent.intake.replica import slot_of
 from uploader_agent.packing import packer
-from uploader_agent.packs import reading
 from uploader_agent.partitions.jobs import QUESTION_BACKOFF
 from uploader_agent.runtime import MACHINE
 from uploader_agent.settings import AgentSettings
@@ -148,7 +148,7 @@ class World:
             with (
                 patch.object(clock, "utc_now", self._store.clock),
                 patch.object(MACHINE, "host_now", self._store.clock),
-                patch.object(reading, "pack_name", self._name),
+                patch.object(pack, "pack_name", self._name),
                 patch.object(packer, "MOST_UNSEALED_AGE", schedule.unsealed),
                 one_thread(),
                 self._failing.patched(),

@@ -12,7 +12,7 @@ from tests.uploader_agent.test_agent import flipped
 from tests.uploader_agent.verify.test_verify import examine, verified
 from tidemark.formats.keys import PackName
 from tidemark.formats.raw import pack as pack_format
-from tidemark.formats.raw.pack import PackWriter
+from tidemark.formats.raw.pack import Pack
 from uploader_agent.broker.admin import Led
 from uploader_agent.verify import Severity, VerifyFinding
 
@@ -124,10 +124,9 @@ def replaced_pack(world: World, data: bytes, **changes: object) -> None:
     """The only pack of the world gets ``data``, and a line with ``changes``; its checksums are right."""
     [packed] = packs(world)
     name = PackName.parse(packed.key.removeprefix(world.control.tails))
-    writer = PackWriter(name)
+    pack = Pack(name)
     content = pack_format.RangeContent.model_validate({**packed.range.model_dump(), **changes})
-    assert writer.add(content, data)
-    pack = writer.finish()
+    assert pack.add(content, data)
     world.store.inner.put(packed.key, pack.body)
     key = world.control.head(1)
     body = world.store.inner.get(key).body

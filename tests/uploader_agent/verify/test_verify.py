@@ -13,7 +13,7 @@ from tests.uploader_agent.fakes import ID, FakePartition, T, World, records
 from tests.uploader_agent.repair.test_gaps import mend_etags, with_hole
 from tests.uploader_agent.test_agent import flipped, remove
 from tidemark.formats.keys import SegmentName
-from tidemark.raw.heads import Heads
+from tidemark.raw.heads import LiveEnd
 from uploader_agent.broker.admin import KafkaTier, Led
 from uploader_agent.verify import Severity, VerifyFinding, VerifyVerdict, verify
 
@@ -37,7 +37,7 @@ def verified(
         agent.survey()
         partition = agent.leadership.partitions[T]
         assert partition.error is None or partition.uploader.parting is not None
-        verdict = verify(partition, pool, findings.append, lambda _done: None, Heads(), lacking, deep=deep)
+        verdict = verify(partition, pool, findings.append, lambda _done: None, LiveEnd(), lacking, deep=deep)
     assert world.store.puts == [], "it only looks"
     return verdict, findings
 

@@ -195,14 +195,6 @@ class WrittenRange(NamedTuple):
     pointer: RangePointer
 
 
-class Pack(NamedTuple):
-    """A pack that is to be stored under ``name``: its bytes, and its ranges in order."""
-
-    name: PackName
-    body: bytes
-    ranges: tuple[WrittenRange, ...]
-
-
 class PackedRange(NamedTuple):
     """A range of the stored pack ``key``, from its footer."""
 
@@ -220,27 +212,30 @@ def line_bytes(content: RangeContent) -> int:
     return len(_line(content.model_dump(mode="json"), MOST_BYTES, MOST_BYTES, 0))
 
 
-def build(broker: int, ranges: Iterable[tuple[RangeContent, bytes]]) -> Iterator[Pack]:
-    """New packs of ``broker`` with ``ranges`` in order, as few as the limits allow; raises errors of PackWriter.add."""
-    writer = PackWriter(PackName(broker, pack_name()))
-    empty = True
+def build(broker: int, ranges: Iterable[tuple[RangeContent, bytes]], most: int = MOST_BYTES) -> Iterator[Pack]:
+    """New packs of ``broker`` with ``ranges`` in order, as few as the limits allow; raises errors of :meth:`Pack.add`.
+
+    Each is given out before the next one is begun. It has at most ``most`` bytes of ranges, or a single larger range.
+    """
+    pack: Pack | None = None
     for content, data in ranges:
-        if not writer.add(content, data):
-            yield writer.finish()
-            writer = PackWriter(PackName(broker, pack_name()))
-            writer.add(content, data)
-        empty = False
-    if not empty:
-        yield writer.finish()
+        if pack is not None and (pack.size + len(data) > most or not pack.add(content, data)):
+            yield pack
+            pack = None
+        if pack is None:
+            pack = Pack(PackName(broker, pack_name()))
+            pack.add(content, data)
+    if pack is not None:
+        yield pack
 
 
-class PackWriter:
-    """Builds the pack ``name``, range by range."""
+class Pack:
+    """A pack that is to be stored under ``name``, built range by range; ``size`` is that of its ranges."""
 
     def __init__(self, name: PackName) -> None:
-        self._name = name
-        self._body = BytesIO()
-        self._size = 0
+        self.name = name
+        self.size = 0
+        self._stream = BytesIO()
         self._ranges: list[tuple[PackedPart, int, bool]] = []
         self._lines: list[bytes] = []
         self._footer_size = 0
@@ -255,40 +250,48 @@ class PackWriter:
         longest = len(_line(fields, MOST_BYTES, MOST_BYTES, 0))
         if not 1 <= len(data) <= MOST_BYTES:
             rule = f"size: has {len(data)} bytes of batches, and a pack has 1 to {MOST_BYTES}"
-            raise FormatError(str(self._name), f"{content}: {rule}: cut the range, or seal the partition")
+            raise FormatError(str(self.name), f"{content}: {rule}: cut the range, or seal the partition")
         if longest > MOST_LINE:
             rule = f"open, aborts, epochs: the line takes {longest} bytes, and may have {MOST_LINE}"
-            raise FormatError(str(self._name), f"{content}: {rule}: cut the range, or seal the partition")
+            raise FormatError(str(self.name), f"{content}: {rule}: cut the range, or seal the partition")
         if (
-            self._size + len(data) > MOST_BYTES
+            self.size + len(data) > MOST_BYTES
             or self._footer_size + longest > MOST_FOOTER
             or len(self._ranges) == MOST_RANGES
         ):
             return False
         checksum = crc32c(data)
-        line = _line(fields, self._size, len(data), checksum)
+        line = _line(fields, self.size, len(data), checksum)
         part = PackedPart(
             first=content.first, next=content.next, crc32c=f"{checksum:08x}", shipped_at=content.shipped_at
         )
         self._ranges.append((part, len(data), content.previous is None))
         self._lines.append(line)
-        self._body.write(data)
-        self._size += len(data)
+        self._stream.seek(self.size)
+        self._stream.write(data)
+        self.size += len(data)
         self._footer_size += len(line)
         return True
 
-    def finish(self) -> Pack:
-        """The pack with all added ranges, at least one."""
+    @property
+    def body(self) -> bytes:
+        """The bytes of the pack, with all ranges that were added, at least one."""
         assert self._ranges, "a pack has a range"
         footer = b"".join(self._lines)
-        start = _TRAILER.pack(_MAGIC, _VERSION, self._size, len(footer), crc32c(footer), len(self._ranges))
-        self._body.writelines([footer, start, crc32c(start).to_bytes(4)])
+        start = _TRAILER.pack(_MAGIC, _VERSION, self.size, len(footer), crc32c(footer), len(self._ranges))
+        self._stream.seek(self.size)
+        self._stream.writelines([footer, start, crc32c(start).to_bytes(4)])
+        return self._stream.getvalue()
+
+    @property
+    def ranges(self) -> list[WrittenRange]:
+        """The ranges that were added, in order. Another one would move the places of their lines."""
         written: list[WrittenRange] = []
-        name, position = str(self._name), self._size
+        name, position = str(self.name), self.size
         for range_, line in zip(self._ranges, self._lines, strict=True):
             written.append(WrittenRange(*range_, RangePointer(pack=name, position=position, length=len(line))))
             position += len(line)
-        return Pack(self._name, self._body.getvalue(), tuple(written))
+        return written
 
 
 def lines_of(read: Callable[[int, int], bytes], key: str, size: int) -> dict[int, PackedRange]:

@@ -33,7 +33,8 @@ NOTHING: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
 MAGIC: Final = b"kafka_magic"
 """Metadata of the rows of a block: the message format, ``b"0"``, ``b"1"`` or ``b"2"``; v0 has no timestamps."""
 
-_SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
+SCHEMAS: Final = {magic: SCHEMA.with_metadata({MAGIC: str(magic)}) for magic in (0, 1, 2)}
+"""The schemas of the rows of blocks, by message format."""
 
 
 class Block(NamedTuple):
@@ -186,7 +187,7 @@ class Decoder:
             for rows in self._batches(data, headers, position):
                 offset = int(rows.column("kafka_offset")[-1].as_py()) + 1
                 epoch = int(rows.column("kafka_leader_epoch")[-1].as_py())
-                columns, schema = self._mask.without(rows).columns, _SCHEMAS[int(headers["magic"][0])]
+                columns, schema = self._mask.without(rows).columns, SCHEMAS[int(headers["magic"][0])]
                 block = Block(pa.RecordBatch.from_arrays(columns, schema=schema), self.next_offset, offset, epoch)
                 self.next_offset = offset
                 yield block

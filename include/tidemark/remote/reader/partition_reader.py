@@ -4,31 +4,56 @@ Promises: blocks in the order of offsets, from the first offset on; each error a
 everything before it. Across segments: the next one is requested before the present one ends.
 
 A :class:`PartitionReader` has no thread. Its caller's threads call ``step``; requests go through ``submit``. One thread
-at a time may step.
+at a time may step. Ranges are read into reused memory, by requests that are counted, and repeated according to
+:mod:`tidemark.store.retrying`; :meth:`Requests.close` ends the pauses.
 """
 
 from __future__ import annotations
 
 import logging
+import mmap
+import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
 
-from tidemark.errors import GapError, NotFound, PreconditionFailed, SegmentError, StoreError
+from tidemark.errors import (
+    BucketMissing,
+    GapError,
+    NotFound,
+    PreconditionFailed,
+    SegmentError,
+    StoreError,
+    TidemarkError,
+)
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Gap
+from tidemark.raw.segments import Segment
+from tidemark.remote.partition import RemotePartition, Stretch
 from tidemark.remote.reader.blocks import NOTHING, Block, Decoder
-from tidemark.remote.reader.range_requests import HEAD_BYTES, Buffers, Bytes, Counters, Requests, naming
-from tidemark.remote.topics import RemotePartition, Stretch
-from tidemark.retry import ATTEMPTS
 from tidemark.storage import Storage
+from tidemark.store.retrying import ATTEMPTS, Retry
 from tidemark.timestamps import utc_now
 
+RANGE_BYTES: Final = 8 << 20
+"""The most bytes of a request: of 1, 2, 4 and 8 MiB the largest was read fastest from an S3 server."""
+
+HEAD_BYTES: Final = 1 << 20
+"""Room before a range for the beginning of a batch that the previous range ended in; batches are rarely larger."""
+
+Bytes = NDArray[np.uint8]
+
 OnGap = Literal["error", "skip"]
+"""The reaction to offsets recorded as missing in the store: raise :class:`tidemark.errors.GapError`, or skip them."""
+
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 _AHEAD: Final = 2
@@ -45,13 +70,119 @@ _LENGTH_BYTES: Final = 12
 log = logging.getLogger(__name__)
 
 
-class EndOfLog:
-    """All readable records were read; look again later."""
+Step = Block | Future[Any] | None
+"""A block; or the future to await before the next step; or None if all readable records were read."""
 
 
-TAIL: Final = EndOfLog()
-Step = Block | EndOfLog | Future[Any]
-"""A block; or the end; or the future to await before the next step."""
+class Closed(TidemarkError):
+    """The reader was closed while it waited."""
+
+
+@dataclass
+class Counters:
+    """Costs and results of reading the remote tier since it began. ``skipped`` are offsets of gaps."""
+
+    requests: int = 0
+    bytes: int = 0
+    records: int = 0
+    retries: int = 0
+    skipped: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, requests: int = 0, size: int = 0, records: int = 0, retries: int = 0, skipped: int = 0) -> None:
+        """Add these counts, from any thread."""
+        with self._lock:
+            self.requests += requests
+            self.bytes += size
+            self.records += records
+            self.retries += retries
+            self.skipped += skipped
+
+
+class Buffers:
+    """Memory for ranges, used again; each piece has HEAD_BYTES before RANGE_BYTES. Thread-safe.
+
+    It is mapped: an allocator keeps a thread's freed memory for that thread, and an untouched page costs nothing.
+    """
+
+    def __init__(self, most_spare: int) -> None:
+        """Keep at most ``most_spare`` pieces for later."""
+        self._spare: list[Bytes] = []
+        self._most_spare = most_spare
+        self._lock = threading.Lock()
+
+    def take(self) -> Bytes:
+        """A piece of memory with undefined content."""
+        with self._lock:
+            if self._spare:
+                return self._spare.pop()
+        return np.frombuffer(mmap.mmap(-1, HEAD_BYTES + RANGE_BYTES), np.uint8)
+
+    def give(self, piece: Bytes) -> None:
+        """Take back a piece of memory."""
+        with self._lock:
+            if len(self._spare) < self._most_spare:
+                self._spare.append(piece)
+
+
+class Requests(Retry):
+    """Requests that are counted, and no longer repeated once they are closed. Thread-safe."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """End all pauses; no request is made after that."""
+        self._closed.set()
+
+    def began(self) -> None:
+        """Count a request, see :class:`tidemark.store.retrying.Retry`. Raises :class:`Closed`."""
+        self._check_open()
+        self._counters.add(requests=1)
+
+    @override
+    def again(self) -> None:
+        self._counters.add(retries=1)
+
+    def wait(self, seconds: float) -> None:
+        """Pause, see :class:`tidemark.store.retrying.Retry`. Raises :class:`Closed`."""
+        self._closed.wait(seconds)
+        self._check_open()
+
+    def read_into(self, storage: Storage, target: Bytes, segment: Segment, start: int, end: int, subject: str) -> None:
+        """Read bytes ``[start, end)`` of the segment's object to the start of ``target``; messages name ``subject``.
+
+        ``storage`` makes its requests through this object. Raises PreconditionFailed if the object is another version
+        now, NotFound if it is gone, and other kinds of StoreError after the last attempt.
+        """
+        view = target[: end - start].data
+        done = 0
+        store = storage.store(segment.store)
+        with naming(subject), store.stream(segment.key, start, end, if_match=segment.etag or None) as body:
+            while done < end - start:
+                self._check_open()
+                count = body.readinto(view[done:])
+                done += count
+                self._counters.add(size=count)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise Closed("the reader was closed")
+
+
+@contextmanager
+def naming(subject: str) -> Iterator[None]:
+    """Name ``subject`` in errors of a store, unless they only state that an object is another one or gone."""
+    try:
+        yield
+    except (PreconditionFailed, NotFound):
+        raise
+    except BucketMissing as error:
+        error.add_note(f"while reading {subject}")
+        raise
+    except StoreError as error:
+        raise type(error)(error.key, f"{error.reason}; while reading {subject}") from error
 
 
 class Means(NamedTuple):
@@ -229,7 +360,7 @@ class PartitionReader:
         """Continue without a stretch: at the end, or in a gap."""
         self._located = None
         if located is None:
-            yield TAIL
+            yield None
         elif isinstance(located, Gap):
             if self._on_gap == "error":
                 raise GapError(self._tp.topic, self._tp.partition, located.start, located.end, located.reason)

@@ -15,23 +15,27 @@ and :func:`iter_time`: they yield record batches of about a MiB, and hold some 3
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import override
 
 from tidemark.decode import SCHEMA
-from tidemark.decode.schema import copied
-from tidemark.errors import NotFound, OutOfRange
+from tidemark.decode.schema import copied, exact_milliseconds
+from tidemark.errors import ConfigError, NotFound, OutOfRange
 from tidemark.formats.keys import TopicPartition
 from tidemark.intervals import Interval
+from tidemark.kafka_log.indexes import MAX_OFFSET
+from tidemark.offset_bounds import Edges, OffsetBounds
 from tidemark.remote.partition import RemotePartition
-from tidemark.remote.reader.consumer_records import milliseconds
+from tidemark.remote.reader.blocks import Block
 from tidemark.remote.reader.partition_reader import OnGap
 from tidemark.remote.reader.tier import RemoteTier
+from tidemark.remote.topics import RemoteTopics
 from tidemark.storage import Storage
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
@@ -39,18 +43,7 @@ Moment = datetime | int
 """A time with its zone, or milliseconds since 1970."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class _Range(NamedTuple):
-    """Offsets ``[start, end)`` of a partition, and the timestamps to which its records are filtered, if any.
-
-    ``times`` are milliseconds since 1970, ``[start, end)`` as well.
-    """
-
-    tp: TopicPartition
-    start: int
-    end: int
-    times: Interval | None = None
+_LOOK_AGAIN_SECONDS: Final = 1.0
 
 
 def read_range(
@@ -108,7 +101,7 @@ def iter_range(
         if start < end and not known.start <= start <= end <= readable:
             outside = start if start < known.start else end - 1
             raise OutOfRange(topic, partition, outside, known.start, readable)
-        yield from reader.rows([_Range(TopicPartition(topic, partition), start, end)])
+        yield from reader.rows(topic, [(partition, Interval(start, end))])
 
 
 def read_time(
@@ -168,7 +161,7 @@ def iter_time(
         numbers = reader.tier.topics.partitions_for_topic(topic) if partitions is None else set(partitions)
         if not numbers:
             raise NotFound(topic, reader.tier.topics.unseen(topic))
-        yield from reader.rows(reader.times(topic, sorted(numbers), wanted, lateness))
+        yield from reader.rows(topic, reader.times(topic, sorted(numbers), wanted, lateness), wanted)
 
 
 class _SingleThreadTier:
@@ -198,8 +191,8 @@ class _SingleThreadTier:
 
     def times(
         self, topic: str, partitions: Iterable[int], wanted: Interval, lateness: timedelta | None
-    ) -> Iterator[_Range]:
-        """The ranges of offsets with the records of the times ``wanted``."""
+    ) -> Iterator[tuple[int, Interval]]:
+        """The partitions, and their offsets with the records of the times ``wanted``."""
         for number in partitions:
             known = self.partition(topic, number)
             if wanted.start >= wanted.end:
@@ -212,45 +205,35 @@ class _SingleThreadTier:
                 latest = wanted.end + _whole_milliseconds(lateness)
                 beyond = known.offset_for_time(latest, committed=self.committed, markers=False)
                 until = until if beyond is None else beyond.offset
-            yield _Range(TopicPartition(topic, number), start.offset, until, wanted)
+            yield number, Interval(start.offset, until)
 
-    def rows(self, ranges: Iterable[_Range]) -> Iterator[pa.RecordBatch]:
-        """The rows of all ranges, one after the other; the next is read ahead."""
-        left = iter(ranges)
-        present = self._begun(left)
+    def rows(
+        self, topic: str, spans: Iterable[tuple[int, Interval]], times: Interval | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of all partitions' ``spans``, one after the other; the next is read ahead.
+
+        With ``times``, in milliseconds since 1970, only those with timestamps in it.
+        """
+        left = ((partition, span) for partition, span in spans if span.start < span.end)
+        present = self._begun(topic, left)
         while present is not None:
-            following = self._begun(left)
-            yield from self._rows(present)
-            self.tier.stop(present.tp)
+            following = self._begun(topic, left)
+            for _, block in read_spans(self.tier, topic, dict([present]), self._ready):
+                rows = block.rows if times is None else _within(block.rows, times)
+                if len(rows):
+                    yield rows.replace_schema_metadata(None)
             present = following
 
-    def _begun(self, left: Iterator[_Range]) -> _Range | None:
-        first = next((range_ for range_ in left if range_.start < range_.end), None)
+    def _begun(self, topic: str, left: Iterator[tuple[int, Interval]]) -> tuple[int, Interval] | None:
+        first = next(left, None)
         if first is not None:
-            self.tier.read(first.tp, first.start)
+            self.tier.read(TopicPartition(topic, first[0]), first[1].start)
         return first
-
-    def _rows(self, wanted: _Range) -> Iterator[pa.RecordBatch]:
-        at = wanted.start
-        while at < wanted.end:
-            self._ready.clear()
-            block = self.tier.take(wanted.tp)
-            if block is None:
-                if self.tier.at_end(wanted.tp):
-                    raise OutOfRange(*wanted.tp, at, wanted.start, at)
-                self._ready.wait()
-                continue
-            at = block.next_offset
-            rows = block.before(wanted.end).rows
-            if wanted.times is not None:
-                rows = _within(rows, wanted.times)
-            if len(rows):
-                yield rows.replace_schema_metadata(None)
 
 
 def _within(rows: pa.RecordBatch, times: Interval) -> pa.RecordBatch:
     """The rows with timestamps in ``times``."""
-    timestamps = milliseconds(rows)
+    timestamps = exact_milliseconds(rows)
     wanted = (timestamps >= times.start) & (timestamps < times.end)
     if wanted.all():
         return rows
@@ -268,3 +251,97 @@ def _milliseconds(moment: Moment) -> int:
 def _whole_milliseconds(time: timedelta) -> int:
     """``time`` in milliseconds, rounded up."""
     return -(-time // timedelta(milliseconds=1))
+
+
+# Commands resolve the bounds of several partitions against the remote tier, and read them side by side: the records of
+# each partition come in order, those of different partitions as they are ready.
+
+
+class RemoteEdges(Edges):
+    """The offsets of a stored partition for bounds: see :class:`tidemark.offset_bounds.Edges`."""
+
+    def __init__(self, part: RemotePartition, *, committed: bool) -> None:
+        self._part = part
+        self._committed = committed
+
+    @override
+    def beginning(self) -> int:
+        return self._part.start
+
+    def end(self) -> int:
+        """The end, see ``offset_bounds.Edges``. If a recorded gap follows, the gap's end, so that a reader meets it.
+
+        This concerns a gap with nothing after it: offsets after a gap can be read, and count.
+        """
+        at = self._part.end(committed=self._committed)
+        gap = self._part.gap_at(at)
+        return at if gap is None else gap.end
+
+    @override
+    def at_time(self, timestamp_ms: int) -> int | None:
+        record = self._part.offset_for_time(timestamp_ms, committed=self._committed, markers=False)
+        return None if record is None else record.offset
+
+
+def remote_partitions(topics: RemoteTopics, topic: str, chosen: Collection[int]) -> list[RemotePartition]:
+    """The ``chosen`` partitions of a topic, all if none is. Raises ConfigError for a partition that nobody has seen."""
+    known = topics.partitions_for_topic(topic)
+    if not known:
+        raise ConfigError(topic, [("", topics.unseen(topic))])
+    missing = sorted(set(chosen) - known)
+    if missing:
+        rule = f"there is no partition {missing[0]}; the remote tier has {', '.join(map(str, sorted(known)))}"
+        raise ConfigError(topic, [("--partition", rule)])
+    partitions = [topics.partition(topic, number) for number in sorted(set(chosen) or known)]
+    return [partition for partition in partitions if partition is not None]
+
+
+def span_of(part: RemotePartition, first: OffsetBounds, last: OffsetBounds, edges: RemoteEdges) -> Interval:
+    """The offsets of a partition between two bounds; an empty range if the last lies below the first.
+
+    Raises:
+        OutOfRange: a range that is not empty begins below the first stored offset; nothing is left out silently.
+    """
+    start = first.of(part.partition).resolve(edges)
+    end = max(start, last.of(part.partition).resolve(edges))
+    if start < edges.beginning() and start < end:
+        raise OutOfRange(part.topic, part.partition, start, edges.beginning(), edges.end())
+    return Interval(start, end)
+
+
+def read_spans(
+    tier: RemoteTier, topic: str, spans: Mapping[int, Interval], ready: threading.Event
+) -> Iterator[tuple[int, Block]]:
+    """(partition, block) of all ``spans`` by partition, each block cut to its span; a span up to MAX_OFFSET never ends.
+
+    ``ready`` is set by the tier's ``on_ready``. Raises the errors of reading, see :meth:`RemoteTier.take`, and
+    OutOfRange if a span's end is not there (any more).
+    """
+    left = {TopicPartition(topic, number): span for number, span in spans.items() if span.start < span.end}
+    for at, span in left.items():
+        tier.read(at, span.start)
+    while left:
+        ready.clear()
+        idle = True
+        for at, span in list(left.items()):
+            block = tier.take(at)
+            if block is None:
+                _check_end(tier, at, span)
+                continue
+            idle = False
+            if block.next_offset >= span.end:
+                del left[at]
+                tier.stop(at)
+                block = block.before(span.end)
+            yield at.partition, block
+        if idle:
+            ready.wait(_LOOK_AGAIN_SECONDS)
+
+
+def _check_end(tier: RemoteTier, at: TopicPartition, span: Interval) -> None:
+    """Raise OutOfRange if a span ended before its end: most likely an election cut off the log."""
+    if span.end == MAX_OFFSET or not tier.at_end(at):
+        return
+    part = tier.partition(*at)
+    if part is not None:
+        raise OutOfRange(*at, span.end - 1, part.start, RemoteEdges(part, committed=True).end())

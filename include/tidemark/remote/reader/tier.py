@@ -19,10 +19,21 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from tidemark.formats.keys import TopicPartition
+from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.blocks import Block
-from tidemark.remote.reader.partition_reader import EndOfLog, Means, OnGap, PartitionReader, Step
-from tidemark.remote.reader.range_requests import RANGE_BYTES, Buffers, Closed, Counters, Requests, naming
-from tidemark.remote.topics import START_MAX_AGE, RemotePartition, RemoteTopics
+from tidemark.remote.reader.partition_reader import (
+    RANGE_BYTES,
+    Buffers,
+    Closed,
+    Counters,
+    Means,
+    OnGap,
+    PartitionReader,
+    Requests,
+    Step,
+    naming,
+)
+from tidemark.remote.topics import START_MAX_AGE, RemoteTopics
 from tidemark.storage import Storage
 from tidemark.store.retrying import repeating
 
@@ -426,7 +437,7 @@ class Lane:
         if isinstance(result, Future):
             self._awaited = result
             return False
-        if isinstance(result, EndOfLog):
+        if result is None:
             self._asleep = self.ended = True
         elif isinstance(result, Block):
             size = result.rows.get_total_buffer_size()

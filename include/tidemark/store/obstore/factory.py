@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from tidemark.errors import ConfigError
 from tidemark.store.base import Traffic
 from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
-from tidemark.store.schemes import scheme_of
 
 if TYPE_CHECKING:
     from tidemark.store.obstore.store import ObjectStore
@@ -84,7 +83,7 @@ def endpoint(url: str, options: StoreOptions) -> str:
     Raises:
         ConfigError: no account is named, and Azure needs one.
     """
-    return CLOUDS[scheme_of(url)].endpoint(options)
+    return CLOUDS[url.partition("://")[0]].endpoint(options)
 
 
 def azure_account() -> str:
@@ -100,7 +99,7 @@ def delta_settings(url: str, options: StoreOptions) -> dict[str, str]:
     """delta-rs's storage options for the URL of a cloud. Raises ConfigError like :func:`endpoint`."""
     base = endpoint(url, options)
     allowed = {"allow_http": str(base.startswith("http://")).lower()}
-    return allowed | CLOUDS[scheme_of(url)].delta_settings(base)
+    return allowed | CLOUDS[url.partition("://")[0]].delta_settings(base)
 
 
 def _google_endpoint(options: StoreOptions) -> str:

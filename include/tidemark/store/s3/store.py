@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -46,7 +46,6 @@ from tidemark.errors import (
     UnknownOutcome,
 )
 from tidemark.store.base import Fetched, ObjectInfo, check_size
-from tidemark.store.body import ReplyBody
 from tidemark.store.options import LIMITS, RequestLimits, StoreOptions
 from tidemark.store.retrying import prove
 from tidemark.store.s3.clients import S3Clients, overrun
@@ -68,6 +67,9 @@ _TOKENS = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAcces
 
 _MOST_PARTS = 10_000
 _CHUNK = 1 << 20
+
+_PIECE = 256 << 10
+"""The most bytes that are asked of a connection at a time: its client library copies each piece once."""
 
 
 class S3Store:
@@ -494,3 +496,36 @@ class FilePart(io.RawIOBase):
     def seekable(self) -> bool:
         """True: it can be moved in."""
         return True
+
+
+class ReplyBody:
+    """The body of an S3 client's reply. See :class:`tidemark.store.base.Body`."""
+
+    def __init__(
+        self, reply: Any, name: str, failures: tuple[type[Exception], ...], failed: Callable[[Any], StoreError]
+    ) -> None:
+        """``failed`` translates an error of the client, of a type in ``failures``, to the error raised here."""
+        self._body = reply["Body"]
+        self._name = name
+        self._failures, self._failed = failures, failed
+        self.etag: str = reply["ETag"]
+        self.size: int = reply["ContentLength"]
+        self._left = self.size
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read the reply, see :meth:`tidemark.store.base.Body.readinto`."""
+        view = memoryview(buffer).cast("B")[: min(self._left, _PIECE)]
+        if not view:
+            return 0
+        try:
+            count = int(self._body.readinto(view))
+        except self._failures as error:
+            raise self._failed(error) from error
+        if not count:
+            raise UnknownOutcome(self._name, f"the reply ended {self._left} bytes early; read again")
+        self._left -= count
+        return count
+
+    def close(self) -> None:
+        """Give the connection back if all was read; else close it, as the rest would have to be received."""
+        self._body.close()

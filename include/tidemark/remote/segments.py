@@ -1,4 +1,13 @@
-"""The stored segments of one partition. They are listed once; a manifest is read when an offset near it is needed."""
+"""The segments of one partition for a reader that goes on: which there are, and what was read last of their objects.
+
+They are listed once, and listed on from the newest. A manifest is read when an offset near it is needed. The byte of a
+segment's log to read an offset from is found by its ``.index``, and a batch header proves it.
+
+The aborted transactions of a stretch are in the lists of its segment and of later segments. A transaction's end is
+recorded in the segment that holds its marker. So the transactions open at a segment's end are looked up in the later
+segments until each is decided: no longer listed as open there, and not above the last stable offset. The result for a
+transaction is kept, so that a transaction that spans many segments is searched for once.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +16,32 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import takewhile
+from struct import Struct
 from typing import Final, TypeVar
 
-from tidemark.concurrency import in_parallel
+from tidemark.concurrency import Lru, in_parallel
+from tidemark.errors import NotFound, PreconditionFailed
+from tidemark.formats import object_sizes
 from tidemark.formats.keys import SegmentName
-from tidemark.kafka_log import Lineage
-from tidemark.lru import Lru
-from tidemark.raw.objects import LOOK_BACK, REACH, read_segment
-from tidemark.raw.segments import Segment, SegmentPiece, live_until, piece_at, whole_lineage
+from tidemark.kafka_log import AbortedTransaction, Lineage, OffsetIndexEntry, OpenTransaction, confirms_cut
+from tidemark.kafka_log.batch import HEADER_SIZE, read_header
+from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE
+from tidemark.raw.objects import LOOK_BACK, REACH, aborts_of, read_segment
+from tidemark.raw.segments import Segment, SegmentPiece, agrees, is_whole, live_until, piece_at, whole_lineage
 from tidemark.storage import ListedObject, PartitionStore
+from tidemark.store import Store
 
 _KEPT_MANIFESTS: Final = 128
 """The most manifests in memory: about a KB each, and there may be many partitions."""
 
+_KEPT_INDEX_BYTES: Final = 4 << 20
+"""The most bytes of indexes in memory; the index of a segment of 1 GiB has 2 MiB by Kafka's default."""
+
+KEPT_VERDICTS: Final = 4096
+_KEPT_LISTS: Final = 64
+
 _AT_ONCE: Final = 8
+_OFFSET_ENTRY: Final = Struct(">ii")
 
 Result = TypeVar("Result")
 
@@ -32,6 +53,20 @@ NO_TIME: Final = -1
 
 ANY_TIME: Final = (1 << 63) - 1
 """The largest timestamp of a segment that has to be opened to know it."""
+
+Verdicts = Lru[tuple[int, int], tuple[AbortedTransaction, ...]]
+"""The outcomes of transactions that were open at a segment's end, along one branch of the log.
+
+By producer and first offset: the aborts, none if it committed. When the log leaves its branch, or a hole is filled,
+markers may differ. New ones are begun then, so that a reader that is still on the old branch adds nothing for readers
+on the new one.
+"""
+
+Next = Callable[[int], tuple[SegmentPiece | None, Sequence[Segment]]]
+"""(The first piece at or after an offset, None at the end; the segments of a gap on the way there).
+
+The gap's records cannot be read, but the transactions that its segments list count.
+"""
 
 
 class StoredSegments:
@@ -293,3 +328,146 @@ class SegmentTable:
         self._marks.append(mark)
         self._ends.append(UNKNOWN)
         self._times.append(UNKNOWN)
+
+
+class IndexObjects:
+    """The ``.index`` and ``.timeindex`` objects read last. Thread-safe; no lock is held during a request."""
+
+    def __init__(self) -> None:
+        """Start with no object read."""
+        self._read: Lru[tuple[str, str, str, str], bytes] = Lru(_KEPT_INDEX_BYTES, len, at_least=1)
+
+    def position(self, place: PartitionStore, segment: Segment, offset: int) -> int:
+        """The byte of the segment's object where a batch at or below ``offset`` starts; its first without an index.
+
+        A range of a pack has no index.
+        """
+        if offset <= segment.base or not segment.has_index:
+            return segment.position
+        entry = floor_entry(self._sibling(place.store, segment, "index"), segment, offset)
+        if entry is None:
+            return 0
+        end = min(entry.position + HEADER_SIZE[2], segment.size)
+        try:
+            log = place.store_at(segment.store)
+            head = log.get_range(segment.key, entry.position, end, if_match=segment.etag)
+        except NotFound:
+            if segment.referred:
+                return 0  # its owner has deleted it, which is told where it is read
+            raise
+        if not confirms_cut(head, entry, segment.base, segment.size):
+            return 0
+        return entry.position if read_header(head, 0, entry.position).base_offset <= offset else 0
+
+    def times(self, store: Store, segment: Segment) -> bytes:
+        """The segment's ``.timeindex``; empty if it has none, like a range of a pack."""
+        return b"" if segment.packed else self._sibling(store, segment, "timeindex")
+
+    def _sibling(self, store: Store, segment: Segment, extension: str) -> bytes:
+        name = segment.store, segment.key, segment.etag, extension
+        if (body := self._read.get(name)) is not None:
+            return body
+        try:
+            body = store.get(segment.sibling(extension), limit=object_sizes.SEGMENT_INDEX).body
+        except NotFound:
+            body = b""  # only a hint: without it the segment is read from its start
+        self._read.keep(name, body)
+        return body
+
+
+def floor_entry(raw: bytes, segment: Segment, offset: int) -> OffsetIndexEntry | None:
+    """The last entry of an ``.index`` at or below ``offset``, by bisection: there may be 260,000 entries.
+
+    Follows ``OffsetIndex.lookup``. Entries that are out of order, or point out of the log, only give a worse hint.
+    """
+    low, high = 0, len(raw) // INDEX_ENTRY_SIZE
+    while low < high:
+        middle = (low + high) // 2
+        relative, position = _OFFSET_ENTRY.unpack_from(raw, middle * INDEX_ENTRY_SIZE)
+        if 0 < position < segment.size and 0 <= relative <= offset - segment.base:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return None
+    relative, position = _OFFSET_ENTRY.unpack_from(raw, (low - 1) * INDEX_ENTRY_SIZE)
+    return OffsetIndexEntry(segment.base + relative, position)
+
+
+class Aborts:
+    """The aborted transactions of one partition. Thread-safe; no lock is held during a request."""
+
+    def __init__(self, store: Store, refused: Callable[[Segment], None]) -> None:
+        """``refused`` is called with a segment if its ``.txnindex`` differs from the one in its manifest."""
+        self._store = store
+        self._refused = refused
+        self._lists: Lru[tuple[str, str], tuple[AbortedTransaction, ...]] = Lru(_KEPT_LISTS)
+
+    def of(
+        self, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
+    ) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions of ``piece``, by their markers; all of its offsets are decided."""
+        bound = piece.end
+        aborts: set[AbortedTransaction] = set()
+        at: SegmentPiece | None = piece
+        skipped: Sequence[Segment] = ()
+        while at is not None:
+            listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
+            aborts |= {abort for abort in listed if abort.first_offset < bound}
+            if is_whole(at.segment, lineage, at.start):
+                opened = [opening for opening in at.segment.open_transactions if opening.first_offset < bound]
+                aborts |= {abort for each in opened for abort in self._verdict(each, at, lineage, verdicts, following)}
+                break
+            at, skipped = following(live_until(at.segment, lineage, at.start))
+        return tuple(sorted(aborts, key=lambda abort: (abort.last_offset, abort.first_offset)))
+
+    def _verdict(
+        self, opened: OpenTransaction, piece: SegmentPiece, lineage: Lineage, verdicts: Verdicts, following: Next
+    ) -> tuple[AbortedTransaction, ...]:
+        """The outcome of a transaction that is open at the end of ``piece``: its abort, or nothing if it committed."""
+        named = opened.producer_id, opened.first_offset
+        known = verdicts.get(named)
+        if known is not None:
+            return known
+        aborts: tuple[AbortedTransaction, ...] = ()
+        at, skipped = following(piece.segment.end)
+        while at is not None:
+            listed = [abort for segment in (*skipped, at.segment) for abort in self._listed(segment, lineage)]
+            aborts = tuple(
+                abort
+                for abort in listed
+                if abort.producer_id == opened.producer_id
+                and abort.first_offset <= opened.first_offset <= abort.last_offset
+            )
+            if aborts or (is_whole(at.segment, lineage, at.start) and not _is_open(opened, at.segment)):
+                break
+            at, skipped = following(live_until(at.segment, lineage, at.start))
+        if at is None:
+            return aborts  # nothing decides it yet
+        verdicts.keep(named, aborts)
+        return aborts
+
+    def _listed(self, segment: Segment, lineage: Lineage) -> list[AbortedTransaction]:
+        """Aborts that the segment or its ``.txnindex`` lists and that have their marker on ``lineage``."""
+        return [abort for abort in self._all_listed(segment) if agrees(segment, lineage, abort.last_offset)]
+
+    def _all_listed(self, segment: Segment) -> Sequence[AbortedTransaction]:
+        if segment.aborts is None:
+            return segment.aborted
+        name = segment.key, segment.etag
+        known = self._lists.get(name)
+        if known is None:
+            try:
+                known = tuple(aborts_of(self._store, segment))
+            except (PreconditionFailed, NotFound):
+                self._refused(segment)
+                raise
+            self._lists.keep(name, known)
+        return known
+
+
+def _is_open(opened: OpenTransaction, segment: Segment) -> bool:
+    return any(
+        other.producer_id == opened.producer_id and other.first_offset == opened.first_offset
+        for other in segment.open_transactions
+    )
