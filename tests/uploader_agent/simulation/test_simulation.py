@@ -96,7 +96,7 @@ def test_a_fault_can_be_planted(name: str) -> None:
 def test_planted_faults_are_seen_and_losses_do_no_harm(rng: random.Random, full: bool) -> None:
     """In schedules of the same seeds each time: whether a fault is seen must not be a matter of luck."""
     faults, losses = sorted(FAULTS), sorted(LOSSES)
-    check("--count", 300, "--plant-each", *(faults if full else rng.sample(faults, 1)))
+    check("--count", 400, "--plant-each", *(faults if full else rng.sample(faults, 1)))
     check("--count", 120 if full else 40, "--plant-each", *(losses if full else rng.sample(losses, 1)))
 
 
