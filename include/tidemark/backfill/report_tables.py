@@ -30,7 +30,7 @@ class Section(NamedTuple):
 
 _NOTHING: Final = {
     "missing": "No file of these dates is lost.",
-    "repair": "The table is as its last commit left it, and all its files are there.",
+    "repair": "The table has the files of its evidence and no others, and all of them are there.",
 }
 
 
