@@ -91,7 +91,7 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
     if wanted is None:
         return None
     column = column_at(columns, wanted.field)
-    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    valid = valid_rows(column)
     kind = column.type
     if pa.types.is_date(kind):
         values, factor = _integers(column.cast(pa.int32()).cast(pa.int64())), _DAY
@@ -106,19 +106,29 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
 
 def without(parsed: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
     """``parsed`` with nulls in the columns ``names`` of ``rows``; the values lost count as unknown fields."""
-    keeps = np.ones(len(parsed.columns), np.bool_)
-    keeps[rows] = False
-    place = array(pa.int64(), np.arange(len(keeps)), np.packbits(keeps, bitorder="little"))
-    counted = ~keeps
+    counted = np.zeros(len(parsed.columns), np.bool_)
+    counted[rows] = True
+    cut = nulled(parsed.columns.select(sorted(names)), ~counted)
     counted[list(parsed.refused)] = False
     columns, unknown = [], dict(parsed.unknown)
     for name, column in zip(parsed.columns.schema.names, parsed.columns.columns, strict=True):
-        columns.append(column.take(place) if name in names else column)
-        if name in names:
-            lost = int((counted & column.is_valid().to_numpy(zero_copy_only=False)).sum())
-            unknown |= {name: unknown.get(name, 0) + lost} if lost else {}
+        columns.append(cut.column(name) if name in names else column)
+        if name in names and (lost := int((counted & valid_rows(column)).sum())):
+            unknown[name] = unknown.get(name, 0) + lost
     batch = pa.RecordBatch.from_arrays(columns, schema=parsed.columns.schema)
     return replace(parsed, columns=batch, unknown=unknown, event_time=event_time_of(batch, wanted))
+
+
+def nulled(rows: pa.RecordBatch, kept: Bits) -> pa.RecordBatch:
+    """``rows`` with all columns null in those that are not ``kept``."""
+    taken = rows.take(array(pa.int64(), np.arange(len(kept)), np.packbits(kept, bitorder="little")))
+    return pa.RecordBatch.from_arrays(taken.columns, schema=rows.schema)
+
+
+def valid_rows(column: pa.Array[Any]) -> Bits:
+    """True for each row that is not null."""
+    valid: Bits = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:

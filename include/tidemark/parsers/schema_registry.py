@@ -21,13 +21,12 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import urllib3
-from typing_extensions import override
 
 from tidemark.concurrency import in_parallel
 from tidemark.connections import connection
@@ -106,37 +105,23 @@ class Registered(NamedTuple):
     written: Written
 
 
-class Schemas(Protocol):
-    """Finds schemas by their numbers."""
-
-    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """The schema of each of ``numbers``.
-
-        Raises:
-            RegistryUnavailable: it cannot be known now.
-            ConfigError: it cannot be known before the settings, or the environment, are corrected.
-        """
-        ...
+FindSchemas = Callable[[Sequence[int]], Mapping[int, Written | Unreadable]]
+"""Finds the schema of each number. Raises RegistryUnavailable if one cannot be known now, and ConfigError if not before
+the settings, or the environment, are corrected."""
 
 
-class SchemaFiles(Schemas):
-    """Schemas in files that the topics file names."""
+def schemas_in_files(files: Mapping[int, SettingsFile], numbers: Sequence[int]) -> dict[int, Written | Unreadable]:
+    """The schemas of ``numbers`` in files that the topics file names."""
 
-    def __init__(self, contents: Mapping[int, SettingsFile]) -> None:
-        self._contents = contents
-
-    @override
-    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        return {number: self._read(number) for number in numbers}
-
-    def _read(self, number: int) -> Written | Unreadable:
-        content = self._contents.get(number)
+    def read(content: SettingsFile | None) -> Written | Unreadable:
         if content is None:
             return Unreadable("is unknown")
         try:
             return Written((content.data.decode(),))
         except UnicodeDecodeError as error:
             return Unreadable(f"is not valid UTF-8: {error}")
+
+    return {number: read(files.get(number)) for number in numbers}
 
 
 _kept: Final[Lru[tuple[str, SchemaKind, str], Written]] = Lru(MAX_KEPT_TEXT, lambda written: written.size)
@@ -157,7 +142,7 @@ def _number(document: Any, name: str) -> int:
     return number
 
 
-class SchemaRegistry(Schemas):
+class SchemaRegistry:
     """``GET <url>/schemas/ids/<number>`` or ``/schemas/guids/<guid>`` of Confluent's API; what is found is kept.
 
     With ``brief`` it asks once and waits for seconds, instead of TRIES times.
@@ -185,7 +170,7 @@ class SchemaRegistry(Schemas):
             raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """The schemas, see :class:`Schemas`; several numbers at a time, over connections that stay open."""
+        """The schemas, see :data:`FindSchemas`; several numbers at a time, over connections that stay open."""
         answers: dict[int, Written | Unreadable] = {}
         for number in numbers:
             if number > MAX_NUMBER and guid_of(number) is None:
