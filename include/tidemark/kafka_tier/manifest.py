@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, Literal, NamedTuple, Self, cast
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasPath, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from tidemark.errors import ConfigError, FormatError
@@ -194,19 +194,10 @@ class Encryption(_Part):
         return self.data_key.partition(":")[0]
 
 
-class _TopicPartition(_Part):
-    topic: str
-    partition: int = Field(ge=0)
-
-
-class _TopicIdPartition(_Part):
-    topic_id: str
-    topic_partition: _TopicPartition
-
-
-class _SegmentId(_Part):
-    topic_id_partition: _TopicIdPartition
-    id: str
+_ID_OF_SEGMENT: Final = "remoteLogSegmentId"
+_TOPIC_ID_PARTITION: Final = (_ID_OF_SEGMENT, "topicIdPartition")
+_TOPIC_PARTITION: Final = (*_TOPIC_ID_PARTITION, "topicPartition")
+"""The objects within one another that name the segment."""
 
 
 class SegmentMetadata(_Part):
@@ -215,7 +206,10 @@ class SegmentMetadata(_Part):
     ``segment_leader_epochs`` has each epoch's first offset in this segment; the first epoch may have begun before it.
     """
 
-    remote_log_segment_id: _SegmentId
+    topic: str = Field(validation_alias=AliasPath(*_TOPIC_PARTITION, "topic"))
+    partition: int = Field(ge=0, validation_alias=AliasPath(*_TOPIC_PARTITION, "partition"))
+    topic_id: str = Field(validation_alias=AliasPath(*_TOPIC_ID_PARTITION, "topicId"))
+    segment_id: str = Field(validation_alias=AliasPath(_ID_OF_SEGMENT, "id"))
     start_offset: _Offset
     end_offset: _Offset
     broker_id: int
@@ -283,9 +277,8 @@ class TierManifest(_Part):
     @property
     def name(self) -> CopyName:
         """The name of the copy that it describes."""
-        segment = self.about.remote_log_segment_id
-        topic, place = segment.topic_id_partition, segment.topic_id_partition.topic_partition
-        return CopyName(place.topic, topic.topic_id, place.partition, self.about.start_offset, segment.id)
+        about = self.about
+        return CopyName(about.topic, about.topic_id, about.partition, about.start_offset, about.segment_id)
 
     @property
     def size(self) -> int:

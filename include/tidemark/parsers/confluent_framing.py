@@ -123,6 +123,8 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
 def rows_by_schema(values: pa.Array[Any]) -> dict[int, Indices]:
     """The rows of binary ``values`` by the number of the schema that they name; the most rows first, then the lower."""
     rows, numbers = numbered(values)
+    if len(numbers) and (numbers == numbers[0]).all():  # the usual case, which needs no sorting
+        return {int(numbers[0]): rows}
     distinct, counts = np.unique(numbers, return_counts=True)
     parts = np.split(rows[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
     return {int(distinct[place]): parts[place] for place in np.lexsort((distinct, -counts)).tolist()}
