@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
+from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, show
 from tidemark.cli.read_models import agent_problems, summary_of, triggerer_capacity
 from tidemark.config import content_of, grouped
 from tidemark.endpoints import resolver_of
@@ -80,16 +79,13 @@ def check(
     if any(check.what == f"list {deployment.lake_store}" and check.outcome == "yes" for check in checks):
         checks += _of_tables(topics, deployment, parsers)
     checks = [*(parsers.tried if parsers else [_NO_PARSERS]), *checks]
-    if output == "json":
-        typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
-    else:
-        typer.echo(f"{topics}: {plural(len(summary), 'topic')}")
-        for topic in summary:
-            typer.echo(f"{topic['topic']} → {topic['table']}")
-        for check in checks:
-            typer.echo(check.line)
-        if offline:
-            typer.echo("nothing was asked (--offline): buckets, brokers and registries may be wrong")
+    lines = [
+        f"{topics}: {plural(len(summary), 'topic')}",
+        *(f"{topic['topic']} → {topic['table']}" for topic in summary),
+        *(check.line for check in checks),
+        *(["nothing was asked (--offline): buckets, brokers and registries may be wrong"] * offline),
+    ]
+    show({"topics": summary, "checks": [check._asdict() for check in checks]}, lines, output)
     failed = [check for check in checks if check.failed]
     for check in failed:
         typer.echo(check.complaint, err=True)
