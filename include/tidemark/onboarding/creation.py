@@ -99,19 +99,16 @@ def create(
             wanted.partitions,
         )
         best = balanced[0]
-        show(Creation(wanted, balanced, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
+        command = ["kafka-topics.sh", "--bootstrap-server", ",".join(client["bootstrap_servers"]), "--create"]
+        command += ["--topic", wanted.topic, "--replica-assignment", replica_assignment(best.placement)]
+        show(Creation(wanted, balanced, shlex.join(command)))
         if not best.fits:
             rule = (
                 "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or lower --rate"
             )
             raise ConfigError("--create", [("", rule)])
         if execute:
-            kafka.create(wanted.topic, best.placement, {})
-
-
-def _command(topic: str, best: Choice, bootstrap: str) -> str:
-    parts = ["kafka-topics.sh", "--bootstrap-server", bootstrap, "--create", "--topic", topic]
-    return shlex.join([*parts, "--replica-assignment", replica_assignment(best.placement)])
+            kafka.create(wanted.topic, best.placement)
 
 
 class Choice(NamedTuple):
@@ -172,7 +169,11 @@ def choices(
             reasons += [(f"{brokerset.name}: {key}", rule) for key, rule in error.problems]
     if not balanced:
         raise ConfigError("the brokersets", reasons)
-    return sorted(balanced, key=lambda choice: (not choice.fits, _weight(choice), choice.stride))
+
+    def order(choice: Choice) -> tuple[bool, float, int]:
+        return not choice.fits, choice.busiest_without / (choice.brokerset.capacity or 1), choice.stride
+
+    return sorted(balanced, key=order)
 
 
 def _of_brokerset(
@@ -186,7 +187,3 @@ def _of_brokerset(
         ]
         load = load_of(brokerset, [*loads, *added])
         yield Choice(brokerset, stride, placement, load.busiest[1], load.worst[2])
-
-
-def _weight(choice: Choice) -> float:
-    return choice.busiest_without / (choice.brokerset.capacity or 1)

@@ -18,9 +18,9 @@ from tidemark.parsers.settings import EventTime
 MAX_REASON: Final = 300
 """The most characters of a reason; a library's message may quote a whole record."""
 
-_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAY: Final = 86_400_000_000
-_LIMIT: Final = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 
 BLOCK_BYTES: Final = 4 << 20
 """About so many bytes of values are read at once."""
@@ -99,7 +99,7 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
         values, factor = _integers(column.cast(TIMESTAMP_TYPE).view(pa.int64())), 1
     else:
         values = _integers(column.cast(pa.int64()))
-        factor = _MICROSECONDS.get(wanted.unit or "us", 0)
+        factor = MICROSECONDS.get(wanted.unit or "us", 0)
     scaled = values // 1000 if factor == 0 else _multiplied(values, factor)
     return array(pa.int64(), scaled, np.packbits(valid, bitorder="little"))
 
@@ -236,8 +236,8 @@ def _integers(column: pa.Array[Any]) -> NDArray[np.int64]:
 
 def _multiplied(values: NDArray[np.int64], factor: int) -> NDArray[np.int64]:
     """The products, clipped to the range of int64."""
-    low, high = -(_LIMIT // factor), _LIMIT // factor
+    low, high = -(MAX_INT64 // factor), MAX_INT64 // factor
     product: NDArray[np.int64] = np.clip(values, low, high) * np.int64(factor)
-    product[values > high] = _LIMIT
-    product[values < low] = -_LIMIT
+    product[values > high] = MAX_INT64
+    product[values < low] = -MAX_INT64
     return product

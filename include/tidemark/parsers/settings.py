@@ -416,7 +416,9 @@ class AvroParser(_Parser):
             raise ValueError(f"schema: {self.schema_file.path} must be the schema of a record")
         names = [field["name"] for field in fields if isinstance(field, dict) and isinstance(field.get("name"), str)]
         check_names(names)
-        _check_root(self.event_time, names)
+        if self.event_time and self.event_time.field.split(".")[0] not in names:
+            rule = f"{self.event_time.field} is not one of the columns {', '.join(names)}"
+            raise ValueError(f"event_time.field: {rule}")
         return self
 
 
@@ -467,11 +469,6 @@ class FunctionParser(_Parser):
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{self.function} cannot be imported: {error}") from error
-
-
-def _check_root(event_time: EventTime | None, names: list[str]) -> None:
-    if event_time and event_time.field.split(".")[0] not in names:
-        raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(names)}")
 
 
 ParserSettings = Annotated[

@@ -18,12 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemark.decode.schema import TIMESTAMP_TYPE, array, flags
-from tidemark.parsers.base import valid_rows
+from tidemark.parsers.base import MAX_INT64, MICROSECONDS, valid_rows
 from tidemark.parsers.settings import ColumnType
 
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
-_FACTORS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
-_LIMIT: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DATE: Final = date(1970, 1, 1)
 _ISO: Final = re.compile(
@@ -124,9 +122,9 @@ def _instants(raw: pa.Array[Any], unit: str) -> Converted:
     if unit == "ns":
         return _floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64)
     values = _filled(raw, 0)
-    bound = _LIMIT // _FACTORS[unit]
+    bound = MAX_INT64 // MICROSECONDS[unit]
     bad = np.flatnonzero((values > bound) | (values < -bound))
-    return pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad
+    return pc.multiply(_nulled(raw, bad), pa.scalar(MICROSECONDS[unit])).cast(TIMESTAMP_TYPE), bad
 
 
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
 from tidemark.parsers.avro.resolution import (
     INSTANTS,
     FailingStep,
@@ -23,7 +22,16 @@ from tidemark.parsers.avro.resolution import (
     steps,
     value_of,
 )
-from tidemark.parsers.avro.schema import ABSENT, Field, Type, registered_schema, text, unqualified
+from tidemark.parsers.avro.schema import (
+    ABSENT,
+    Field,
+    Type,
+    UnboundedSchema,
+    check_bounded,
+    registered_schema,
+    text,
+    unqualified,
+)
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.column_names import check_struct_names
 from tidemark.parsers.schema_registry import Written

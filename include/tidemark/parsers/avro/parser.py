@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.parsers.avro import kernel as op
-from tidemark.parsers.avro.bounds import check_bounded
 from tidemark.parsers.avro.resolution import (
     FailingStep,
     ItemsStep,
@@ -38,7 +37,7 @@ from tidemark.parsers.avro.resolution import (
     decimal_of,
     resolved,
 )
-from tidemark.parsers.avro.schema import Type, parsed, registered_schema, same
+from tidemark.parsers.avro.schema import Type, check_bounded, parsed, registered_schema, same
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.base import Bits, Indices, Parsed, valid_rows
 from tidemark.parsers.confluent_framing import HEAD, framed_values, guid_of, rows_by_schema, split_frame
@@ -300,10 +299,7 @@ class _Source:
 
 
 _Read = Callable[[_Source], Any]
-
-
-class _UnfitValue(Exception):
-    """A value that its column cannot hold; the message says why."""
+"""Reads a value. Raises RefusedRecord for wrong bytes, and another ValueError if its column cannot hold the value."""
 
 
 def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
@@ -320,7 +316,7 @@ def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
             fields: dict[str, Any] = read(source)
         except RefusedRecord as error:
             raise RefusedRecord(f"does not match its Avro schema: {error}") from error
-        except _UnfitValue as error:
+        except ValueError as error:
             raise RefusedRecord(f"its values do not fit the table: {error}") from error
         except RecursionError as error:
             raise RefusedRecord("does not match its Avro schema: is nested too deeply") from error
@@ -446,7 +442,7 @@ def _number(step: ScalarStep) -> _Read:
     def instant(source: _Source) -> int:
         number = source.number()
         if abs(number) > MAX_MILLISECONDS:
-            raise _UnfitValue("a time that is too far from 1970")
+            raise ValueError("a time that is too far from 1970")
         return number * factor
 
     return instant
@@ -510,11 +506,7 @@ def _decimal(step: ScalarStep) -> _Read:
     assert wanted is not None
 
     def decimal(source: _Source) -> Any:
-        data = source.taken(size if step.kind == "fixed" else source.number())
-        try:
-            return decimal_of(data, wanted, shift)
-        except ValueError as error:
-            raise _UnfitValue(str(error)) from error
+        return decimal_of(source.taken(size if step.kind == "fixed" else source.number()), wanted, shift)
 
     return decimal
 
