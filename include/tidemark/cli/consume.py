@@ -97,10 +97,9 @@ def consume(
         committed=isolation == "read_committed",
         on_gap=on_gap,
         follow=follow,
-        to_given=bool(last),
         limit=limit,
     )
-    _check(asked.follow and asked.to_given, "--follow", "never ends: leave out --to or --follow")
+    _check(follow and bool(last), "--follow", "never ends: leave out --to or --follow")
     _check(bool(group) and bootstrap is None, "--group", "needs --bootstrap: groups live in the brokers")
     _check(bool(group) and bool(partition or last), "--group", "shares partitions out: leave out --partition and --to")
     _check(bool(client_config) and bootstrap is None, "--client-config", "needs --bootstrap")

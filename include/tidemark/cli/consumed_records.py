@@ -45,7 +45,7 @@ _LENGTH_PREFIX: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The requested range of records, at most ``limit``. ``to_given`` is true if the command line has ``--to``."""
+    """The requested range of records, at most ``limit``."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -54,7 +54,6 @@ class Asked:
     committed: bool
     on_gap: Literal["error", "skip"]
     follow: bool
-    to_given: bool
     limit: int | None = None
 
 

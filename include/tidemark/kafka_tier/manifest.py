@@ -251,7 +251,8 @@ class TierManifest(_Part):
     segment_indexes: IndexSpans
     compression: bool
     encryption: Encryption | None = None
-    remote_log_segment_metadata: SegmentMetadata
+    about: SegmentMetadata = Field(alias="remoteLogSegmentMetadata")
+    """What Kafka said of the segment."""
 
     @classmethod
     def parse(cls, body: bytes, key: str, name: CopyName) -> TierManifest:
@@ -268,11 +269,6 @@ class TierManifest(_Part):
             rule = f"describes {manifest.name}, and its key names another segment"
             raise FormatError(key, f"remoteLogSegmentMetadata: {rule}: it was copied or renamed")
         return manifest
-
-    @property
-    def about(self) -> SegmentMetadata:
-        """What Kafka said of the segment."""
-        return self.remote_log_segment_metadata
 
     @property
     def name(self) -> CopyName:

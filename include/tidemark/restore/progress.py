@@ -42,6 +42,11 @@ class RestoreProgress:
         """True if the range is restored."""
         return self.next >= self.end
 
+    @property
+    def without_record(self) -> int:
+        """Number of offsets without a record: of transaction markers, aborted, compacted and erased records."""
+        return self.next - self.first - self.records
+
     def to_metadata(self) -> str:
         """The metadata committed with ``next``; some 200 of the 4,096 bytes that brokers take by default."""
         told = asdict(self)

@@ -34,7 +34,7 @@ from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_sp
 from tidemark.remote.topics import RemotePartition
 from tidemark.restore.progress import RestoreProgress, asked, group_of
 from tidemark.restore.records import Record, hash_sum, records_of
-from tidemark.restore.report import PartitionReport, RestoreReport
+from tidemark.restore.report import RestoreReport
 from tidemark.restore.target import Target
 
 if TYPE_CHECKING:
@@ -290,7 +290,8 @@ class Restore:
             sent=self._sent,
             bytes=self._bytes,
             warnings=tuple(warnings),
-            partitions=tuple(_reported(line) for line in self._lines.values()),
+            progress={line.partition: line.progress for line in self._lines.values()},
+            resumed=frozenset(line.partition for line in self._lines.values() if line.resumed),
         )
 
     def _copy(self, sender: Sender) -> None:
@@ -345,10 +346,6 @@ class Restore:
         part = self._tier.partition(self._request.topic, line.partition)
         if part is not None:
             check_branch(part, line.next, line.epoch)
-
-
-def _reported(line: ResumePoint) -> PartitionReport:
-    return PartitionReport(partition=line.partition, resumed=line.resumed, progress=line.progress)
 
 
 class Overlap:
