@@ -123,11 +123,11 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
 def rows_by_schema(values: pa.Array[Any]) -> dict[int, Indices]:
     """The rows of binary ``values`` by the number of the schema that they name; the most rows first, then the lower."""
     rows, numbers = numbered(values)
-    if len(numbers) and (numbers == numbers[0]).all():  # the usual case, which needs no sorting
-        return {int(numbers[0]): rows}
-    distinct, counts = np.unique(numbers, return_counts=True)
-    parts = np.split(rows[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
-    return {int(distinct[place]): parts[place] for place in np.lexsort((distinct, -counts)).tolist()}
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
+    parts = np.split(rows[order], np.flatnonzero(np.diff(ordered)) + 1) if len(rows) else []
+    firsts = np.cumsum([0, *map(len, parts)])[:-1]
+    return dict(sorted(zip(ordered[firsts].tolist(), parts, strict=True), key=lambda part: -len(part[1])))
 
 
 def numbered(values: pa.Array[Any]) -> tuple[Indices, Indices]:

@@ -452,12 +452,16 @@ def _unknown_finder(message: Descriptor, *path: str) -> _AddUnknown:
         if (kind := value_message(field)) is not None
     ]
 
+    is_extendable = message.is_extendable
+
     def add(found: Any, names: set[str]) -> None:
         unknown: Any = UnknownFieldSet(found)
-        names.update(field_name(*path, str(entry.field_number)) for entry in unknown)
-        if message.is_extendable:
-            extensions = (field for field, _ in found.ListFields() if field.is_extension)
-            names.update(field_name(*path, str(field.number)) for field in extensions)
+        for entry in unknown:
+            names.add(field_name(*path, str(entry.field_number)))
+        if is_extendable:
+            for field, _ in found.ListFields():
+                if field.is_extension:
+                    names.add(field_name(*path, str(field.number)))
         for name, repeated, has_keys, add_inner in inner:
             if repeated:
                 held = getattr(found, name)
