@@ -86,7 +86,7 @@ class Differences:
         assert many.refused == each.refused
         assert told(many.columns) == told(each.columns), f"{writer}\n{reader}"
         assert many.unknown == each.unknown
-        [resolution] = parser._resolutions.values()
+        [resolution] = parser._writers.known.values()
         self.counts["by the loop" if resolution.loop else "by the interpreter alone"] += 1
 
 

@@ -552,14 +552,17 @@ class AvroColumns:
     def __init__(self, settings: AvroParser) -> None:
         self._settings = settings
         assert isinstance(settings.schema_file, SettingsFile), "a schema that is followed was adopted"
-        self._reader = parsed([settings.schema_file.data])
-        self._fields = Types().record(self._reader)
-        check_bounded(self._reader)
-        self.columns: pa.Schema = pa.schema(self._fields)
+        reader = parsed([settings.schema_file.data])
+        fields = Types().record(reader)
+        check_bounded(reader)
+        self.columns: pa.Schema = pa.schema(fields)
+
+        def resolution(writer: Type) -> _Resolution:
+            return _Resolution(resolved(writer, reader, land=settings.misfits == "land"), fields)
+
+        self._own = resolution(reader)
         find = _find_of(settings)
-        self._writers = None if find is None else AvroWriters(find, self._reader)
-        self._own = self._resolution(self._reader)
-        self._resolutions: dict[int, _Resolution] = {}
+        self._writers = None if find is None else AvroWriters(find, reader, self._own, resolution)
 
     def parse(self, rows: pa.RecordBatch, *, vectorised: bool = True) -> Parsed:
         """Decode each value with the schema that wrote it; a value that cannot be read is refused with the reason.
@@ -574,54 +577,25 @@ class AvroColumns:
         values = framed_values(rows, self._settings.columns_from)
         named = rows_by_schema(values)
         self._writers.learn([*named])
-        groups = self._groups(named, self._writers) if vectorised else []
+        read = {number: self._writers.known[number] for number in named if number in self._writers.known}
+        loops = (
+            (resolution.loop, named[number]) for number, resolution in read.items() if len(named[number]) >= FEWEST
+        )
+        groups = [Group(loop, at, HEAD) for loop, at in loops if loop is not None] if vectorised else []
         parsed = parse_in_blocks(values, groups, self._read, self.columns, self._settings.event_time)
         landing = valid_rows(values).copy()
         landing[list(parsed.refused)] = False
-        return replace(parsed, unknown=self._counted(named, self._writers, landing))
-
-    def _groups(self, named: Mapping[int, Indices], writers: AvroWriters) -> list[Group]:
-        """The rows of each schema that a loop can read."""
-        groups: list[Group] = []
-        for number, rows in named.items():
-            if len(rows) < FEWEST:
-                break  # the next numbers are less frequent
-            resolution = self._by_number(number, writers)
-            if resolution is not None and resolution.loop is not None:
-                groups.append(Group(resolution.loop, rows, HEAD))
-        return groups
-
-    def _counted(self, named: Mapping[int, Indices], writers: AvroWriters, landing: Bits) -> dict[str, int]:
-        """The number of ``landing`` rows that have each field unknown to the table."""
         counts = []
-        for number, rows in named.items():
-            resolution = self._by_number(number, writers)
-            if resolution is not None and resolution.unknown and (landed := int(landing[rows].sum())):
+        for number, resolution in read.items():
+            if resolution.unknown and (landed := int(landing[named[number]].sum())):
                 counts.append({name: landed * count for name, count in resolution.unknown.items()})
-        return summed(counts)
-
-    def _by_number(self, number: int, writers: AvroWriters) -> _Resolution | None:
-        """How records of this schema are read; None if they are refused."""
-        if number not in self._resolutions:
-            try:
-                writer = writers.get(number)
-            except RefusedRecord:
-                return None
-            self._resolutions[number] = self._own if writer is self._reader else self._resolution(writer)
-        return self._resolutions[number]
-
-    def _resolution(self, writer: Type) -> _Resolution:
-        return _Resolution(resolved(writer, self._reader, land=self._settings.misfits == "land"), self._fields)
+        return replace(parsed, unknown=summed(counts))
 
     def _read(self, value: bytes) -> ParsedRecord:
         if self._writers is None:
             return ParsedRecord(self._own.read(value))
         number, data = split_frame(value)
-        resolution = self._by_number(number, self._writers)
-        if resolution is None:
-            self._writers.get(number)
-        assert resolution is not None, "its schema was found"
-        return ParsedRecord(resolution.read(data))
+        return ParsedRecord(self._writers.get(number).read(data))
 
 
 def _find_of(settings: AvroParser) -> FindSchemas | None:
@@ -641,32 +615,36 @@ def parsed_schema(texts: Sequence[str | bytes]) -> Type:
 class AvroWriters:
     """The schemas that wrote the records of a task: found, judged once each, and bounded in number and size.
 
-    ``reader`` is the table's schema, parsed. A record may name any of 2^32 numbers, so a task has a budget: it looks up
-    MAX_IN_VAIN numbers without a readable schema, and reads MAX_TEXT characters of schemas. Beyond either, a number
-    that it has not looked up yet refuses its records with that reason. The numbers that most records of a batch name
-    come first, then lower ones, so the numbers of producers precede those of noise. A replay of the quarantine has a
-    budget of its own.
+    ``known`` has the ways to read the records of those that can be read. ``reader`` is the table's schema, with the way
+    ``own`` to read its records; ``resolution`` makes that of any other.
+
+    A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers without a readable
+    schema, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
+    records with that reason. The numbers that most records of a batch name come first, then lower ones, so the numbers
+    of producers precede those of noise. A replay of the quarantine has a budget of its own.
     """
 
-    def __init__(self, find: FindSchemas, reader: Type) -> None:
+    def __init__(
+        self, find: FindSchemas, reader: Type, own: _Resolution, resolution: Callable[[Type], _Resolution]
+    ) -> None:
         self._find = find
-        self._reader = reader
-        self._known: dict[int, Type] = {}
+        self._reader, self._own, self._resolution = reader, own, resolution
+        self.known: dict[int, _Resolution] = {}
         self._in_vain: dict[int, str] = {}
         self._text = 0
 
     def learn(self, numbers: Sequence[int]) -> None:
         """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.FindSchemas``."""
-        new = [number for number in numbers if number not in self._known and number not in self._in_vain]
+        new = [number for number in numbers if number not in self.known and number not in self._in_vain]
         while new and self._exhausted is None:
             group, new = new[:_AT_ONCE], new[_AT_ONCE:]
             for number, answer in self._find(group).items():
                 self._add(number, answer)
 
-    def get(self, number: int) -> Type:
-        """The schema of a number that was learnt. Raises RefusedRecord."""
-        if number in self._known:
-            return self._known[number]
+    def get(self, number: int) -> _Resolution:
+        """The way to read records of a number that was learnt. Raises RefusedRecord."""
+        if number in self.known:
+            return self.known[number]
         reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
         raise RefusedRecord(f"names schema {guid_of(number) or number}, which {reason}")
 
@@ -688,7 +666,7 @@ class AvroWriters:
         except ValueError as error:
             self._in_vain[number] = str(error)
         else:
-            self._known[number] = self._reader if same(found, self._reader) else found
+            self.known[number] = self._own if same(found, self._reader) else self._resolution(found)
 
 
 def unknown_fields(step: Step) -> dict[str, int]:
