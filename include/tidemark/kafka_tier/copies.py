@@ -292,14 +292,8 @@ def belongs(about: SegmentMetadata, history: Lineage) -> bool:
         begins_before = start == about.start_offset and starts[epoch] <= start
         if not (begins_right or begins_before) or end > ends.get(epoch, end):
             return False
-    return all(later == ends_as[0] for later, ends_as in _following(known, history))
-
-
-def _following(known: list[tuple[int, int]], history: Lineage) -> Iterable[tuple[int, tuple[int, int]]]:
-    """Each epoch of the segment but the first, with the entry of ``history`` after the epoch before it."""
-    after = dict(pairwise(epoch for epoch, _ in history.entries))
-    starts = dict(history.entries)
-    return ((later, (after[epoch], starts[after[epoch]])) for (epoch, _), (later, _) in pairwise(known))
+    following = dict(pairwise(epoch for epoch, _ in history.entries))
+    return all(following[epoch] == later for (epoch, _), (later, _) in pairwise(known))
 
 
 _OFFSET: Final = Struct(">ii")

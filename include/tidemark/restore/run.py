@@ -82,7 +82,10 @@ class _Serializer(Serializer):  # type: ignore[misc]  # kafka-python has no type
 
 
 class Sender:
-    """Sends to ``target``. If ``shared``, other programs may write as well, so offsets do not detect them."""
+    """Sends to ``target``. If ``shared``, other programs may write as well, so offsets do not detect them.
+
+    ``expected`` are the offsets in the target of each partition's next record; who makes the sender sets the first.
+    """
 
     def __init__(self, target: Target, *, transactional: bool, shared: bool, codec: Codec) -> None:
         """Connect; a transactional sender first fences an earlier sender of its name, and ends its open transaction."""
@@ -91,7 +94,7 @@ class Sender:
         self._shared = shared
         self._open = False
         self._sent: dict[int, list[tuple[int, Any]]] = {}
-        self._expected: dict[int, int] = {}
+        self.expected: dict[int, int] = {}
         names = {"transactional_id": target.group} if transactional else {}
         self._producer = KafkaProducer(
             **target.client,
@@ -107,10 +110,6 @@ class Sender:
         )
         if transactional:
             self._producer.init_transactions()
-
-    def expect(self, partition: int, offset: int) -> None:
-        """Set the ``offset`` in the target of the partition's next record."""
-        self._expected[partition] = offset
 
     def send(self, partition: int, records: Iterable[Record], offsets: Iterable[int]) -> None:
         """Begin to send records, which the source has at ``offsets``.
@@ -135,10 +134,6 @@ class Sender:
             except MessageSizeTooLargeError as error:
                 raise self._refused(partition, offset, error) from error
             sent.append((offset, future))
-
-    def next_offset(self, partition: int) -> int:
-        """The offset of the target that the partition's next record gets."""
-        return self._expected[partition]
 
     def flush(self) -> None:
         """Wait until all records are acknowledged.
@@ -166,7 +161,7 @@ class Sender:
             self._producer.commit_transaction()
             self._open = False
             for partition in self._sent:
-                self._expected[partition] += 1  # the marker of the commit
+                self.expected[partition] += 1  # the marker of the commit
         self._sent.clear()
 
     def close(self) -> None:
@@ -186,11 +181,11 @@ class Sender:
             self._open = True
 
     def _check(self, partition: int, offset: int) -> None:
-        expected = self._expected[partition]
+        expected = self.expected[partition]
         if offset != expected and not self._shared:
             observation = f"a restored record got the offset {offset}: another program writes to the target. {FOREIGN}"
             raise ForeignRecords(self._target.topic, partition, expected, observation)
-        self._expected[partition] = offset + 1
+        self.expected[partition] = offset + 1
 
 
 FOREIGN: Final = (
@@ -276,8 +271,7 @@ class Restore:
         sender = Sender(self._target, transactional=request.transactional, shared=request.shared, codec=request.codec)
         try:
             self._lines = {line.partition: line for line in resume_points(request, parts, self._target)}
-            for line in self._lines.values():
-                sender.expect(line.partition, line.expected)
+            sender.expected |= {line.partition: line.expected for line in self._lines.values()}
             self._copy(sender)
         finally:
             sender.close()
@@ -323,10 +317,11 @@ class Restore:
         for partition, records, offsets in self._waiting:
             sender.send(partition, records, offsets)
         sender.flush()
-        for line in self._lines.values():
-            self._check_branch(line)
+        for line in self._lines.values():  # before the progress covers records that an election has cut off meanwhile
+            if part := self._tier.partition(self._request.topic, line.partition):
+                check_branch(part, line.next, line.epoch)
         moved = {
-            line.partition: line.reached(sender.next_offset(line.partition) if line.compared is None else line.compared)
+            line.partition: line.reached(sender.expected[line.partition] if line.compared is None else line.compared)
             for line in self._lines.values()
             if line.next > line.progress.next
         }
@@ -340,12 +335,6 @@ class Restore:
         self._waiting.clear()
         self._records = self._size = 0
         self._on_progress(self._done, self._bytes)
-
-    def _check_branch(self, line: ResumePoint) -> None:
-        """Stop before the progress covers records that an election has cut off meanwhile."""
-        part = self._tier.partition(self._request.topic, line.partition)
-        if part is not None:
-            check_branch(part, line.next, line.epoch)
 
 
 class Overlap:
