@@ -127,7 +127,9 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     while left := {tp: span for tp, span in left.items() if span.end is None or consumer.position(tp) < span.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
         for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
-            wanted = _until(rows, left[tp].end)
+            end = left[tp].end  # rows are sorted by offset
+            places = rows.column("kafka_offset").to_numpy()
+            wanted = rows if end is None else rows.slice(0, int(places.searchsorted(end)))
             if len(wanted):
                 yield wanted
 
@@ -188,13 +190,6 @@ def _within(asked: Asked, span: OffsetSpan, readable: int) -> OffsetSpan:
         requested = f"{asked.topic}-{span.partition}: offsets {span.start} to {wanted} were requested"
         sys.stderr.write(f"{requested}, and the partition ends at {readable}\n")
     return span._replace(end=min(wanted, max(readable, span.start)))
-
-
-def _until(rows: pa.RecordBatch, end: int | None) -> pa.RecordBatch:
-    """The rows below ``end``, or all; rows are sorted by offset."""
-    if end is None:
-        return rows
-    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
 
 
 def _partitions(asked: Asked, existing: Collection[int] | None) -> list[int]:

@@ -140,9 +140,8 @@ def _unpacked(raw: bytes) -> Sequence[int]:
 
 
 class Chunk(NamedTuple):
-    """``size`` bytes of the original ``.log`` from ``start`` on, in ``stored`` bytes of the object from ``at`` on."""
+    """``size`` bytes of the original ``.log``, in ``stored`` bytes of the object from ``at`` on."""
 
-    start: int
     size: int
     at: int
     stored: int
@@ -302,7 +301,7 @@ class TierManifest(_Part):
         if not self.compression and any(one != size + longer for one, size in zip(stored, sizes, strict=True)):
             raise FormatError(key, "chunkIndex: has other sizes than chunks of this log that are not compressed")
         places = [0, *accumulate(stored)]
-        return [Chunk(number * step, size, places[number], stored[number]) for number, size in enumerate(sizes)]
+        return [Chunk(size, at, taken) for size, at, taken in zip(sizes, places, stored, strict=False)]
 
 
 def decompressed(frame: bytes, most: int) -> bytes:

@@ -122,7 +122,7 @@ def _value(field: FieldDescriptor, defaults: Collection[str], path: str, above: 
     if field.enum_type is not None:
         return Taken(pa.string(), _enum(field.enum_type))
     if message is None:
-        return Taken(_SIMPLE[field.type], _same)
+        return Taken(_SIMPLE[field.type], lambda value: value)
     if message.full_name == "google.protobuf.Timestamp":
         return Taken(TIMESTAMP_TYPE, _timestamp)
     if message.full_name in WRAPPERS:
@@ -136,10 +136,6 @@ def _value(field: FieldDescriptor, defaults: Collection[str], path: str, above: 
 def _enum(enum: EnumDescriptor) -> Take:
     names = enum_names(enum)
     return lambda number: names.get(number) or str(number)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _timestamp(value: Any) -> int:
