@@ -127,9 +127,9 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     while left := {tp: span for tp, span in left.items() if span.end is None or consumer.position(tp) < span.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
         for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
-            end = left[tp].end  # rows are sorted by offset
+            until = left[tp].end  # rows are sorted by offset
             places = rows.column("kafka_offset").to_numpy()
-            wanted = rows if end is None else rows.slice(0, int(places.searchsorted(end)))
+            wanted = rows if until is None else rows.slice(0, int(places.searchsorted(until)))
             if len(wanted):
                 yield wanted
 
