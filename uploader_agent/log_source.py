@@ -60,8 +60,9 @@ class LogSource(Protocol):
         """
         ...
 
-    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
-        """Where the source itself has found the leader's log to be another one than the stored."""
+    @property
+    def partings(self) -> Mapping[tuple[TopicPartition, str], FoundParting]:
+        """By partition and topic id, the logs that the source itself has found to be other ones than the stored."""
         ...
 
     @contextmanager
@@ -98,9 +99,10 @@ class BrokerDisk(LogSource):
     def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
         return None
 
+    @property
     @override
-    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
-        return None
+    def partings(self) -> Mapping[tuple[TopicPartition, str], FoundParting]:
+        return {}
 
     @override
     @contextmanager

@@ -332,7 +332,7 @@ class SlotReplica(LogSource):
         self._retention_at = self._left_at = self._clock()
         self._left: Mapping[tuple[TopicPartition, str], float] = {}
         """What is left of each partition's retention; replaced as a whole."""
-        self._parted: Mapping[tuple[TopicPartition, str], FoundParting] = {}
+        self._partings: Mapping[tuple[TopicPartition, str], FoundParting] = {}
         """The partitions whose leader has another log; replaced as a whole."""
         self._refused: dict[str, FetchStopped] = {}
         """The topics that no broker describes, and the partitions with a directory that cannot be used."""
@@ -360,9 +360,10 @@ class SlotReplica(LogSource):
     def retention_left(self, tp: TopicPartition, topic_id: str | None) -> float | None:
         return self._left.get((tp, topic_id or ""))
 
+    @property
     @override
-    def parting(self, tp: TopicPartition, topic_id: str | None) -> FoundParting | None:
-        return self._parted.get((tp, topic_id or ""))
+    def partings(self) -> Mapping[tuple[TopicPartition, str], FoundParting]:
+        return self._partings
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -544,8 +545,8 @@ class SlotReplica(LogSource):
         stopped |= self._refused
         parted = {(follower.tp, follower.topic_id): follower.parting for follower in line if follower.parting}
         found_at = self._runtime.utc_now()
-        self._parted = {
-            key: self._parted.get(key) or FoundParting(parting, found_at) for key, parting in parted.items()
+        self._partings = {
+            key: self._partings.get(key) or FoundParting(parting, found_at) for key, parting in parted.items()
         }
         counts = Counter(error.reason for error in stopped.values())
         for reason in StopReason:

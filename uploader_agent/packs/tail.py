@@ -199,7 +199,7 @@ class Tail:
 
     @property
     def _inherited_end(self) -> int:
-        return max((end for end, _ in self.inherited), default=0)
+        return max(end for end, _ in self.inherited) if self.inherited else 0
 
     # -- what follows it ----------------------------------------------------------------------------------------------
 

@@ -90,6 +90,8 @@ class Leadership:
         self._former: Mapping[TopicPartition, IndexEntry] = {}
         self._questions = itertools.count()
         self._ignored: set[Path] = set()
+        self._confirmed: frozenset[TopicPartition] = frozenset()
+        """The partitions that the broker led at its last answer although their logs part from what is stored."""
         self._was_away = False
         """True if the broker has not answered since it was last asked about leaders."""
 
@@ -187,6 +189,7 @@ class Leadership:
                 partition.uploader.doubt()
             partition.confirm_parting(asked_at)
         self._was_away = False
+        self._confirmed = frozenset(tp for tp, one in self.partitions.items() if one.is_parting_confirmed)
 
     def apply_freshness(self) -> None:
         """Apply changed settings of freshness."""
@@ -262,10 +265,10 @@ class Leadership:
 
     def parted(self) -> list[LedPartition]:
         """The partitions with a log that is certain to be another history than the stored one. For any thread."""
-        # Each turn asks, of thousands of partitions. Only a source that fetches finds partings itself.
-        fetches = not self._context.source.has_whole_log
-        found = (one for one in [*self.partitions.values()] if fetches or one.uploader.found_parting is not None)
-        return [partition for partition in found if partition.parting is not None]
+        # Each turn of the loop asks, and to look at thousands of partitions took half of an idle agent's time.
+        may_have = {*self._confirmed, *(tp for tp, _ in self._context.source.partings)}
+        found = (self.partitions.get(tp) for tp in may_have)
+        return [partition for partition in found if partition is not None and partition.parting is not None]
 
     def other_histories(self) -> str | None:
         """What :meth:`parted` names, in words; None without any. For any thread."""

@@ -412,7 +412,7 @@ class LedPartition:
         found = self.uploader.found_parting
         if found is not None and self.is_parting_confirmed:
             return found
-        return self._source.parting(self.tp, self.led.topic_id)
+        return self._source.partings.get((self.tp, self.led.topic_id or ""))
 
     @property
     def parting(self) -> Parting | None:
