@@ -21,6 +21,8 @@ from tidemark.cli.continuity import continuity
 from tidemark.cli.erase import erase_app
 from tidemark.cli.options import (
     DEFAULT_TOPICS,
+    FIRST_DATE,
+    LAST_DATE,
     WRITING,
     As,
     Cluster,
@@ -243,12 +245,8 @@ def _listing_line(listing: Listing) -> str:
 
 def quarantine(
     topic: TopicName,
-    first: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")
-    ] = None,
-    last: Annotated[
-        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")
-    ] = None,
+    first: Annotated[datetime | None, FIRST_DATE] = None,
+    last: Annotated[datetime | None, LAST_DATE] = None,
     files: Annotated[
         bool, typer.Option("--files", help="Only list the files that count, for another engine; read none of them.")
     ] = False,

@@ -12,7 +12,7 @@ from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
 from tidemark.cli.airflow_client import Airflow, read_token
-from tidemark.cli.options import As, TokenFile, show, writes
+from tidemark.cli.options import FIRST_DATE, LAST_DATE, As, TokenFile, show, writes
 from tidemark.jobs.options import Exchange
 from tidemark.timestamps import utc_now
 
@@ -22,8 +22,8 @@ DAG: Final = "tidemark_backfill"
 @writes
 def backfill(
     topics: Annotated[list[str], typer.Argument(metavar="CLUSTER/TOPIC...", help="The topics.")],
-    first: Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")],
-    last: Annotated[datetime, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")],
+    first: Annotated[datetime, FIRST_DATE],
+    last: Annotated[datetime, LAST_DATE],
     airflow: Annotated[str, typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Airflow's base URL.")],
     token_file: TokenFile = None,
     mode: Annotated[Mode, typer.Option(help="What to do with the dates.")] = "rebuild",

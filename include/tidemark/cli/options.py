@@ -71,6 +71,9 @@ def show(answer: object, lines: Iterable[str], output: Output) -> None:
     typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
 
 
+FIRST_DATE: Final = typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")
+LAST_DATE: Final = typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")
+
 TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]
 Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", help="The topics file.")]
 Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]

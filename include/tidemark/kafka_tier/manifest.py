@@ -71,6 +71,7 @@ _MOST_CHUNKS: Final = 1 << 20
 _MOST_LOG: Final = (1 << 31) - 1
 
 _Size = Annotated[int, Field(ge=0, le=_MOST_LOG)]
+_ChunkSize = Annotated[int, Field(gt=0, le=_MOST_LOG)]
 _Offset = Annotated[int, Field(ge=0)]
 
 
@@ -78,43 +79,35 @@ class _Part(Model):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class _Chunks(_Part):
-    original_chunk_size: int = Field(gt=0, le=_MOST_LOG)
-    original_file_size: _Size
-
-    @property
-    def count(self) -> int:
-        """The number of chunks."""
-        return -(-self.original_file_size // self.original_chunk_size)
-
-
-class FixedChunks(_Chunks):
+class FixedChunks(_Part):
     """All chunks but the last take the same bytes in the object."""
 
+    original_chunk_size: _ChunkSize
+    original_file_size: _Size
     kind: Literal["fixed"] = Field(alias="type")
     transformed_chunk_size: _Size
     final_transformed_chunk_size: _Size
 
-    def stored_sizes(self) -> Sequence[int]:
-        """The bytes of each chunk in the object."""
-        if not self.count:
-            return []
-        return [*[self.transformed_chunk_size] * (self.count - 1), self.final_transformed_chunk_size]
+    def stored_sizes(self, count: int) -> Sequence[int]:
+        """The bytes of each of ``count`` chunks in the object."""
+        return [*[self.transformed_chunk_size] * (count - 1), self.final_transformed_chunk_size] if count else []
 
 
-class VariableChunks(_Chunks):
+class VariableChunks(_Part):
     """``transformed_chunks`` is base64 of a zstd frame of the sizes, see :func:`_unpacked`."""
 
+    original_chunk_size: _ChunkSize
+    original_file_size: _Size
     kind: Literal["variable"] = Field(alias="type")
     transformed_chunks: str
 
-    def stored_sizes(self) -> Sequence[int]:
-        """The bytes of each chunk in the object. Raises ValueError if they do not parse."""
+    def stored_sizes(self, count: int) -> Sequence[int]:
+        """The bytes of each chunk in the object, which has ``count``. Raises ValueError if they do not parse."""
         try:
             frame = a2b_base64(self.transformed_chunks, strict_mode=True)
         except NotBase64 as error:
             raise ValueError("transformedChunks is not base64") from error
-        return _unpacked(decompressed(frame, most=13 + 4 * self.count))
+        return _unpacked(decompressed(frame, most=13 + 4 * count))
 
 
 def _unpacked(raw: bytes) -> Sequence[int]:
@@ -287,15 +280,16 @@ class TierManifest(_Part):
 
     def chunks(self, key: str) -> list[Chunk]:
         """All chunks, in order. Raises FormatError under the manifest's ``key`` if their sizes do not parse."""
-        index, step = self.chunk_index, self.chunk_index.original_chunk_size
-        if index.count > _MOST_CHUNKS:
-            raise FormatError(key, f"chunkIndex: {index.count} chunks are more than {_MOST_CHUNKS}")
+        step = self.chunk_index.original_chunk_size
+        count = -(-self.size // step)
+        if count > _MOST_CHUNKS:
+            raise FormatError(key, f"chunkIndex: {count} chunks are more than {_MOST_CHUNKS}")
         try:
-            stored = index.stored_sizes()
+            stored = self.chunk_index.stored_sizes(count)
         except ValueError as error:
             raise FormatError(key, f"chunkIndex: {error}") from error
-        if len(stored) != index.count:
-            raise FormatError(key, f"chunkIndex: has {len(stored)} chunks, and a log of {self.size} has {index.count}")
+        if len(stored) != count:
+            raise FormatError(key, f"chunkIndex: has {len(stored)} chunks, and a log of {self.size} has {count}")
         sizes = [min(step, self.size - start) for start in range(0, self.size, step)]
         longer = 0 if self.encryption is None else SEALED_BYTES
         if not self.compression and any(one != size + longer for one, size in zip(stored, sizes, strict=True)):
