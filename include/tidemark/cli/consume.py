@@ -256,7 +256,8 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.run import estimate
 
-    estimates = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
+    parts = remote_partitions(RemoteTopics(storage), request.topic, request.partitions)
+    estimates = [estimate(request, part) for part in parts]
     total = sum(partition.end - partition.start for partition in estimates)
     size = sum(partition.size for partition in estimates)
     partitions = [partition.answer() for partition in estimates]

@@ -68,11 +68,6 @@ class RestoreProgress:
             raise FormatError(name, f"does not hold the progress of a restore, but {remedy}") from error
 
 
-def group_of(cluster: str, topic: str, target: str) -> str:
-    """The name of the group, which is also the transactional id."""
-    return f"tidemark-restore.{cluster}.{topic}.{target}"
-
-
 def asked(*parts: object) -> str:
     """A digest of a restore's request in 16 digits: a run with another request is another restore."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]

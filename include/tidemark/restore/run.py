@@ -32,7 +32,7 @@ from tidemark.intervals import Interval
 from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
 from tidemark.remote.reader.topic_ranges import OffsetSpan, RemoteEdges, read_spans, remote_partitions, span_of
 from tidemark.remote.topics import RemotePartition
-from tidemark.restore.progress import RestoreProgress, asked, group_of
+from tidemark.restore.progress import RestoreProgress, asked
 from tidemark.restore.records import Record, hash_sum, records_of
 from tidemark.restore.report import RestoreReport
 from tidemark.restore.target import Target
@@ -219,7 +219,7 @@ class RestoreRequest:
     @property
     def group(self) -> str:
         """The group with the progress, and the transactional id."""
-        return group_of(self.cluster, self.topic, self.target)
+        return f"tidemark-restore.{self.cluster}.{self.topic}.{self.target}"
 
     @property
     def shared(self) -> bool:
@@ -289,7 +289,8 @@ class Restore:
         )
 
     def _copy(self, sender: Sender) -> None:
-        spans = [line.span for line in self._lines.values() if not line.progress.done]
+        left = [(line.partition, line.progress) for line in self._lines.values() if not line.progress.done]
+        spans = [OffsetSpan(partition, progress.next, progress.end) for partition, progress in left]
         for partition, block in read_spans(self._tier, self._request.topic, spans, self._ready):
             self._take(self._lines[partition], block)
             if self._records >= STEP_RECORDS or self._size >= STEP_BYTES:
@@ -300,17 +301,17 @@ class Restore:
         self._step(sender)
 
     def _take(self, line: ResumePoint, block: Block) -> None:
-        rows = block.rows
+        rows, taken = block.rows, line.taken
+        epoch = max(taken.epoch, block.leader_epoch)
+        line.taken = replace(taken, next=block.next_offset, records=taken.records + len(rows), epoch=epoch)
         if len(rows):
-            line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
-            line.records += len(rows)
+            total = combine(taken.total, hash_sum(rows, line.partition, taken.records))
+            line.taken = replace(line.taken, total=total)
             records, offsets = records_of(rows), rows.column("kafka_offset").to_numpy().tolist()
             held = 0 if line.overlap is None else line.overlap.skip(records, offsets)
             self._waiting.append((line.partition, records[held:], offsets[held:]))
             self._records += len(rows)
             self._size += rows.nbytes
-        line.next = block.next_offset
-        line.epoch = max(line.epoch, block.leader_epoch)
 
     def _step(self, sender: Sender) -> None:
         """Send the waiting records, and commit the progress when all of them are acknowledged."""
@@ -319,11 +320,13 @@ class Restore:
         sender.flush()
         for line in self._lines.values():  # before the progress covers records that an election has cut off meanwhile
             if part := self._tier.partition(self._request.topic, line.partition):
-                check_branch(part, line.next, line.epoch)
+                check_branch(part, line.taken.next, line.taken.epoch)
         moved = {
-            line.partition: line.reached(sender.expected[line.partition] if line.compared is None else line.compared)
+            line.partition: replace(
+                line.taken, target_next=sender.expected[line.partition] if line.compared is None else line.compared
+            )
             for line in self._lines.values()
-            if line.next > line.progress.next
+            if line.taken.next > line.progress.next
         }
         if moved:
             sender.commit(moved)
@@ -392,37 +395,16 @@ class ResumePoint:
     partition: int
     progress: RestoreProgress
     expected: int
+    taken: RestoreProgress
+    """The progress once all records taken so far are acknowledged, but for their end in the target."""
+
     overlap: Overlap | None = None
     resumed: bool = False
-    next: int = field(init=False)
-    records: int = field(init=False)
-    total: int = field(init=False)
-    epoch: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        known = self.progress
-        self.next, self.records, self.total, self.epoch = known.next, known.records, known.total, known.epoch
 
     @property
     def compared(self) -> int | None:
         """The target's offset up to which its records were found in the history; None if the search is over."""
         return None if self.overlap is None or self.overlap.done else self.overlap.next
-
-    @property
-    def span(self) -> OffsetSpan:
-        """The offsets that are left to be read."""
-        return OffsetSpan(self.partition, self.progress.next, self.progress.end)
-
-    def reached(self, target_next: int) -> RestoreProgress:
-        """The progress if all records taken so far are acknowledged and end at ``target_next``."""
-        return replace(
-            self.progress,
-            next=self.next,
-            target_next=target_next,
-            records=self.records,
-            total=self.total,
-            epoch=self.epoch,
-        )
 
 
 def prepare(
@@ -512,7 +494,7 @@ def _resume_point(
             f"lost records; delete the group {target.group}, and restore into an empty topic"
         )
         raise ForeignRecords(target.topic, number, end, observation)
-    line = ResumePoint(number, known, end, resumed=True)
+    line = ResumePoint(number, known, end, known, resumed=True)
     if known.done:
         return line
     if known.next < part.start:
@@ -546,7 +528,7 @@ def _new_resume_point(
         target_first=end,
         target_next=end,
     )
-    return ResumePoint(number, progress, end)
+    return ResumePoint(number, progress, end, progress)
 
 
 def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start: int, end: int) -> None:
@@ -601,12 +583,8 @@ class PartitionEstimate:
             yield f"    gap {gap.start} to {gap.end}: {gap.reason}; it ends the restore, unless --on-gap skip"
 
 
-def estimate(request: RestoreRequest, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
-    """The estimate for each of ``parts``. Raises errors of the restore."""
-    return [_estimate(request, part) for part in parts]
-
-
-def _estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
+def estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
+    """The estimate for a partition. Raises errors of the restore."""
     start, end = asked_of(request, part)
     estimated = PartitionEstimate(part.partition, start, end)
     at = start
