@@ -181,7 +181,7 @@ def _written(topic: str, detected: Detected, hints: ProposalHints, registry: Reg
             schema = SchemaRegistry(registry, kind, brief=True).find([number])[number]
             if isinstance(schema, Written):
                 return format_, schema
-            reasons.append(schema.reason)
+            reasons.append(str(schema))
     raise _unclear(topic, f"most records name schema {number}, which {reasons[-1]}; check --registry and --format")
 
 

@@ -90,11 +90,8 @@ class Written:
         return sum(map(len, self.texts))
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """There is no readable schema; ``reason`` continues "names schema 7, which"."""
-
-    reason: str
+class Unreadable(Exception):
+    """A number has no schema that can be read, for good; the message continues "names schema 7, which"."""
 
 
 class Registered(NamedTuple):
@@ -131,14 +128,10 @@ The kind is part of the key because a number may be asked for as one kind after 
 """
 
 
-class _OfTheNumber(Exception):
-    """The registry's lasting answer to one number; the message is the reason."""
-
-
 def _number(document: Any, name: str) -> int:
     number = document.get(name)
     if not isinstance(number, int):
-        raise _OfTheNumber(f"has no {name}")
+        raise Unreadable(f"has no {name}")
     return number
 
 
@@ -165,7 +158,7 @@ class SchemaRegistry:
         try:
             main = self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest")
             return Registered(_number(main, "id"), _number(main, "version"), self._whole(main))
-        except _OfTheNumber as reason:
+        except Unreadable as reason:
             rule = f"{subject}: its newest schema {reason}; correct the subject, or what is registered under it"
             raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason
 
@@ -192,19 +185,19 @@ class SchemaRegistry:
     def _find(self, number: int) -> Written | Unreadable:
         try:
             written = self._whole(self._schema(self._path(number)))
-        except _OfTheNumber as reason:
-            return Unreadable(str(reason))
+        except Unreadable as reason:
+            return reason
         _kept.keep(self._key(number), written)
         return written
 
     def _whole(self, main: Any) -> Written:
-        """The schema of the answer ``main``, with its references. Raises _OfTheNumber."""
+        """The schema of the answer ``main``, with its references. Raises Unreadable."""
         others: dict[tuple[str, int], tuple[str, str]] = {}
         self._gather(main, others, ())
         texts = (*(text for _, text in others.values()), main["schema"])
         written = Written(texts, tuple(name for name, _ in others.values()))
         if written.size > MAX_TEXT:
-            raise _OfTheNumber(f"has more than {MAX_TEXT} characters")
+            raise Unreadable(f"has more than {MAX_TEXT} characters")
         return written
 
     def _gather(
@@ -217,45 +210,45 @@ class SchemaRegistry:
             except (TypeError, KeyError):
                 at = None, None
             if not isinstance(at[0], str) or not isinstance(at[1], int):
-                raise _OfTheNumber("has a reference without subject and version")
+                raise Unreadable("has a reference without subject and version")
             if at in above:
-                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which refers to itself")
+                raise Unreadable(f"refers to {at[0]} version {at[1]}, which refers to itself")
             if at in others:
                 continue
             if len(others) + len(above) >= MAX_REFERENCES:
-                raise _OfTheNumber(f"refers to more than {MAX_REFERENCES} others")
+                raise Unreadable(f"refers to more than {MAX_REFERENCES} others")
             try:
                 answer = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
                 self._gather(answer, others, (*above, at))
-            except _OfTheNumber as reason:
-                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
+            except Unreadable as reason:
+                raise Unreadable(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
             others[at] = str(reference.get("name", "")), answer["schema"]
 
     def _schema(self, path: str) -> Any:
-        """The registry's answer, with the text of a schema of this kind. Raises _OfTheNumber."""
+        """The registry's answer, with the text of a schema of this kind. Raises Unreadable."""
         path += self._format
         status, document = self._ask(path)
         if status != 200:
             self._refuse(path, status, document)
         if document is None:
-            raise _OfTheNumber("has an answer too large to read")
+            raise Unreadable("has an answer too large to read")
         kind = document.get("schemaType") or "AVRO"
         if kind != self._kind:
-            raise _OfTheNumber(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
+            raise Unreadable(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
         if not isinstance(document.get("schema"), str):
-            raise _OfTheNumber("has no text")
+            raise Unreadable("has no text")
         return document
 
     def _refuse(self, path: str, status: int, document: dict[str, Any] | None) -> None:
         """Raise the error of an answer other than 200."""
         if status == _DENIED and self._ask("/schemas/types")[0] not in {401, 403}:
-            raise _OfTheNumber("the registry does not let us read (403)")
+            raise Unreadable("the registry does not let us read (403)")
         if status in {401, 403}:
             raise self._http.denied(status)
         code = (document or {}).get("error_code")
         if status < 400 or not isinstance(code, int):
             raise self._http.no_registry(path, status)
-        raise _OfTheNumber("is unknown" if status == 404 else f"the registry refuses ({status}, {code})")
+        raise Unreadable("is unknown" if status == 404 else f"the registry refuses ({status}, {code})")
 
     def _ask(self, path: str) -> tuple[int, dict[str, Any] | None]:
         """Ask until an answer is not transient. Raises RegistryUnavailable."""

@@ -658,7 +658,7 @@ class AvroWriters:
 
     def _add(self, number: int, answer: Written | Unreadable) -> None:
         if isinstance(answer, Unreadable):
-            self._in_vain[number] = answer.reason
+            self._in_vain[number] = str(answer)
             return
         self._text += answer.size
         try:

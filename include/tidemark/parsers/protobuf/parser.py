@@ -426,7 +426,7 @@ class ProtobufWriters:
     def _judged(self, number: int, answer: Written | Unreadable) -> tuple[MessageIndexes, Reading] | str:
         """The way in which its records are read, or the reason why they cannot be."""
         if isinstance(answer, Unreadable):
-            return answer.reason
+            return str(answer)
         try:
             theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
         except ValueError as error:
