@@ -40,6 +40,9 @@ FIRST_MESSAGE: Final = b"\0"
 MOST_GUIDS: Final = 1 << 17
 """The most GUIDs that a process tells apart; the records of others are refused, as if nobody knew their schema."""
 
+_FEW_SCHEMAS: Final = 16
+"""So many are told apart one after the other, which is faster than to sort the rows."""
+
 MAX_FRAME: Final = (1 << 32) - 1
 _GUID: Final = 16
 
@@ -123,11 +126,12 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
 def rows_by_schema(values: pa.Array[Any]) -> dict[int, Indices]:
     """The rows of binary ``values`` by the number of the schema that they name; the most rows first, then the lower."""
     rows, numbers = numbered(values)
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    parts = np.split(rows[order], np.flatnonzero(np.diff(ordered)) + 1) if len(rows) else []
-    firsts = np.cumsum([0, *map(len, parts)])[:-1]
-    return dict(sorted(zip(ordered[firsts].tolist(), parts, strict=True), key=lambda part: -len(part[1])))
+    distinct, counts = np.unique(numbers, return_counts=True)
+    order = np.lexsort((distinct, -counts))
+    if len(distinct) <= _FEW_SCHEMAS:
+        return {number: rows[numbers == number] for number in distinct[order].tolist()}
+    parts = np.split(rows[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
+    return {int(distinct[place]): parts[place] for place in order.tolist()}
 
 
 def numbered(values: pa.Array[Any]) -> tuple[Indices, Indices]:
