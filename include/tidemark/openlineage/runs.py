@@ -20,7 +20,7 @@ from tidemark.formats.table.plan import RunPlan, RunResult, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.openlineage import facets, naming
 from tidemark.openlineage.facets import LineagePart
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 from tidemark.table.delta_table import TopicTable, ledger_of, open_delta
 
 MOST_OFFSETS: Final = 2000
