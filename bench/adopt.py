@@ -18,7 +18,6 @@ from tests.support.kafka_tier import made_copy
 from tests.tidemark.kafka_log.build import Record, batch
 from tidemark.endpoints import EndpointSettings
 from tidemark.kafka_tier.copies import TierStore
-from tidemark.kafka_tier.encryption import KeyPairs
 from tidemark.kafka_tier.manifest import KINDS, CopyName
 from tidemark.storage import Storage
 from tidemark.store import Store, StoreOptions, open_store
@@ -65,7 +64,7 @@ def _adopted(options: StoreOptions, segments: int, *, compress: bool) -> Sequenc
 
     storage = Storage("east", EndpointSettings(url="s3://raw/adopted"), options, opener=counted)
     began, cpu = time.monotonic(), time.process_time()
-    source = TierStore(storage.store("s3://raw"), prefix, KeyPairs({}))
+    source = TierStore(storage.store("s3://raw"), prefix, {})
     rows = list(TierAdoption(Incarnations(storage, record=True), source, topic, broker=1).run())
     wall, cpu = time.monotonic() - began, time.process_time() - cpu
     wrong = [row for row in rows if row.outcome not in {"referred", "adopted"}]

@@ -13,10 +13,26 @@ from typing import Final
 
 from tidemark.formats.raw.pack import MOST_UNSEALED_RANGES
 from tidemark.formats.raw.watermark_index import PACKS_PER_FRESHNESS
-from tidemark.onboarding.expectations import DAYS_OF_MONTH, PUTS_PER_SEGMENT, CostLine, PerLanding, Prices
+from tidemark.onboarding.expectations import (
+    DAYS_OF_MONTH,
+    GET_PRICE,
+    GETS_PER_LANDING,
+    PUT_PRICE,
+    PUTS_PER_LANDING,
+    PUTS_PER_SEGMENT,
+    STORED_PRICE,
+    CostLine,
+)
 from tidemark.raw.byte_ranges import TARGET_BYTES
 from tidemark.words import duration
 from uploader_agent.packing.thread import GATHERING_SECONDS
+
+_GETS_PER_HEAD: Final = PACKS_PER_FRESHNESS + 1
+"""Requests of a live landing for a broker's head: the scan reads each version, and the landing the last one again."""
+
+_GETS_PER_PACK: Final = 3
+_GETS_PER_PARTITION: Final = 1
+_GETS_PER_RANGE: Final = 1
 
 
 @dataclass(frozen=True)
@@ -85,15 +101,15 @@ class Rates:
     worker: float = 300e6
 
 
-def day(fleet: Fleet, run: PerRun, rates: Rates, prices: Prices) -> str:
+def day(fleet: Fleet, run: PerRun, rates: Rates) -> str:
     """Markdown: a day of ``fleet``, whose segments each start a run, with an audit of the day before."""
     segments, seconds = fleet.bytes_a_day / fleet.segment, 86_400
     ranges = segments * max(1, fleet.segment / TARGET_BYTES)
-    agents = sum(line.requests for line in _lines(fleet, prices)) / DAYS_OF_MONTH
+    agents = sum(line.requests for line in _lines(fleet)) / DAYS_OF_MONTH
     gets = run.gets(segments, segments, segments, ranges)
     puts = run.puts(segments, segments, ranges)
     audits = segments * run.segment_get + ranges * (run.range_get + 1)
-    dollars = (agents + puts) * prices.put + (gets + audits) * prices.get
+    dollars = (agents + puts) * PUT_PRICE + (gets + audits) * GET_PRICE
     cores = {
         "uploads": fleet.bytes_a_day * rates.upload / seconds,
         "idle partitions": fleet.partitions * rates.idle_partition,
@@ -103,7 +119,7 @@ def day(fleet: Fleet, run: PerRun, rates: Rates, prices: Prices) -> str:
         "audit": fleet.bytes_a_day / rates.audit / seconds,
     }
     spark = [cores[name] for name in ("conversion", "JSON", "audit")]
-    stored = fleet.bytes_a_day * prices.stored / DAYS_OF_MONTH
+    stored = fleet.bytes_a_day * STORED_PRICE / DAYS_OF_MONTH
     gib, millions = fleet.bytes_a_day / fleet.brokers / (1 << 30), 1e6
     memory = fleet.brokers * rates.agent / 1e9, sum(spark) * rates.worker / 1e9
     lines = {
@@ -123,11 +139,11 @@ def day(fleet: Fleet, run: PerRun, rates: Rates, prices: Prices) -> str:
     return "\n".join(["| a day | |", "|---|---|", *(f"| {name} | {text} |" for name, text in lines.items())]) + "\n"
 
 
-def table(fleets: dict[str, Fleet], prices: Prices) -> str:
+def table(fleets: dict[str, Fleet]) -> str:
     """Markdown: a line for each purpose of each deployment, and the sum."""
     rows = ["| deployment | requests | millions a month | $ a month |", "|---|---|---:|---:|"]
     for name, fleet in fleets.items():
-        bill = bill_of(fleet, prices)
+        bill = bill_of(fleet)
         rows += [f"| {name} | {line.what} | {line.requests / 1e6:,.1f} | {line.dollars:,.0f} |" for line in bill]
         rows.append(
             f"| {name} | **all** | {sum(line.requests for line in bill) / 1e6:,.1f} | "
@@ -136,17 +152,17 @@ def table(fleets: dict[str, Fleet], prices: Prices) -> str:
     return "\n".join(rows) + "\n"
 
 
-def bill_of(fleet: Fleet, prices: Prices) -> list[CostLine]:
+def bill_of(fleet: Fleet) -> list[CostLine]:
     """The month's requests by purpose, also of packs and live landings."""
-    bill = list(_lines(fleet, prices))
+    bill = list(_lines(fleet))
     if fleet.live_partitions:
-        bill += _live_lines(fleet, PerLanding(), prices)
+        bill += _live_lines(fleet)
     if fleet.pausing_partitions:
-        bill += _quiet_lines(fleet, prices)
+        bill += _quiet_lines(fleet)
     return bill
 
 
-def _lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
+def _lines(fleet: Fleet) -> Iterator[CostLine]:
     """The month's requests of sealed segments, by purpose."""
     month = 86_400 * DAYS_OF_MONTH
     segments = fleet.bytes_a_day * DAYS_OF_MONTH / fleet.segment
@@ -154,29 +170,29 @@ def _lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
     indexes = fleet.brokers * max(month / fleet.index_idle, news)
     listed = fleet.brokers * month / fleet.fill_interval
     sealed = segments * PUTS_PER_SEGMENT
-    yield CostLine("segments: objects, manifests, watermarks", sealed, sealed * prices.put)
-    yield CostLine(f"watermark indexes, every {duration(fleet.index_idle)} or on news", indexes, indexes * prices.put)
-    yield CostLine(f"looking for gaps, every {duration(fleet.fill_interval)}", listed, listed * prices.put)
+    yield CostLine("segments: objects, manifests, watermarks", sealed, sealed * PUT_PRICE)
+    yield CostLine(f"watermark indexes, every {duration(fleet.index_idle)} or on news", indexes, indexes * PUT_PRICE)
+    yield CostLine(f"looking for gaps, every {duration(fleet.fill_interval)}", listed, listed * PUT_PRICE)
 
 
-def _live_lines(fleet: Fleet, each: PerLanding, prices: Prices) -> Iterator[CostLine]:
+def _live_lines(fleet: Fleet) -> Iterator[CostLine]:
     """The month's requests for packs and live landings; a landing comes once within each ``freshness``."""
     landings = 86_400 * DAYS_OF_MONTH / fleet.freshness
     packed = 2 * PACKS_PER_FRESHNESS * fleet.brokers * landings
     sealed = fleet.live_partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES * PUTS_PER_SEGMENT
     yield CostLine(
-        f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * prices.put
+        f"packs and heads, every {duration(fleet.freshness / PACKS_PER_FRESHNESS)}", packed, packed * PUT_PRICE
     )
-    yield CostLine(f"seals of packed partitions, after {MOST_UNSEALED_RANGES} ranges", sealed, sealed * prices.put)
-    of_broker = each.head_get + PACKS_PER_FRESHNESS * each.pack_get
-    of_partition = each.partition_get + PACKS_PER_FRESHNESS * each.range_get
+    yield CostLine(f"seals of packed partitions, after {MOST_UNSEALED_RANGES} ranges", sealed, sealed * PUT_PRICE)
+    of_broker = _GETS_PER_HEAD + PACKS_PER_FRESHNESS * _GETS_PER_PACK
+    of_partition = _GETS_PER_PARTITION + PACKS_PER_FRESHNESS * _GETS_PER_RANGE
     read = landings * (fleet.brokers * of_broker + fleet.live_partitions * of_partition)
-    yield CostLine("live landings: heads, packs, `offset.wm`, ranges", read, read * prices.get)
-    puts, gets = fleet.live_topics * landings * each.topic_put, fleet.live_topics * landings * each.topic_get
-    yield CostLine("live landings: plans and commits of topics", puts + gets, puts * prices.put + gets * prices.get)
+    yield CostLine("live landings: heads, packs, `offset.wm`, ranges", read, read * GET_PRICE)
+    puts, gets = fleet.live_topics * landings * PUTS_PER_LANDING, fleet.live_topics * landings * GETS_PER_LANDING
+    yield CostLine("live landings: plans and commits of topics", puts + gets, puts * PUT_PRICE + gets * GET_PRICE)
 
 
-def _quiet_lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
+def _quiet_lines(fleet: Fleet) -> Iterator[CostLine]:
     """The month's requests for partitions that pause, if their brokers' pauses are spread out evenly.
 
     A pack and a head take all tails that become quiet within GATHERING_SECONDS. A partition that pauses is sealed
@@ -186,8 +202,8 @@ def _quiet_lines(fleet: Fleet, prices: Prices) -> Iterator[CostLine]:
     pauses = fleet.pausing_partitions * fleet.pauses * DAYS_OF_MONTH
     packed = 2 * min(pauses, fleet.brokers * month / GATHERING_SECONDS)
     sealed = fleet.pausing_partitions * min(fleet.pauses, 1) * DAYS_OF_MONTH * PUTS_PER_SEGMENT
-    yield CostLine(f"packs and heads of quiet tails, within {GATHERING_SECONDS:.0f} s", packed, packed * prices.put)
-    yield CostLine("seals of partitions that paused, after a day", sealed, sealed * prices.put)
+    yield CostLine(f"packs and heads of quiet tails, within {GATHERING_SECONDS:.0f} s", packed, packed * PUT_PRICE)
+    yield CostLine("seals of partitions that paused, after a day", sealed, sealed * PUT_PRICE)
 
 
 EXAMPLES: Final = {
@@ -203,5 +219,5 @@ EXAMPLES: Final = {
 
 
 if __name__ == "__main__":
-    sys.stdout.write(day(Fleet(), PerRun(), Rates(), Prices()) + "\n")
-    sys.stdout.write(table(EXAMPLES, Prices()))
+    sys.stdout.write(day(Fleet(), PerRun(), Rates()) + "\n")
+    sys.stdout.write(table(EXAMPLES))

@@ -20,7 +20,6 @@ from tidemark import errors
 from tidemark.cli.app import app
 from tidemark.config import parse
 from tidemark.monitoring.incidents import KINDS
-from tidemark.onboarding.expectations import Prices
 from tidemark.topics import Deployment, TopicSettings
 from uploader_agent.cli import app as agent_app
 from uploader_agent.settings import AgentSettings, load_settings
@@ -337,9 +336,9 @@ def test_a_module_that_repeats_is_seen() -> None:
 
 
 def test_the_sizes_of_a_fleet_are_those_that_the_program_computes() -> None:
-    text, prices = (ROOT / "docs" / "sizing.md").read_text(), Prices()
-    assert day(Fleet(), PerRun(), Rates(), prices) in text
+    text = (ROOT / "docs" / "sizing.md").read_text()
+    assert day(Fleet(), PerRun(), Rates()) in text
     for fleet in EXAMPLES.values():
-        bill = bill_of(fleet, prices)
+        bill = bill_of(fleet)
         millions, dollars = sum(line.requests for line in bill) / 1e6, sum(line.dollars for line in bill)
         assert f"| {millions:,.{0 if millions > 2 else 1}f} | {dollars:,.0f} |" in text, fleet

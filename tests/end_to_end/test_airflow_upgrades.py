@@ -180,7 +180,9 @@ def test_airflow_goes_on_with_the_database_of_another_version(upgraded: Upgraded
                 known = found
                 asked = airflow.client.trigger(BACKFILL, form(f"test/{small.topics[0]}"))
                 wait_until(partial(waiting, airflow, asked), what="the approval to be asked for", interval=0.5)
-                stated = {each.version for each in stated_versions(small.deployment, "test") if each.part != "agent"}
+                stated = {
+                    each["version"] for each in stated_versions(small.deployment, "test") if each["part"] != "agent"
+                }
                 assert stated <= ({VERSION} if version == "new" else {upgraded.before.version, None})
                 wait_until(lambda: len(upgraded.deferred(airflow)) == 2, what="both DAGs to wait for records")
                 deferred = upgraded.deferred(airflow)

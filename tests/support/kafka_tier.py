@@ -21,7 +21,7 @@ from tidemark.kafka_log import scan_batches
 from tidemark.kafka_log.indexes import DerivedIndexes
 from tidemark.kafka_log.transactions import producer_snapshot
 from tidemark.kafka_tier.copies import ListedCopy, TierStore, list_copies
-from tidemark.kafka_tier.encryption import KeyPairs
+from tidemark.kafka_tier.encryption import private_key
 from tidemark.kafka_tier.manifest import CopyName, Kind
 from tidemark.store import Store
 from tidemark.store.local import LocalStore
@@ -69,7 +69,8 @@ class Fixture:
         return next(one for one in self.partitions if (one["topic"], one["partition"]) == (topic, number))
 
     def tier(self, store: Store | None = None, *, keys: bool = True) -> TierStore:
-        return TierStore(store or LocalStore(self.objects), self.prefix, KeyPairs(self.key_files if keys else {}))
+        pairs = {name: private_key(path) for name, path in self.key_files.items()} if keys else {}
+        return TierStore(store or LocalStore(self.objects), self.prefix, pairs)
 
     def copies(self, topic: str) -> list[ListedCopy]:
         return list_copies(self.tier(), topic)[0]

@@ -20,7 +20,7 @@ from tidemark.errors import FormatError, TidemarkError
 from tidemark.formats.keys import TopicPartition
 from tidemark.kafka_log.indexes import MAX_OFFSET
 from tidemark.kafka_tier.copies import TierStore
-from tidemark.kafka_tier.encryption import KeyPairs
+from tidemark.kafka_tier.encryption import private_key
 from tidemark.store.identity import identity
 from tidemark.terminal import Progress
 from uploader_agent.broker.admin import Cleanup
@@ -135,7 +135,8 @@ def adopt(
         if kafka_tier is None:
             rows = _of_pinterest(settings, broker, incarnations, topic, partition, dry_run=dry_run)
         else:
-            tier = TierStore(incarnations.storage.store(kafka_tier), key_prefix, _key_pairs(key_file or ()))
+            keys = {name: private_key(path) for name, path in _key_files(key_file or ()).items()}
+            tier = TierStore(incarnations.storage.store(kafka_tier), key_prefix, keys)
             adoption = TierAdoption(incarnations, tier, topic, broker.node_id, copy=copy)
             rows = adoption.run(partition or (), dry_run=dry_run)
         for row in rows:
@@ -168,15 +169,15 @@ def _of_pinterest(
         yield from Adoption(incarnations, broker.node_id, broker.log_dirs, tp, policy).run(dry_run=dry_run)
 
 
-def _key_pairs(options: Iterable[str]) -> KeyPairs:
-    """The key pairs of the options ``ID=PATH``."""
+def _key_files(options: Iterable[str]) -> dict[str, Path]:
+    """The files of the options ``ID=PATH``."""
     files: dict[str, Path] = {}
     for option in options:
         name, separator, path = option.partition("=")
         if not (name and separator and path):
             raise typer.BadParameter(f"{option!r} must be ID=PATH", param_hint="--key-file")
         files[name] = Path(path)
-    return KeyPairs(files)
+    return files
 
 
 def branch(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -92,13 +91,6 @@ class ClusterBrokersets(Settings):
                 raise ValueError(f"brokersets.{name}: broker {without[0]} is in no zone; list it under zones")
         return self
 
-    def all(self) -> Iterator[Brokerset]:
-        """The brokersets, in the file's order."""
-        zone_of = {broker: zone for zone, brokers in self.zones.items() for broker in brokers}
-        for name, brokerset in self.brokersets.items():
-            zones = tuple(zone_of.get(broker, f"broker {broker}") for broker in brokerset.brokers)
-            yield Brokerset(name=name, brokers=brokerset.brokers, zones=zones, capacity=brokerset.capacity)
-
 
 class BrokersetsFile(Settings):
     """The file as a whole."""
@@ -106,12 +98,22 @@ class BrokersetsFile(Settings):
     clusters: dict[Annotated[str, AfterValidator(check_cluster)], ClusterBrokersets]
 
     def of_cluster(self, cluster: str) -> tuple[Brokerset, ...]:
-        """The brokersets of ``cluster``. Raises ConfigError if the file does not have the cluster."""
+        """The brokersets of ``cluster``, in the file's order. Raises ConfigError if the file lacks the cluster."""
         if cluster not in self.clusters:
             raise ConfigError(
                 "the brokersets file", [("clusters", f"has no {cluster}; {hint(cluster, self.clusters)}")]
             )
-        return tuple(self.clusters[cluster].all())
+        of_cluster = self.clusters[cluster]
+        zone_of = {broker: zone for zone, brokers in of_cluster.zones.items() for broker in brokers}
+        return tuple(
+            Brokerset(
+                name=name,
+                brokers=chosen.brokers,
+                zones=tuple(zone_of.get(broker, f"broker {broker}") for broker in chosen.brokers),
+                capacity=chosen.capacity,
+            )
+            for name, chosen in of_cluster.brokersets.items()
+        )
 
 
 def load_brokersets(path: Path) -> BrokersetsFile:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from tidemark import installation
-from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
+from tidemark.cli.airflow_client import Airflow, read_token
 from tidemark.cli.backfill import backfill
 from tidemark.cli.brokersets import brokersets_app
 from tidemark.cli.config_check import config_app
@@ -20,14 +21,18 @@ from tidemark.cli.continuity import continuity
 from tidemark.cli.erase import erase_app
 from tidemark.cli.options import (
     DEFAULT_TOPICS,
+    FIRST_DATE,
+    LAST_DATE,
     WRITING,
     As,
     Cluster,
     OnlyCluster,
+    TokenFile,
     TopicName,
     Topics,
     chosen_clusters,
     iso_dates,
+    show,
     writes,
 )
 from tidemark.cli.raw import acknowledge_gap, verify_copy
@@ -46,7 +51,7 @@ from tidemark.schemas.merge import read_state
 from tidemark.table.delta_table import TopicTable, configured_table, open_topic_table
 from tidemark.table.state_table import StateTable
 from tidemark.table.state_view import Engine, state_view
-from tidemark.terminal import Output, columns
+from tidemark.terminal import columns
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
 from tidemark.words import plural, printable, utc_time
@@ -54,8 +59,10 @@ from tidemark.words import plural, printable, utc_time
 schema_app = typer.Typer(no_args_is_help=True, help="The schema that a topic follows.")
 
 
-@schema_app.command(epilog="Example: tidemark schema show orders --output json")
-def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = "text") -> None:
+@schema_app.command("show", epilog="Example: tidemark schema show orders --output json")
+def show_schema(
+    topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = None, output: As = "text"
+) -> None:
     """Show the adopted versions, with times, and the version that waits. Exits with 1 if a version waits."""
     table = _following(topics, topic, cluster)
     stored = read_state(table.store, table.keys)
@@ -63,10 +70,12 @@ def show(topic: TopicName, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = N
         typer.echo("null" if output == "json" else f"{topic}: nothing was adopted yet; its next run does it")
         return
     state = stored.value
-    if output == "json":
-        typer.echo(json.dumps(_dumped_schema(state), ensure_ascii=False))
-    else:
-        typer.echo("\n".join(_schema_lines(topic, state)))
+    # The definition of Protobuf stays in base64, and the others' are JSON.
+    shown = state.model_dump(
+        mode="json", exclude={"format": True, "adopted": {"definition"}, "proposal": {"definition"}}
+    )
+    definition = state.adopted.definition if state.kind == "protobuf" else json.loads(state.adopted.data)
+    show(shown | {"definition": definition}, _schema_lines(topic, state), output)
     if state.proposal is not None and state.proposal.version != state.dismissed:
         raise typer.Exit(1)
 
@@ -116,19 +125,6 @@ def _following(topics: Path, name: str, cluster: str | None) -> TopicTable:
         rule = f"{topic.cluster}/{topic.topic} follows no registry: its parser has no schema with registry and subject"
         raise ConfigError(str(topics), [("topics", rule)])
     return configured_table(deployment, topic)
-
-
-def _dumped_schema(state: SchemaState) -> dict[str, Any]:
-    """The state without definitions, which are base64."""
-    shown = state.model_dump(
-        mode="json", exclude={"format": True, "adopted": {"definition"}, "proposal": {"definition"}}
-    )
-    return shown | {"definition": _definition(state)}
-
-
-def _definition(state: SchemaState) -> Any:
-    """The adopted definition, as JSON; Protobuf's descriptors stay in base64."""
-    return state.adopted.definition if state.kind == "protobuf" else json.loads(state.adopted.data)
 
 
 def _schema_lines(topic: str, state: SchemaState) -> Iterator[str]:
@@ -183,9 +179,7 @@ def lineage(
         str | None,
         typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Ask this Airflow which DAGs read the table."),
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
-    ] = None,
+    token_file: TokenFile = None,
     topics: Topics = DEFAULT_TOPICS,
     cluster: Cluster = None,
     output: As = "text",
@@ -200,9 +194,8 @@ def lineage(
     flow = data_flow(table, producers=producers)
     check_begun(table, flow.table.ledger)
     readers = None if server is None else server.readers(f"{table.topic.cluster}/{table.topic.topic}")
-    answer = {**flow.model_dump(mode="json"), "readers": readers}
-    lines = [*_flow_lines(flow), *_reader_lines(readers)]
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
+    lines = chain(_flow_lines(flow), _reader_lines(readers))
+    show({**flow.model_dump(mode="json"), "readers": readers}, lines, output)
 
 
 def _flow_lines(flow: DataFlow) -> Iterator[str]:
@@ -252,12 +245,8 @@ def _listing_line(listing: Listing) -> str:
 
 def quarantine(
     topic: TopicName,
-    first: Annotated[
-        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")
-    ] = None,
-    last: Annotated[
-        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")
-    ] = None,
+    first: Annotated[datetime | None, FIRST_DATE] = None,
+    last: Annotated[datetime | None, LAST_DATE] = None,
     files: Annotated[
         bool, typer.Option("--files", help="Only list the files that count, for another engine; read none of them.")
     ] = False,
@@ -322,23 +311,17 @@ def incidents(
     names = chosen_clusters(topics, deployment, cluster)
     recorded = [read_incidents(deployment, name) for name in names]
     stale = [entry.cluster for entry in recorded if utc_now() - entry.at > _WATCH_STALE]
-    shown = [entry.model_copy(update={"incidents": _chosen_incidents(entry, closed=closed)}) for entry in recorded]
-    if output == "json":
-        typer.echo(
-            json.dumps([_dumped_incidents(entry, stale=entry.cluster in stale) for entry in shown], ensure_ascii=False)
-        )
-    else:
-        typer.echo("\n".join(line for entry in shown for line in _incident_lines(entry, stale=entry.cluster in stale)))
+    chosen = [
+        entry.model_copy(update={"incidents": tuple(each for each in entry.incidents if each.open or closed)})
+        for entry in recorded
+    ]
+    answer = [
+        {**entry.model_dump(mode="json", exclude={"format"}), "stale": entry.cluster in stale} for entry in chosen
+    ]
+    lines = (line for entry in chosen for line in _incident_lines(entry, stale=entry.cluster in stale))
+    show(answer, lines, output)
     if stale or any(item.open for entry in recorded for item in entry.incidents):
         raise typer.Exit(1)
-
-
-def _chosen_incidents(recorded: Incidents, *, closed: bool) -> tuple[Any, ...]:
-    return tuple(incident for incident in recorded.incidents if incident.open or closed)
-
-
-def _dumped_incidents(recorded: Incidents, *, stale: bool) -> dict[str, Any]:
-    return {**recorded.model_dump(mode="json", exclude={"format"}), "stale": stale}
 
 
 def _incident_lines(recorded: Incidents, *, stale: bool) -> Iterator[str]:
@@ -389,7 +372,7 @@ def files(
 ) -> None:
     """List the live data files of a topic's table, for engines that do not read Delta."""
     listed = files_of(opened(topics, topic, cluster), dt)
-    _print(listed, [file["url"] for file in listed], output)
+    show(listed, (file["url"] for file in listed), output)
 
 
 @app.command(epilog="Example: tidemark status orders --output json")
@@ -407,10 +390,10 @@ def status(
     """
     if topic is None:
         landed = landed_of(topics, cluster)
-        _print(landed, [f"{_landed_line(topic)}: {topic['state']}" for topic in landed], output)
+        show(landed, (f"{_landed_line(topic)}: {topic['state']}" for topic in landed), output)
         raise typer.Exit(max(exit_code(topic["state"]) for topic in landed))
     topic_status = status_of(opened(topics, topic, cluster))
-    _print(topic_status, _status_lines(topic_status), output)
+    show(topic_status, _status_lines(topic_status), output)
     raise typer.Exit(exit_code(topic_status["state"]))
 
 
@@ -423,7 +406,7 @@ def versions(topics: Topics = DEFAULT_TOPICS, cluster: OnlyCluster = None, outpu
     stated = versions_of(topics, cluster)
     names = ("cluster", "part", "name", "version")
     rows = [(*(each[name] for name in names), each["error"] or each["at"]) for each in stated]
-    _print(stated, [columns([(*map(str.upper, names), "AT"), *rows])], output)
+    show(stated, [columns([(*map(str.upper, names), "AT"), *rows])], output)
 
 
 @app.command(epilog="Example: export AIRFLOW__CORE__DAGS_FOLDER=$(tidemark paths dags)")
@@ -434,7 +417,7 @@ def paths(
     """Print where DAG files, Spark's programs and deployment files are installed."""
     folders = {folder: str(installation.folder(folder)) for folder in installation.FILES}
     lines = [f"{folder:8} {folders[folder]}  ({content})" for folder, (_, content) in installation.FILES.items()]
-    _print(folders if name is None else folders[name], lines if name is None else [folders[name]], output)
+    show(folders if name is None else folders[name], lines if name is None else [folders[name]], output)
 
 
 app.command(epilog="Example: tidemark continuity orders --dt 2026-11-20 --output json")(continuity)
@@ -483,22 +466,14 @@ def _landed_line(status: dict[str, Any]) -> str:
     return f"{status['topic']}: ledger {status['n']}, {status['rows']} rows in {status['table']}"
 
 
-def _status_lines(status: dict[str, Any]) -> list[str]:
-    lines = [_landed_line(status), status["verdict"], *(f"  incident: {title}" for title in status["incidents"])]
+def _status_lines(status: dict[str, Any]) -> Iterator[str]:
+    yield from (_landed_line(status), status["verdict"], *(f"  incident: {title}" for title in status["incidents"]))
     for partition in status["partitions"]:
         lives = f" of the topic's incarnation {partition['incarnation']}" if partition["incarnation"] else ""
-        lines.append(f"  partition {partition['partition']}{lives}: next offset {partition['next_offset']}")
-        lines += [
-            f"    {start} to {end}: remote_tier, below its first offset in the store"
-            for start, end in partition["remote_tier"]
-        ]
-        lines += [f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in partition["gaps"]]
-        lines += [
-            f"    held by producer {held['producer_id']} from {held['first_offset']}" for held in partition["held_by"]
-        ]
-    lines += [f"  {dt}: {date['rows']} rows, {date['state']}" for dt, date in status["dates"].items()]
-    return lines
-
-
-def _print(answer: Any, lines: list[str], output: Output) -> None:
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
+        yield f"  partition {partition['partition']}{lives}: next offset {partition['next_offset']}"
+        for start, end in partition["remote_tier"]:
+            yield f"    {start} to {end}: remote_tier, below its first offset in the store"
+        yield from (f"    gap {gap['from']} to {gap['to']}: {gap['reason']}" for gap in partition["gaps"])
+        for held in partition["held_by"]:
+            yield f"    held by producer {held['producer_id']} from {held['first_offset']}"
+    yield from (f"  {dt}: {date['rows']} rows, {date['state']}" for dt, date in status["dates"].items())

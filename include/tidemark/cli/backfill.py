@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,8 +11,8 @@ import typer
 from tidemark.backfill.report import BackfillReport
 from tidemark.backfill.report_tables import sections, text
 from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
-from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
-from tidemark.cli.options import As, writes
+from tidemark.cli.airflow_client import Airflow, read_token
+from tidemark.cli.options import FIRST_DATE, LAST_DATE, As, TokenFile, show, writes
 from tidemark.jobs.options import Exchange
 from tidemark.timestamps import utc_now
 
@@ -24,12 +22,10 @@ DAG: Final = "tidemark_backfill"
 @writes
 def backfill(
     topics: Annotated[list[str], typer.Argument(metavar="CLUSTER/TOPIC...", help="The topics.")],
-    first: Annotated[datetime, typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")],
-    last: Annotated[datetime, typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")],
+    first: Annotated[datetime, FIRST_DATE],
+    last: Annotated[datetime, LAST_DATE],
     airflow: Annotated[str, typer.Option(envvar="TIDEMARK_AIRFLOW_URL", metavar="URL", help="Airflow's base URL.")],
-    token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
-    ] = None,
+    token_file: TokenFile = None,
     mode: Annotated[Mode, typer.Option(help="What to do with the dates.")] = "rebuild",
     run: Annotated[bool, typer.Option("--run", help="Run it; without this option it is a dry run.")] = False,
     reason: Annotated[str | None, typer.Option(help="Why; required if a table is rewritten.")] = None,
@@ -84,13 +80,12 @@ def backfill(
     name = report_name(started)
     reports = {topic: server.report(topic, name) if wait else None for topic in dict.fromkeys(topics)}
     answer = {"run": started, "url": url, "state": state, "failures": failures, "reports": reports}
-    if output == "json":
-        typer.echo(json.dumps(answer, ensure_ascii=False))
-    else:
-        typer.echo("\n\n".join([*(_text(report) for report in reports.values() if report), f"{started}: {state}"]))
+    known = [report for report in reports.values() if report]
+    texts = [*(text(*sections(BackfillReport.from_json(report))) for report in known), f"{started}: {state}"]
+    show(answer, ["\n\n".join(texts)], output)
     for task, message in failures.items():
         typer.echo(f"{task}: {message}", err=True)
-    raise typer.Exit(_code(state, failures, [report for report in reports.values() if report]))
+    raise typer.Exit(_code(state, failures, known))
 
 
 def _ended(server: Airflow, run: str, until: float) -> str:
@@ -105,10 +100,6 @@ def _ended(server: Airflow, run: str, until: float) -> str:
             return "waiting for approval" if waits else state
         time.sleep(2.0)
     return state
-
-
-def _text(report: dict[str, Any]) -> str:
-    return text(*sections(BackfillReport.from_json(report)))
 
 
 def _code(state: str, failures: dict[str, str], reports: list[dict[str, Any]]) -> int:

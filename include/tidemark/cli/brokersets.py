@@ -16,10 +16,18 @@ from tidemark.brokersets.load import BrokersetLoad, load_of, observed_loads
 from tidemark.brokersets.placement import place as placed
 from tidemark.brokersets.placement import reassignment, replica_assignment
 from tidemark.brokersets.settings import Brokerset, brokerset_named, load_brokersets
-from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, need_consumer_extra
+from tidemark.cli.options import (
+    DEFAULT_TOPICS,
+    As,
+    ClientConfig,
+    Topics,
+    checked_topic,
+    client_settings,
+    need_consumer_extra,
+)
 from tidemark.config import Duration
 from tidemark.errors import ConfigError
-from tidemark.formats.keys import TopicPartition, check_topic
+from tidemark.formats.keys import TopicPartition
 from tidemark.inspection.agent_reports import led_partitions
 from tidemark.terminal import columns
 from tidemark.topics import load_topics
@@ -93,10 +101,7 @@ def place(
     cluster: ClusterOfFile = None,
 ) -> None:
     """Print the placement of a topic's replicas in the format of a Kafka tool. Nothing is changed."""
-    try:
-        check_topic(topic)
-    except ValueError as error:
-        raise ConfigError("the topic", [("", str(error))]) from error
+    checked_topic(topic, "the topic")
     _, known = cluster_brokersets(brokersets, cluster)
     placement = placed(brokerset_named(known, brokerset), partitions, replication_factor, stride)
     created = tool == "kafka-topics"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings
+from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, client_settings, show
 from tidemark.cli.read_models import agent_problems, summary_of, triggerer_capacity
 from tidemark.config import content_of, grouped
 from tidemark.endpoints import resolver_of
@@ -30,9 +29,6 @@ _NO_PARSERS: Final = Tried(
 )
 
 config_app = typer.Typer(no_args_is_help=True, help="The topics file.")
-
-ClientOf = Callable[[str], Mapping[str, Any]]
-"""Returns kafka-python's settings for the brokers at an address."""
 
 _SOME_NUMBER: Final = 1
 """Any schema number: a registry answers even if it does not have it."""
@@ -80,16 +76,13 @@ def check(
     if any(check.what == f"list {deployment.lake_store}" and check.outcome == "yes" for check in checks):
         checks += _of_tables(topics, deployment, parsers)
     checks = [*(parsers.tried if parsers else [_NO_PARSERS]), *checks]
-    if output == "json":
-        typer.echo(json.dumps({"topics": summary, "checks": [check._asdict() for check in checks]}, ensure_ascii=False))
-    else:
-        typer.echo(f"{topics}: {plural(len(summary), 'topic')}")
-        for topic in summary:
-            typer.echo(f"{topic['topic']} → {topic['table']}")
-        for check in checks:
-            typer.echo(check.line)
-        if offline:
-            typer.echo("nothing was asked (--offline): buckets, brokers and registries may be wrong")
+    lines = [
+        f"{topics}: {plural(len(summary), 'topic')}",
+        *(f"{topic['topic']} → {topic['table']}" for topic in summary),
+        *(check.line for check in checks),
+        *(["nothing was asked (--offline): buckets, brokers and registries may be wrong"] * offline),
+    ]
+    show({"topics": summary, "checks": [check._asdict() for check in checks]}, lines, output)
     failed = [check for check in checks if check.failed]
     for check in failed:
         typer.echo(check.complaint, err=True)
@@ -121,16 +114,13 @@ def _sound(source: Path, made: MadeParsers) -> MadeParsers:
     return made
 
 
-def _asked(deployment: Deployment, client_config: Path | None) -> Iterator[Tried]:
-    def client_of(bootstrap: str) -> Mapping[str, Any]:
-        return client_settings(bootstrap, client_config)
-
-    raw, results = resolver_of(deployment.raw).default().store, list[Tried]()
-    for result in reachability(deployment, client_of):
-        results.append(result)
-        yield result
-    if Tried(f"list {raw}", "yes", TRIED) in results:
-        yield try_clock(raw, deployment.store)
+def _asked(deployment: Deployment, client_config: Path | None) -> list[Tried]:
+    """Ask stores, brokers and registries; nothing is written."""
+    clusters = ((cluster, deployment.bootstrap.get(cluster)) for cluster in deployment.clusters)
+    brokers = (_brokers(cluster, bootstrap, client_config) for cluster, bootstrap in clusters)
+    results = [*_stores(deployment), *brokers, *_registries(deployment)]
+    raw = resolver_of(deployment.raw).default().store
+    return [*results, *([try_clock(raw, deployment.store)] if Tried(f"list {raw}", "yes", TRIED) in results else [])]
 
 
 def _of_agents(deployment: Deployment, *, asked: bool) -> Iterator[Tried]:
@@ -167,14 +157,6 @@ def _of_triggerers(deployment: Deployment) -> Tried:
     return Tried(subject, "not tried", f"{told}: raise it, or run {least} triggerers; Airflow alone knows how many run")
 
 
-def reachability(deployment: Deployment, client_of: ClientOf) -> Iterator[Tried]:
-    """The checks and their results, one after the other; nothing is written."""
-    yield from _stores(deployment)
-    for cluster in deployment.clusters:
-        yield _brokers(cluster, deployment.bootstrap.get(cluster), client_of)
-    yield from _registries(deployment)
-
-
 def _stores(deployment: Deployment) -> Iterator[Tried]:
     resolver = resolver_of(deployment.raw)
     topics = (resolver.resolve(topic.cluster, topic.topic, 0) for topic in deployment.topics)
@@ -188,7 +170,7 @@ def _stores(deployment: Deployment) -> Iterator[Tried]:
     yield from try_store(deployment.lake_store, deployment.store, folder, writes=True)
 
 
-def _brokers(cluster: str, bootstrap: str | None, client_of: ClientOf) -> Tried:
+def _brokers(cluster: str, bootstrap: str | None, client_config: Path | None) -> Tried:
     name = f"brokers of {cluster}"
     if bootstrap is None:
         return Tried(name, "not tried", "the topics file has no bootstrap for the cluster, and ingestion needs none")
@@ -199,7 +181,7 @@ def _brokers(cluster: str, bootstrap: str | None, client_of: ClientOf) -> Tried:
     from tidemark.kafka_admin import AdminClient
 
     try:
-        with closing(AdminClient(**client_of(bootstrap))) as admin:
+        with closing(AdminClient(**client_settings(bootstrap, client_config))) as admin:
             brokers = [broker["broker_id"] for broker in admin.describe_cluster()["brokers"]]
     except KafkaError as error:
         hint = "correct bootstrap, or name a file with the client's settings by --client-config"

@@ -5,7 +5,6 @@ The former reads the remote tier or both tiers, and writes JSON lines, values or
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -28,14 +27,15 @@ from tidemark.cli.options import (
     OnGap,
     Partitions,
     Topics,
+    checked_topic,
     client_settings,
     need_consumer_extra,
+    show,
     storage_of,
     writes,
 )
 from tidemark.consumer.tier_selection import Mode
 from tidemark.errors import ConfigError, RestoreError
-from tidemark.formats.keys import check_topic
 from tidemark.offset_bounds import BEGINNING, END, parse_bounds
 from tidemark.terminal import Output
 
@@ -97,17 +97,18 @@ def consume(
         committed=isolation == "read_committed",
         on_gap=on_gap,
         follow=follow,
-        to_given=bool(last),
         limit=limit,
     )
-    _check(asked.follow and asked.to_given, "--follow", "never ends: leave out --to or --follow")
+    _check(follow and bool(last), "--follow", "never ends: leave out --to or --follow")
     _check(bool(group) and bootstrap is None, "--group", "needs --bootstrap: groups live in the brokers")
     _check(bool(group) and bool(partition or last), "--group", "shares partitions out: leave out --partition and --to")
     _check(bool(client_config) and bootstrap is None, "--client-config", "needs --bootstrap")
     needed = not (bootstrap is not None and mode is Mode.KAFKA_ONLY)
     storage = storage_of(topics, topic, cluster) if needed else None
     with _sink(file) as sink, Counting("records") as progress:
-        writer = writer_of(form, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed)
+        write, end = writer_of(
+            form, sink, topic, stream=file == Path("-"), delimiter=delimiter, prefixed=length_prefixed
+        )
         if bootstrap is not None:
             settings = client_settings(bootstrap, client_config)
             batches = batches_of_kafka(asked, mode, storage, group, settings)
@@ -116,14 +117,14 @@ def consume(
             batches = batches_of_remote(asked, storage)
         try:
             for rows in batches:
-                writer.write(rows)
+                write(rows)
                 progress.add(len(rows), rows.nbytes)
-            writer.close()
+            end()
             sink.flush()
         except BrokenPipeError:
             _give_up_output()
         except KeyboardInterrupt:
-            writer.close()
+            end()
             raise typer.Exit(_INTERRUPTED) from None
         finally:
             batches.close()
@@ -206,7 +207,7 @@ def restore(
     request = RestoreRequest(
         cluster=storage.cluster,
         topic=topic,
-        target=_checked(to_topic),
+        target=checked_topic(to_topic, "--to-topic"),
         partitions=tuple(sorted(set(partition or ()))),
         first=parse_bounds(first or (), "--from", BEGINNING),
         last=parse_bounds(last or (), "--to", END),
@@ -224,8 +225,7 @@ def restore(
     report = _restored(request, storage, client_settings(bootstrap, client_config), verify=verify)
     for warning in report.warnings:
         typer.echo(f"note: {warning}", err=True)
-    text = "\n".join(report.lines())
-    typer.echo(json.dumps(report.answer(), ensure_ascii=False) if output == "json" else text)
+    show(report.answer(), report.lines(), output)
 
 
 def _restored(request: RestoreRequest, storage: Storage, client: dict[str, Any], *, verify: bool) -> RestoreReport:
@@ -256,24 +256,17 @@ def _estimate(request: RestoreRequest, storage: Storage, output: Output) -> None
     from tidemark.remote.topics import RemoteTopics
     from tidemark.restore.run import estimate
 
-    estimates = estimate(request, remote_partitions(RemoteTopics(storage), request.topic, request.partitions))
+    parts = remote_partitions(RemoteTopics(storage), request.topic, request.partitions)
+    estimates = [estimate(request, part) for part in parts]
     total = sum(partition.end - partition.start for partition in estimates)
     size = sum(partition.size for partition in estimates)
-    if output == "json":
-        partitions = [partition.answer() for partition in estimates]
-        answer = {"bytes": size, "records_at_most": total, "partitions": partitions}
-        typer.echo(json.dumps(answer, ensure_ascii=False))
-        return
+    partitions = [partition.answer() for partition in estimates]
     amount = f"at most {total:,} records, about {size / 1e6:,.1f} MB of segments"
-    lines = [f"{request.cluster}/{request.topic} → {request.target}: {amount}; nothing was written"]
-    typer.echo("\n".join([*lines, *(line for partition in estimates for line in partition.lines())]))
-
-
-def _checked(target: str) -> str:
-    try:
-        return check_topic(target)
-    except ValueError as error:
-        raise ConfigError("--to-topic", [("", str(error))]) from error
+    lines = [
+        f"{request.cluster}/{request.topic} → {request.target}: {amount}; nothing was written",
+        *(line for partition in estimates for line in partition.lines()),
+    ]
+    show({"bytes": size, "records_at_most": total, "partitions": partitions}, lines, output)
 
 
 def _topic_config(pairs: list[str] | tuple[str, ...], *, create: bool) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 They are read from the remote tier alone, or through brokers and both tiers. Batches have the columns of
 :data:`tidemark.decode.SCHEMA`, and each partition's records in order. Requested offsets that do not exist are an error
-or a message on standard error, never left out silently. Each form of the output has a writer, which describes it.
+or a message on standard error, never left out silently. Each form of the output has a function, which describes it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 import struct
 import sys
 import threading
-from abc import abstractmethod
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 import pyarrow as pa
 from typing_extensions import override
@@ -47,7 +47,7 @@ _LENGTH_PREFIX: Final = struct.Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The requested range of records, at most ``limit``. ``to_given`` is true if the command line has ``--to``."""
+    """The requested range of records, at most ``limit``."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -56,7 +56,6 @@ class Asked:
     committed: bool
     on_gap: Literal["error", "skip"]
     follow: bool
-    to_given: bool
     limit: int | None = None
 
 
@@ -131,7 +130,8 @@ def _of_spans(asked: Asked, consumer: TieredConsumer) -> Generator[pa.RecordBatc
     while left := {tp: span for tp, span in left.items() if consumer.position(tp) < span.end}:
         consumer.pause(*(consumer.assignment() - set(left)))
         for tp, rows in consumer.poll_arrow(timeout_ms=_POLL_MS).items():
-            wanted = _until(rows, left[tp].end)
+            offsets = rows.column("kafka_offset").to_numpy()  # they are sorted
+            wanted = rows.slice(0, int(offsets.searchsorted(left[tp].end)))
             if len(wanted):
                 yield wanted
 
@@ -194,11 +194,6 @@ def _within(asked: Asked, partition: int, span: Interval, readable: int) -> Inte
     return Interval(start, min(wanted, max(readable, start)))
 
 
-def _until(rows: pa.RecordBatch, end: int) -> pa.RecordBatch:
-    """The rows below ``end``; rows are sorted by offset."""
-    return rows.slice(0, int(rows.column("kafka_offset").to_numpy().searchsorted(end)))
-
-
 def _partitions(asked: Asked, existing: Collection[int] | None) -> list[int]:
     if not existing:
         raise ConfigError(asked.topic, [("", "does not exist, neither in the remote tier nor on the brokers")])
@@ -209,48 +204,45 @@ def _partitions(asked: Asked, existing: Collection[int] | None) -> list[int]:
     return sorted(set(asked.partitions) or existing)
 
 
-class Writer(Protocol):
-    """A writer of a topic's record batches, which have the columns of :data:`tidemark.decode.SCHEMA`."""
+def writer_of(
+    form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter: str, prefixed: bool
+) -> tuple[Callable[[pa.RecordBatch], None], Callable[[], None]]:
+    """Two functions for the form ``json``, ``text``, ``raw`` or ``arrow``: writes all rows, and ends the format.
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write all rows. Raises OSError; BrokenPipeError means that nobody reads any more."""
-        ...
+    The former raises OSError; BrokenPipeError means that nobody reads any more. The output stays open.
 
-    def close(self) -> None:
-        """Write the end of the format; the output stays open."""
-        ...
+    Form ``arrow`` has the columns of the tables (docs/reading.md), in an Arrow IPC file, or as a stream on standard
+    output. A file is valid once it is ended. No Python object is made for a record.
 
-
-def writer_of(form: str, sink: BinaryIO, topic: str, *, stream: bool, delimiter: str, prefixed: bool) -> Writer:
-    """The writer of ``json``, ``text``, ``raw`` or ``arrow``. Raises ConfigError for an invalid delimiter."""
+    Raises:
+        ConfigError: the delimiter is not valid.
+    """
     if form == "arrow":
-        return ArrowWriter(sink, stream=stream)
+        opened = pa.PythonFile(sink, "w")  # type: ignore[arg-type]  # the stubs know the class io.IOBase alone
+        arrow = pa.ipc.new_stream(opened, SCHEMA) if stream else pa.ipc.new_file(opened, SCHEMA)
+
+        def write_batch(rows: pa.RecordBatch) -> None:
+            arrow.write_batch(rows.replace_schema_metadata(None))
+            sink.flush()
+
+        return write_batch, arrow.close
     if form == "raw":
-        return RawWriter(sink, None if prefixed else _unescaped(delimiter))
-    return TextWriter(sink, topic) if form == "text" else JsonWriter(sink, topic)
+        encoded = partial(_raw, None if prefixed else _unescaped(delimiter))
+    else:
+        encoded = partial(_lines, partial(_text_lines if form == "text" else _json_lines, topic))
+
+    def write(rows: pa.RecordBatch) -> None:
+        sink.write(encoded(rows))
+        sink.flush()
+
+    return write, lambda: None
 
 
-class _LineWriter(Writer):
-    """A writer of a line for each record."""
-
-    def __init__(self, sink: BinaryIO, topic: str) -> None:
-        self._sink = sink
-        self._topic = topic
-
-    @abstractmethod
-    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]: ...
-
-    @override
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._sink.write("".join(f"{line}\n" for line in self._lines(rows)).encode())
-        self._sink.flush()
-
-    @override
-    def close(self) -> None:
-        pass
+def _lines(lines: Callable[[pa.RecordBatch], Iterator[str]], rows: pa.RecordBatch) -> bytes:
+    return "".join(f"{line}\n" for line in lines(rows)).encode()
 
 
-class JsonWriter(_LineWriter):
+def _json_lines(topic: str, rows: pa.RecordBatch) -> Iterator[str]:
     """``json``: a line of JSON per record.
 
     It has ``topic``, ``partition``, ``offset``, ``timestamp`` (milliseconds; -1: none), ``timestamp_type`` (``create``
@@ -258,93 +250,46 @@ class JsonWriter(_LineWriter):
     ``value_encoding``; ``headers`` is a list of objects with ``key``, ``value`` and ``encoding``. Bytes that are UTF-8
     are text, and their encoding is ``utf-8``; others are ``base64``; null has a null encoding. Nothing is lost.
     """
-
-    @override
-    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
-        columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
-        times = exact_milliseconds(rows).tolist()
-        for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, times, strict=True):
-            record: dict[str, Any] = {
-                "topic": self._topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": at,
-                "timestamp_type": kind,
-                "leader_epoch": epoch,
-                "headers": [_header(header["key"], header["value"]) for header in headers],
-            }
-            record["key"], record["key_encoding"] = _text(key)
-            record["value"], record["value_encoding"] = _text(value)
-            yield json.dumps(record, ensure_ascii=False)
+    names = ("partition", "offset", "timestamp_type", "leader_epoch", "key", "value", "headers")
+    columns = [rows.column(f"kafka_{name}").to_pylist() for name in names]
+    times = exact_milliseconds(rows).tolist()
+    for partition, offset, kind, epoch, key, value, headers, at in zip(*columns, times, strict=True):
+        record: dict[str, Any] = {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "timestamp": at,
+            "timestamp_type": kind,
+            "leader_epoch": epoch,
+            "headers": [_header(header["key"], header["value"]) for header in headers],
+        }
+        record["key"], record["key_encoding"] = _text(key)
+        record["value"], record["value_encoding"] = _text(value)
+        yield json.dumps(record, ensure_ascii=False)
 
 
-class TextWriter(_LineWriter):
+def _text_lines(topic: str, rows: pa.RecordBatch) -> Iterator[str]:
     """``text``: a line per record for people, with its place, its time in UTC, key and value, cut after 400 characters.
 
     Other characters than a terminal prints are escaped.
     """
-
-    @override
-    def _lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
-        for partition, offset, key, value, at in zip(*columns, exact_milliseconds(rows).tolist(), strict=True):
-            told = f"{start_of(key, _LONGEST_TEXT)}  {start_of(value, _LONGEST_TEXT)}"
-            yield f"{self._topic}-{partition}-{offset}  {_time(at)}  {told}"
+    columns = [rows.column(f"kafka_{name}").to_pylist() for name in ("partition", "offset", "key", "value")]
+    for partition, offset, key, value, at in zip(*columns, exact_milliseconds(rows).tolist(), strict=True):
+        told = f"{start_of(key, _LONGEST_TEXT)}  {start_of(value, _LONGEST_TEXT)}"
+        yield f"{topic}-{partition}-{offset}  {'no time' if at == -1 else utc_time(at)}  {told}"
 
 
-class RawWriter(Writer):
+def _raw(delimiter: bytes | None, rows: pa.RecordBatch) -> bytes:
     """``raw``: values alone, each followed by ``delimiter``, or after its length if that is None.
 
     With a delimiter, null is written as an empty value. A length has 4 bytes, big end first, and is -1 for null, which
     preserves every value.
     """
-
-    def __init__(self, sink: BinaryIO, delimiter: bytes | None) -> None:
-        self._sink = sink
-        self._delimiter = delimiter
-
-    @override
-    def write(self, rows: pa.RecordBatch) -> None:
-        values = rows.column("kafka_value").to_pylist()
-        if self._delimiter is None:
-            parts = [
-                _LENGTH_PREFIX.pack(-1) if value is None else _LENGTH_PREFIX.pack(len(value)) + value
-                for value in values
-            ]
-            self._sink.write(b"".join(parts))
-        else:
-            self._sink.write(b"".join((value or b"") + self._delimiter for value in values))
-        self._sink.flush()
-
-    @override
-    def close(self) -> None:
-        pass
-
-
-class ArrowWriter(Writer):
-    """``arrow``: the columns of the tables (docs/reading.md), as an Arrow IPC file, or as a stream on standard output.
-
-    The stream is an Arrow IPC stream. A file is valid once it is closed. No Python object is made for a record.
-    """
-
-    def __init__(self, sink: BinaryIO, *, stream: bool) -> None:
-        self._sink = sink
-        opened = pa.PythonFile(sink, "w")  # type: ignore[arg-type]  # the stubs know the class io.IOBase alone
-        self._writer = pa.ipc.new_stream(opened, SCHEMA) if stream else pa.ipc.new_file(opened, SCHEMA)
-
-    @override
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows.replace_schema_metadata(None))
-        self._sink.flush()
-
-    @override
-    def close(self) -> None:
-        self._writer.close()
-
-
-def _time(milliseconds: int) -> str:
-    return "no time" if milliseconds == -1 else utc_time(milliseconds)
+    values = rows.column("kafka_value").to_pylist()
+    if delimiter is not None:
+        return b"".join((value or b"") + delimiter for value in values)
+    sizes = (_LENGTH_PREFIX.pack(-1 if value is None else len(value)) for value in values)
+    return b"".join(size + (value or b"") for size, value in zip(sizes, values, strict=True))
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:

@@ -8,7 +8,6 @@ before a run reaches them.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
@@ -16,11 +15,11 @@ from typing import Annotated, Any, Final, get_args
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, iso_dates, show
 from tidemark.cli.read_models import evidence_of, opened
-from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.statuses import doubts
 from tidemark.intervals import Intervals
+from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import outside_tables, topic_now
 from tidemark.monitoring.judgement import exit_code, sentence, state_of_partition, worst
@@ -59,7 +58,7 @@ def continuity(
     incident is open.
     """
     report = continuity_of(opened(topics, topic, cluster), dt or ())
-    typer.echo(json.dumps(report, ensure_ascii=False) if output == "json" else "\n".join(_lines(report)))
+    show(report, _lines(report), output)
     raise typer.Exit(exit_code(report["state"]))
 
 
@@ -126,7 +125,18 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
             dated[row.day].setdefault(key, Counter())[row.offset_class] += row.rows
     states = ledger.by_partition
     unknown = sorted(classes.keys() - states.keys())
-    partitions = [_accounted(state, classes.get(key, Counter()), standing) for key, state in sorted(states.items())]
+    partitions = [
+        _account(
+            key,
+            classes.get(key, Counter()),
+            topic_id=state.topic_id,
+            start_offset=state.start_offset,
+            next_offset=state.next_offset,
+            truncated=standing.truncated.get(key, 0),
+            held_by=state.held_by,
+        )
+        for key, state in sorted(states.items())
+    ]
     landed = sum(counts["landed"] for counts in classes.values())
     days = [
         _account_of_date(dt, ledger.dates[dt].rows if dt in ledger.dates else 0, parts) for dt, parts in dated.items()
@@ -146,20 +156,30 @@ def accounts_of(standing: EffectiveEvidence, dates: Collection[str] = ()) -> dic
     return sums | {"balanced": balanced}
 
 
-def _accounted(state: PartitionState, classes: Counter[str], standing: EffectiveEvidence) -> dict[str, Any]:
+def _account(
+    key: Key,
+    classes: Counter[str],
+    *,
+    topic_id: str | None = None,
+    start_offset: int = 0,
+    next_offset: int = 0,
+    truncated: int = 0,
+    held_by: Sequence[OpenTransaction] = (),
+) -> dict[str, Any]:
+    """The account of a partition: by default of one of which nothing has landed."""
     classed = sum(classes.values())
     return {
-        "incarnation": state.incarnation,
-        "partition": state.partition,
-        "topic_id": state.topic_id,
-        "start_offset": state.start_offset,
-        "next_offset": state.next_offset,
-        "covered": state.next_offset,
+        "incarnation": key[0],
+        "partition": key[1],
+        "topic_id": topic_id,
+        "start_offset": start_offset,
+        "next_offset": next_offset,
+        "covered": next_offset,
         "classes": {name: classes[name] for name in CLASSES},
         "classed": classed,
-        "balanced": classed == state.next_offset,
-        "truncated": standing.truncated.get(state.key, 0),
-        "held_by": [asdict(hold) for hold in state.held_by],
+        "balanced": classed == next_offset,
+        "truncated": truncated,
+        "held_by": [asdict(hold) for hold in held_by],
     }
 
 
@@ -234,7 +254,7 @@ def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[
         name: Intervals.of(gap for gap in health.lost if (gap.reason == "corrupt") is (name == "corrupt"))
         for name in ("lost", "corrupt")
     }
-    base = account or _nothing_landed(health)
+    base = account or _account((health.incarnation, health.partition), Counter())
     below = Intervals(health.remote_tier).clip(0, base["start_offset"]).size
     classes = base["classes"]
     state = state_of_partition(health)
@@ -247,20 +267,4 @@ def _partition(health: PartitionHealth, account: dict[str, Any] | None) -> dict[
         "lag": health.lag,
         "state": state if base["balanced"] else worst([state, "unequal"]),
         "gaps": [gap.model_dump(mode="json", by_alias=True) for gap in health.gaps],
-    }
-
-
-def _nothing_landed(health: PartitionHealth) -> dict[str, Any]:
-    return {
-        "incarnation": health.incarnation,
-        "partition": health.partition,
-        "topic_id": None,
-        "start_offset": 0,
-        "next_offset": 0,
-        "covered": 0,
-        "classes": dict.fromkeys(CLASSES, 0),
-        "classed": 0,
-        "balanced": True,
-        "truncated": 0,
-        "held_by": [],
     }

@@ -7,7 +7,6 @@ officer keeps the report of a request as text.
 from __future__ import annotations
 
 import codecs
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, show, writes
 from tidemark.erasure.reports import RequestOutcome, RequestProgress, TopicProgress, left, progress_of
 from tidemark.erasure.requests import (
     ErasureFolder,
@@ -138,7 +137,7 @@ def request(
     answer = {**_dumped(made), "duplicates": len(given) - len(made.values)}
     twice = f" (and {plural(answer['duplicates'], 'duplicate')})" if answer["duplicates"] else ""
     text = f"{made.id}: {summary(made)}{twice}; waits for the approval of another person"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
+    show(answer, [text], output)
 
 
 @erase_app.command(epilog="Example: tidemark erase approve 9f3c52b07d1e4a66 --by grace")
@@ -166,7 +165,7 @@ def approve(
     approval, new = folder.approve(stored, by, records)
     answer = {"id": name, **approval.model_dump(mode="json", exclude={"format", "id"}), "new": new}
     text = f"{name}: approved" if new else f"{name}: approved already, at {approval.at:%Y-%m-%d %H:%M} UTC"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
+    show(answer, [text], output)
 
 
 @erase_app.command(epilog="Example: tidemark erase withdraw 9f3c52b07d1e4a66 --by ada --reason 'asked again'")
@@ -182,9 +181,7 @@ def withdraw(
     """Withdraw a request: no pass carries it out any more. What passes have erased stays so."""
     folder, stored = find_request(load_topics(topics), cluster, name)
     withdrawal = folder.withdraw(stored, by, reason)
-    answer = withdrawal.model_dump(mode="json", exclude={"format"})
-    text = f"{name}: {withdrawn_by(withdrawal)}"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else text)
+    show(withdrawal.model_dump(mode="json", exclude={"format"}), [f"{name}: {withdrawn_by(withdrawal)}"], output)
 
 
 @erase_app.command(epilog="Example: tidemark erase status --output json")
@@ -212,8 +209,7 @@ def status(
         found = [approved(folder.cluster, name)]
     today, known = utc_now().date(), progress_of(deployment, found)
     states = [_state(each, today) for each in known]
-    lines = [line for each in known for line in _lines(each, today)]
-    typer.echo(json.dumps(states, ensure_ascii=False) if output == "json" else "\n".join(lines or ["no requests"]))
+    show(states, [line for each in known for line in _lines(each, today)] or ["no requests"], output)
     if any(state["objection"] for state in states):
         raise typer.Exit(1)
 
@@ -237,8 +233,7 @@ def report(name: RequestId, topics: Topics = DEFAULT_TOPICS, cluster: Cluster = 
         "approval_sha256": known.asked.sha256 if isinstance(known.asked, Approved) else None,
         "not_covered": NOT_COVERED,
     }
-    lines = report_lines(known, stored.sha256, now)
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
+    show(answer, report_lines(known, stored.sha256, now), output)
 
 
 def _read_text(file: Path | None) -> tuple[bytes, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
+from tidemark.cli.airflow_client import TOKEN
 from tidemark.config import hint
 from tidemark.errors import ConfigError
+from tidemark.formats.keys import check_topic
 from tidemark.installation import need
 from tidemark.terminal import Output
 from tidemark.topics import load_topics
@@ -47,6 +50,14 @@ def iso_dates(values: list[str] | None) -> list[str] | None:
         raise typer.BadParameter("must be a date such as 2026-11-20") from error
 
 
+def checked_topic(name: str, option: str) -> str:
+    """The name of a topic of Kafka. Raises ConfigError that names ``option``."""
+    try:
+        return check_topic(name)
+    except ValueError as error:
+        raise ConfigError(option, [("", str(error))]) from error
+
+
 def chosen_clusters(topics: Path, deployment: Deployment, cluster: str | None) -> list[str]:
     """The clusters of the topics file, limited to ``cluster`` if given. Raises ConfigError if no topic is its."""
     if cluster not in {None, *deployment.clusters}:
@@ -55,10 +66,21 @@ def chosen_clusters(topics: Path, deployment: Deployment, cluster: str | None) -
     return [name for name in deployment.clusters if cluster in {None, name}]
 
 
+def show(answer: object, lines: Iterable[str], output: Output) -> None:
+    """Print ``answer`` as one JSON document for programs, or its ``lines`` for people."""
+    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else "\n".join(lines))
+
+
+FIRST_DATE: Final = typer.Option("--from", formats=["%Y-%m-%d"], help="The first date, inclusive.")
+LAST_DATE: Final = typer.Option("--to", formats=["%Y-%m-%d"], help="The last date, inclusive.")
+
 TopicName = Annotated[str, typer.Argument(help="A topic of the topics file.")]
 Topics = Annotated[Path, typer.Option(envvar="TIDEMARK_TOPICS", metavar="FILE", help="The topics file.")]
 Cluster = Annotated[str | None, typer.Option(help="Needed where two clusters have the topic's name.")]
 OnlyCluster = Annotated[str | None, typer.Option("--cluster", help="Only this cluster.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help=f"A file with Airflow's token; default: the variable {TOKEN}.")
+]
 As = Annotated[Output, typer.Option("--output", "-o", help="For people, or for programs.")]
 
 DEFAULT_TOPICS = Path("topics.yaml")

@@ -8,13 +8,12 @@ it then names the copy's ETags.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, not_empty, writes
+from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, TopicName, Topics, not_empty, show, writes
 from tidemark.concurrency import in_parallel
 from tidemark.errors import NotFound
 from tidemark.formats.base import Model
@@ -26,7 +25,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.read import NO_LIMIT
 from tidemark.raw import objects
-from tidemark.raw.objects import StoredManifest, stored_checksum
+from tidemark.raw.objects import stored_checksum
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import cover, whole_lineage
 from tidemark.raw_topic import RawTopic
@@ -71,8 +70,7 @@ def acknowledge_gap(
         "new": new,
     }
     outcome = "acknowledged" if new else f"acknowledged already, at {acknowledgement.at:%Y-%m-%d %H:%M} UTC"
-    line = f"{answer['topic']} {partition}: {start} to {end} {outcome}"
-    typer.echo(json.dumps(answer, ensure_ascii=False) if output == "json" else line)
+    show(answer, [f"{answer['topic']} {partition}: {start} to {end} {outcome}"], output)
 
 
 def _ask(gaps: GapsOf, start: int, end: int) -> None:
@@ -102,15 +100,17 @@ def verify_copy(
     deployment = load_topics(topics)
     chosen = [deployment.topic(topic, cluster)] if topic else deployment.topics_of(cluster)
     copies = [check_copy(open_topic_table(deployment, settings), renew=renew) for settings in chosen]
-    if output == "json":
-        typer.echo(json.dumps([copy.model_dump(mode="json") for copy in copies], ensure_ascii=False))
-    else:
-        for copy in copies:
-            found = f"{copy.partitions} partitions, {copy.segments} segments, {copy.bytes} bytes"
-            typer.echo(f"{copy.cluster}/{copy.topic}: {found}, {copy.renewed} manifests renewed")
-            typer.echo("".join(f"  {finding}\n" for finding in copy.findings), nl=False)
+    if copies or output == "json":
+        show([copy.model_dump(mode="json") for copy in copies], _copy_lines(copies), output)
     if any(copy.findings for copy in copies):
         raise typer.Exit(1)
+
+
+def _copy_lines(copies: Iterable[CopiedTopic]) -> Iterator[str]:
+    for copy in copies:
+        found = f"{copy.partitions} partitions, {copy.segments} segments, {copy.bytes} bytes"
+        yield f"{copy.cluster}/{copy.topic}: {found}, {copy.renewed} manifests renewed"
+        yield from (f"  {finding}" for finding in copy.findings)
 
 
 class CopiedTopic(Model):
@@ -193,7 +193,7 @@ def _check_segment(partition: PartitionStore, name: SegmentName, *, renew: bool)
         return size, False, tuple(findings)
     if not renew:
         return size, False, (f"{key}: names other ETags than this copy's: --renew",)
-    _renew(partition.store, key, stored, found)
+    partition.store.put(key, stored.manifest.with_sums(found).to_bytes(), if_match=stored.etag)
     return size, True, ()
 
 
@@ -208,10 +208,6 @@ def _proved(store: Store, key: str, described: ObjectSum) -> ObjectSum | str:
     if present.etag != described.etag and (checksum := f"{stored_checksum(store, present):08x}") != described.crc32c:
         return f"has CRC32C {checksum}, and its manifest names {described.crc32c}"
     return described.model_copy(update={"etag": present.etag})
-
-
-def _renew(store: Store, key: str, stored: StoredManifest, found: dict[str, ObjectSum]) -> None:
-    store.put(key, stored.manifest.with_sums(found).to_bytes(), if_match=stored.etag)
 
 
 def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator[str]:

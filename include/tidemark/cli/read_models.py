@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
 from tidemark.cli.options import chosen_clusters
 from tidemark.concurrency import in_parallel
@@ -152,8 +152,7 @@ def versions_of(topics: Path, cluster: str | None) -> list[dict[str, Any]]:
     """The versions of the parts of all clusters, or of ``cluster``, as the parts state them; times in UTC."""
     deployment = load_topics(topics)
     names = chosen_clusters(topics, deployment, cluster)
-    stated = [version for name in names for version in stated_versions(deployment, name)]
-    return [{**each._asdict(), "at": f"{each.at:%Y-%m-%dT%H:%M:%SZ}" if each.at else None} for each in stated]
+    return [version for name in names for version in stated_versions(deployment, name)]
 
 
 def summary_of(deployment: Deployment) -> list[dict[str, Any]]:
@@ -277,37 +276,30 @@ def _words(length: timedelta) -> str:
     return f"{length.total_seconds():g}s"
 
 
-class StatedVersion(NamedTuple):
-    """The version that a part stated at ``at``; None if no object states it.
+def stated_versions(deployment: Deployment, cluster: str) -> Iterator[dict[str, Any]]:
+    """The versions of a cluster's agents, triggerer and jobs; None where no object states it.
 
     ``name`` is the broker of an agent (or its slot), the cluster of a triggerer, or the topic of the jobs of a table.
     ``error`` says why an object cannot be read.
-    """
-
-    cluster: str
-    part: Literal["agent", "triggerer", "jobs"]
-    name: str
-    version: str | None = None
-    at: datetime | None = None
-    error: str = ""
-
-
-def stated_versions(deployment: Deployment, cluster: str) -> Iterator[StatedVersion]:
-    """The versions of a cluster's agents, triggerer and jobs.
 
     Raises:
         StoreError, FormatError: the watermark indexes, the last scan or a table cannot be read.
     """
+
+    def stated(part: str, name: str, version: str | None, at: datetime | None, error: str = "") -> dict[str, Any]:
+        known = {"cluster": cluster, "part": part, "name": name, "version": version}
+        return {**known, "at": f"{at:%Y-%m-%dT%H:%M:%SZ}" if at else None, "error": error}
+
     objects = indexes_of(deployment, cluster).objects
     by_broker = {key.rpartition("/")[2].removesuffix(".json"): index for key, index in objects.items()}
     for broker, (_, index, error) in sorted(by_broker.items(), key=lambda item: (len(item[0]), item[0])):
-        stated = StatedVersion(cluster, "agent", broker, error=str(error or ""))
-        yield stated._replace(version=index.agent_version, at=index.written_at) if index and not error else stated
+        version, at = (index.agent_version, index.written_at) if index and not error else (None, None)
+        yield stated("agent", broker, version, at, str(error or ""))
     store = open_store(deployment.lake_store, deployment.store)
     scan = ScanStatus.load_or_none(store, deployment.deployment_keys(cluster).scan)
     version, at = (scan.version or None, scan.at) if scan else (None, None)
-    yield StatedVersion(cluster, "triggerer", cluster, version, at)
+    yield stated("triggerer", cluster, version, at)
     tables = [configured_table(deployment, topic) for topic in deployment.topics_of(cluster)]
     for table, ledger in zip(tables, in_parallel(committed_ledger, tables), strict=True):
         at = ledger.committed_at if ledger.n else None
-        yield StatedVersion(cluster, "jobs", table.topic.topic, ledger.version or None, at)
+        yield stated("jobs", table.topic.topic, ledger.version or None, at)

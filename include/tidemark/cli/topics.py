@@ -40,7 +40,7 @@ from tidemark.terminal import Progress
 
 if TYPE_CHECKING:
     from tidemark.onboarding.gather import Right
-    from tidemark.onboarding.onboard import Onboarding, OnboardingRequest
+    from tidemark.onboarding.onboard import Onboarding
     from tidemark.topics import Deployment
 
 
@@ -131,7 +131,8 @@ def add(
     """
     need_extra()
     from tidemark.onboarding.gather import look_at
-    from tidemark.onboarding.onboard import read_file
+    from tidemark.onboarding.onboard import OnboardingRequest, read_file
+    from tidemark.onboarding.proposal import ProposalHints
 
     _, deployment = read_file(topics)
     cluster, name = _split(topic, deployment)
@@ -148,17 +149,18 @@ def add(
         wanted = WantedTopic(cluster, name, speed, each, partitions, replication_factor, brokerset)
         _create(wanted, topics, deployment, client, brokersets, yes=yes, output=output)
         return
-    request = _request(
-        topics, cluster, name,
-        keys={"table": table, "owner": owner, "freshness": freshness},
-        hints={
-            "format": record_format, "schema": _from_folder("--schema", schema, topics),
-            "descriptors": _from_folder("--descriptors", descriptors, topics),
-            "message": message, "registry": registry, "subject": subject,
-            "misfits": misfits,
-        },
-        event_time=event_time, unit=event_time_unit, rate=speed, compacted=compacted,
-    )  # fmt: skip
+    hints = ProposalHints(
+        format=record_format,
+        schema=_from_folder("--schema", schema, topics),
+        descriptors=_from_folder("--descriptors", descriptors, topics),
+        message=message,
+        registry=registry,
+        subject=subject,
+        misfits=misfits,
+    )
+    named = {"table": table, "owner": owner, "freshness": freshness}
+    keys = {key: value for key, value in named.items() if value is not None}
+    request = OnboardingRequest(topics, cluster, name, keys, hints, event_time, event_time_unit, speed, compacted)
     with Progress() as progress:
         onboarding, rights = look_at(request, deployment, client, sample_from, records, progress.say)
     _print(onboarding, rights, output)
@@ -188,16 +190,6 @@ def _from_folder(option: str, given: str | None, topics: Path) -> str | None:
     if not Path(given).is_file():
         raise ConfigError(option, [("", f"{given} is not a file; give its path from the working directory")])
     return os.path.relpath(given, topics.parent)
-
-
-def _request(
-    path: Path, cluster: str, topic: str, *, keys: Mapping[str, Any], hints: Mapping[str, Any], **more: Any
-) -> OnboardingRequest:
-    from tidemark.onboarding.onboard import OnboardingRequest
-    from tidemark.onboarding.proposal import ProposalHints
-
-    given = {name: value for name, value in keys.items() if value is not None}
-    return OnboardingRequest(path, cluster, topic, given, ProposalHints(**hints), **more)
 
 
 def _create(
@@ -245,15 +237,12 @@ def _apply(onboarding: Onboarding, patch: Path | None, branch: str | None, *, wr
         needed = [
             onboarding.request.path.parent / name for name in (hints.schema, hints.descriptors) if name is not None
         ]
-        commit = onboarding.change.commit(branch, f"{_MESSAGE.format(name)}\n", needed)
+        commit = onboarding.change.commit(branch, f"Ingest {name}\n", needed)
         typer.echo(f"{branch}: commit {commit[:12]}; the working tree is as it was", err=True)
     if write:
         onboarding.change.write()
         typer.echo(f"{onboarding.request.path}: changed", err=True)
     typer.echo(next_step(onboarding), err=True)
-
-
-_MESSAGE: Final = "Ingest {}"
 
 
 _TRY_CLUSTER: Final = "try"

@@ -304,6 +304,12 @@ Attempt = Annotated[
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda names: (names,) if isinstance(names, str) else names)]
 """Names, of which one may be given by itself."""
 
+NamedTopics = Annotated[Names, Field(min_length=1), Says("repeatable", metavar="NAME")]
+"""One topic or several, of a job that does not take all."""
+
+JsonLines = Annotated[bool, Says("print the reports as JSON, one a line", flag="--json")]
+"""Whether reports are for programs."""
+
 Report = Annotated[str, AfterValidator(check_report)]
 """The name of a report: 16 of 0-9 a-f."""
 
@@ -364,12 +370,6 @@ class SomeTopicsOptions(TopicsOptions):
     def named(self) -> tuple[str, ...]:
         """The topics of the command line."""
         return self.topic
-
-
-class NamedTopicsOptions(SomeTopicsOptions):
-    """A job for one topic or several."""
-
-    topic: Annotated[Names, Field(min_length=1), Says("repeatable", metavar="NAME")]
 
 
 class SparkOptions(JobOptions):

@@ -16,8 +16,9 @@ from tidemark.jobs.options import (
     DryRunOptions,
     Exchange,
     JobOptions,
+    JsonLines,
     Moment,
-    NamedTopicsOptions,
+    NamedTopics,
     OneTopicOptions,
     Report,
     Says,
@@ -30,12 +31,6 @@ from tidemark.jobs.options import (
 
 def _days(first: date, last: date) -> list[date]:
     return [first + timedelta(days=day) for day in range((last - first).days + 1)]
-
-
-class JsonOptions(TopicsOptions):
-    """A job with reports for people, or for programs."""
-
-    json_lines: Annotated[bool, Says("print the reports as JSON, one a line", flag="--json")] = False
 
 
 class PreviewOptions(DryRunOptions):
@@ -239,7 +234,7 @@ class RepairOptions(PreviewOptions, SparkOptions, OneTopicOptions):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
 
-class AuditOptions(JsonOptions, SparkOptions, SomeTopicsOptions):
+class AuditOptions(SparkOptions, SomeTopicsOptions):
     """Prove tables equal to their raw segments and to their evidence, and report every difference.
 
     The report is written below the topic's ledger, and printed. Exit codes: 0 no difference; 1 a difference, or the
@@ -250,6 +245,7 @@ class AuditOptions(JsonOptions, SparkOptions, SomeTopicsOptions):
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20"
     uses_catalogs: ClassVar[bool] = True
 
+    json_lines: JsonLines = False
     dt: Annotated[tuple[Day, ...], Says("a date to audit; repeatable (default: all)")] = ()
     first: Annotated[Day | None, Says("first date to audit", flag="--from")] = None
     last: Annotated[Day | None, Says("last date to audit", flag="--to")] = None
@@ -276,7 +272,7 @@ class AuditOptions(JsonOptions, SparkOptions, SomeTopicsOptions):
             yield "--from, --to", "--to lies before --from"
 
 
-class CompactOptions(DryRunOptions, SparkOptions, NamedTopicsOptions):
+class CompactOptions(DryRunOptions, SparkOptions, SomeTopicsOptions):
     """Merge small files of the tables of topics into larger ones; no row changes.
 
     The last line of output of each topic is the result as JSON, or the plan for a dry run; the lines before describe
@@ -287,6 +283,7 @@ class CompactOptions(DryRunOptions, SparkOptions, NamedTopicsOptions):
     name: ClassVar[str] = "compact"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dt 2026-11-20 --dry-run"
 
+    topic: NamedTopics
     dt: Annotated[tuple[Day, ...], Says("a date to merge files of; repeatable (default: those that are due)")] = ()
     attempt: Attempt = None
     dry_run: Annotated[bool, Says("print what would be merged, and do nothing")] = False
@@ -312,7 +309,7 @@ class CompactLiveOptions(SparkOptions, TopicsOptions):
     example: ClassVar[str] = "--topics topics.yaml --cluster prod"
 
 
-class RetainOptions(JsonOptions, DryRunOptions, SomeTopicsOptions):
+class RetainOptions(DryRunOptions, SomeTopicsOptions):
     """Remove past dates from tables, and raw segments that are past the backfill window, by each topic's policy.
 
     Only topics with retention.apply: true lose data, and only data that a report named a day before. The reports are
@@ -322,6 +319,7 @@ class RetainOptions(JsonOptions, DryRunOptions, SomeTopicsOptions):
     name: ClassVar[str] = "retain"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --only raw --dry-run"
 
+    json_lines: JsonLines = False
     only: Annotated[Literal["table", "raw"] | None, Says("one of both: each may have credentials of its own")] = None
     dry_run: Annotated[bool, Says("only report what would be removed, and why the rest stays")] = False
     by: Annotated[str, Says("the name in the report and the tombstones")] = Field(default_factory=user)
@@ -332,7 +330,7 @@ class RetainOptions(JsonOptions, DryRunOptions, SomeTopicsOptions):
         return self.only != "table"
 
 
-class RetainPacksOptions(JsonOptions, DryRunOptions):
+class RetainPacksOptions(DryRunOptions):
     """Remove the packs whose batches are all in seals, in a whole cluster, as a pack has batches of many topics.
 
     A pack is removed two days after all of it is in seals. The reports are printed, one for each store and prefix.
@@ -343,6 +341,7 @@ class RetainPacksOptions(JsonOptions, DryRunOptions):
     name: ClassVar[str] = "retain_packs"
     example: ClassVar[str] = "--topics topics.yaml --dry-run"
 
+    json_lines: JsonLines = False
     dry_run: Annotated[bool, Says("only report what would be removed, and why others stay")] = False
     forget: Annotated[
         str | None,
@@ -368,7 +367,7 @@ class RetainPacksOptions(JsonOptions, DryRunOptions):
             yield "--apply", "needs --by and --reason"
 
 
-class EraseOptions(JsonOptions, DryRunOptions, SparkOptions, SomeTopicsOptions):
+class EraseOptions(DryRunOptions, SparkOptions, SomeTopicsOptions):
     """Carry out the approved requests for erasure: mask the records that they name, and take them out of the tables.
 
     The environment variable TIDEMARK_ERASURE_SECRET has the secret of the requests. Exit codes: 0 done; 2 a
@@ -378,6 +377,7 @@ class EraseOptions(JsonOptions, DryRunOptions, SparkOptions, SomeTopicsOptions):
     name: ClassVar[str] = "erase"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
+    json_lines: JsonLines = False
     dry_run: Annotated[bool, Says("count what the requests find, also those that nobody has approved")] = False
     by: Annotated[str, Says("the name in the reports")] = Field(default_factory=user)
 
@@ -413,7 +413,7 @@ class StateOptions(SparkOptions, SomeTopicsOptions):
             yield "--since", "is an option of --audit"
 
 
-class VacuumOptions(DryRunOptions, NamedTopicsOptions):
+class VacuumOptions(DryRunOptions, SomeTopicsOptions):
     """Remove objects that no reader and no run can need: leftovers of dead runs, replaced objects, and old reports.
 
     A line of output for each topic lists the removed objects, as JSON. A topic that fails does not keep others from
@@ -423,6 +423,7 @@ class VacuumOptions(DryRunOptions, NamedTopicsOptions):
     name: ClassVar[str] = "vacuum"
     example: ClassVar[str] = "--topics topics.yaml --topic orders --dry-run"
 
+    topic: NamedTopics
     dry_run: Annotated[bool, Says("print what would be removed, and do nothing")] = False
 
 

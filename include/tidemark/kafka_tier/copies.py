@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, SegmentError
 from tidemark.formats import object_sizes
@@ -35,7 +36,7 @@ from tidemark.kafka_log import (
     parse_txn_index,
 )
 from tidemark.kafka_log.indexes import INDEX_ENTRY_SIZE, TIME_INDEX_ENTRY_SIZE, DerivedIndexes, is_abort
-from tidemark.kafka_tier.encryption import Cipher, KeyPairs
+from tidemark.kafka_tier.encryption import decryption
 from tidemark.kafka_tier.manifest import (
     KINDS,
     MOST_BYTES,
@@ -50,17 +51,23 @@ from tidemark.kafka_tier.manifest import (
 )
 from tidemark.store import ObjectInfo, Store
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateNumbers
+
 PIECE_BYTES: Final = 8 << 20
 """Bytes of a ``.log`` object that are asked for at a time; a larger chunk is asked for alone."""
 
 
 @dataclass(frozen=True)
 class TierStore:
-    """The remote tier of a cluster: its store, the plugin's ``key.prefix``, and the key pairs at hand."""
+    """The remote tier of a cluster: its store, the plugin's ``key.prefix``, and the private keys at hand.
+
+    ``keys`` are by the ids of the plugin's key pairs.
+    """
 
     store: Store
     prefix: str
-    keys: KeyPairs
+    keys: Mapping[str, RSAPrivateNumbers]
 
 
 class ListedCopy(NamedTuple):
@@ -133,9 +140,9 @@ class SegmentCopy:
         return self.name.key(self.tier.prefix, kind)
 
     @cached_property
-    def _cipher(self) -> Cipher | None:
+    def _decrypted(self) -> Callable[[bytes], bytes] | None:
         encryption = self.manifest.encryption
-        return None if encryption is None else self.tier.keys.cipher(encryption, self.key("rsm-manifest"))
+        return None if encryption is None else decryption(encryption, self.tier.keys, self.key("rsm-manifest"))
 
     def indexes(self) -> TierIndexes:
         """The indexes, from one request.
@@ -146,7 +153,7 @@ class SegmentCopy:
         """
         key, spans = self.key("indexes"), self.manifest.segment_indexes
         info = self._object("indexes", spans.size)
-        with _at(key):
+        with _as_listed(key):
             body = self.tier.store.get(key, if_match=info.etag, limit=len(spans.all) * object_sizes.SEGMENT_INDEX).body
 
         def file(span: IndexSpan | None, name: str) -> bytes:
@@ -174,7 +181,7 @@ class SegmentCopy:
         info = self._object("log", chunks[-1].at + chunks[-1].stored if chunks else 0)
         for first, last in _gathered(chunks):
             start, end = chunks[first].at, chunks[last].at + chunks[last].stored
-            with _at(key):
+            with _as_listed(key):
                 piece = self.tier.store.get_range(key, start, end, if_match=info.etag)
             if self.manifest.is_plain:
                 yield piece
@@ -196,10 +203,10 @@ class SegmentCopy:
         return plain
 
     def _opened(self, piece: bytes, key: str, what: str) -> bytes:
-        if self._cipher is None:
+        if self._decrypted is None:
             return piece
         try:
-            return self._cipher.open(piece)
+            return self._decrypted(piece)
         except ValueError as error:
             raise FormatError(key, f"{what} {error}") from error
 
@@ -225,20 +232,15 @@ def _history(body: bytes, key: str) -> Lineage:
     return history
 
 
-class _at:  # noqa: N801 - used as a statement
+@contextmanager
+def _as_listed(key: str) -> Iterator[None]:
     """Tells that an object which was listed is gone or replaced: it is then as damaged as one that was missing."""
-
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, NotFound):
-            raise FormatError(self._key, "was removed while the copy was read, as Kafka's retention does") from error
-        if isinstance(error, PreconditionFailed):
-            raise FormatError(self._key, "was replaced while the copy was read, which Kafka never does") from error
+    try:
+        yield
+    except NotFound as error:
+        raise FormatError(key, "was removed while the copy was read, as Kafka's retention does") from error
+    except PreconditionFailed as error:
+        raise FormatError(key, "was replaced while the copy was read, which Kafka never does") from error
 
 
 def _gathered(chunks: list[Chunk]) -> Iterator[tuple[int, int]]:
@@ -290,14 +292,8 @@ def belongs(about: SegmentMetadata, history: Lineage) -> bool:
         begins_before = start == about.start_offset and starts[epoch] <= start
         if not (begins_right or begins_before) or end > ends.get(epoch, end):
             return False
-    return all(later == ends_as[0] for later, ends_as in _following(known, history))
-
-
-def _following(known: list[tuple[int, int]], history: Lineage) -> Iterable[tuple[int, tuple[int, int]]]:
-    """Each epoch of the segment but the first, with the entry of ``history`` after the epoch before it."""
-    after = dict(pairwise(epoch for epoch, _ in history.entries))
-    starts = dict(history.entries)
-    return ((later, (after[epoch], starts[after[epoch]])) for (epoch, _), (later, _) in pairwise(known))
+    following = dict(pairwise(epoch for epoch, _ in history.entries))
+    return all(following[epoch] == later for (epoch, _), (later, _) in pairwise(known))
 
 
 _OFFSET: Final = Struct(">ii")

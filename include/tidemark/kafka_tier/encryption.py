@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from binascii import Error as NotBase64
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha3_512
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,59 +34,46 @@ class KeyNotGiven(FormatError):
     """A copy is encrypted under a key pair of which no file was given."""
 
 
-class Cipher:
-    """Decrypts the pieces of one copy."""
+def decryption(encryption: Encryption, pairs: Mapping[str, RSAPrivateNumbers], key: str) -> Callable[[bytes], bytes]:
+    """The function that decrypts a piece of the copy whose manifest lies under ``key``.
 
-    def __init__(self, key: bytes, aad: bytes) -> None:
-        """``key`` is the copy's own, ``aad`` its additional data."""
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    It raises ValueError for a piece that is not what was encrypted. ``pairs`` are the private keys by the ids of the
+    plugin's key pairs.
 
-        self._aes, self._aad = AESGCM(key), aad
+    Raises:
+        KeyNotGiven: the copy's key pair is not among ``pairs``.
+        FormatError: the key was wrapped by another pair, or is damaged.
+    """
+    pair = pairs.get(encryption.key_pair)
+    if pair is None:
+        rule = f"is encrypted under the key pair {encryption.key_pair!r}, whose file was not given"
+        raise KeyNotGiven(key, f"{rule}: --key-file {encryption.key_pair}=PATH")
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-    def open(self, piece: bytes) -> bytes:
-        """The plain bytes of a ``piece``. Raises ValueError if it is not what was encrypted."""
-        from cryptography.exceptions import InvalidTag
+    try:
+        wrapped = a2b_base64(encryption.data_key.partition(":")[2], strict_mode=True)
+        aad = a2b_base64(encryption.aad, strict_mode=True)
+        aes = AESGCM(_unwrapped(wrapped, pair))
+    except NotBase64 as error:
+        raise FormatError(key, "encryption: dataKey and aad must be base64") from error
+    except ValueError as error:
+        rule = f"dataKey {error}: damaged, or the file of the key pair {encryption.key_pair!r} is another's"
+        raise FormatError(key, f"encryption: {rule}") from error
 
+    def decrypted(piece: bytes) -> bytes:
         if len(piece) < SEALED_BYTES:
             raise ValueError(f"has {len(piece)} bytes, too few for an encrypted piece")
         try:
-            return self._aes.decrypt(piece[:_IV], piece[_IV:], self._aad)
+            return aes.decrypt(piece[:_IV], piece[_IV:], aad)
         except InvalidTag as error:
             raise ValueError("is not what was encrypted: its tag does not fit") from error
 
-
-class KeyPairs:
-    """The private keys by the ids of the plugin's key pairs, from PEM files (PKCS#8)."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        """Load all ``files``. Raises ConfigError, naming the file, if one is no private RSA key."""
-        self._keys = {name: _numbers(path) for name, path in files.items()}
-
-    def cipher(self, encryption: Encryption, key: str) -> Cipher:
-        """The cipher of the copy whose manifest lies under ``key``.
-
-        Raises:
-            KeyNotGiven: its key pair is not among these.
-            FormatError: the key was wrapped by another pair, or is damaged.
-        """
-        pair = self._keys.get(encryption.key_pair)
-        if pair is None:
-            rule = f"is encrypted under the key pair {encryption.key_pair!r}, whose file was not given"
-            raise KeyNotGiven(key, f"{rule}: --key-file {encryption.key_pair}=PATH")
-        try:
-            wrapped = a2b_base64(encryption.data_key.partition(":")[2], strict_mode=True)
-            aad = a2b_base64(encryption.aad, strict_mode=True)
-            data_key = _unwrapped(wrapped, pair)
-        except NotBase64 as error:
-            raise FormatError(key, "encryption: dataKey and aad must be base64") from error
-        except ValueError as error:
-            rule = f"dataKey {error}: damaged, or the file of the key pair {encryption.key_pair!r} is another's"
-            raise FormatError(key, f"encryption: {rule}") from error
-        return Cipher(data_key, aad)
+    return decrypted
 
 
-def _numbers(path: Path) -> RSAPrivateNumbers:
-    """The numbers of the private key in a PEM file."""
+def private_key(path: Path) -> RSAPrivateNumbers:
+    """The private key in a PEM file (PKCS#8). Raises ConfigError, naming the file, if it is no private RSA key."""
     try:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key

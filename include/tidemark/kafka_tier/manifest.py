@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, Literal, NamedTuple, Self, cast
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasPath, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from tidemark.errors import ConfigError, FormatError
@@ -71,6 +71,7 @@ _MOST_CHUNKS: Final = 1 << 20
 _MOST_LOG: Final = (1 << 31) - 1
 
 _Size = Annotated[int, Field(ge=0, le=_MOST_LOG)]
+_ChunkSize = Annotated[int, Field(gt=0, le=_MOST_LOG)]
 _Offset = Annotated[int, Field(ge=0)]
 
 
@@ -78,43 +79,35 @@ class _Part(Model):
     model_config = ConfigDict(alias_generator=to_camel)
 
 
-class _Chunks(_Part):
-    original_chunk_size: int = Field(gt=0, le=_MOST_LOG)
-    original_file_size: _Size
-
-    @property
-    def count(self) -> int:
-        """The number of chunks."""
-        return -(-self.original_file_size // self.original_chunk_size)
-
-
-class FixedChunks(_Chunks):
+class FixedChunks(_Part):
     """All chunks but the last take the same bytes in the object."""
 
+    original_chunk_size: _ChunkSize
+    original_file_size: _Size
     kind: Literal["fixed"] = Field(alias="type")
     transformed_chunk_size: _Size
     final_transformed_chunk_size: _Size
 
-    def stored_sizes(self) -> Sequence[int]:
-        """The bytes of each chunk in the object."""
-        if not self.count:
-            return []
-        return [*[self.transformed_chunk_size] * (self.count - 1), self.final_transformed_chunk_size]
+    def stored_sizes(self, count: int) -> Sequence[int]:
+        """The bytes of each of ``count`` chunks in the object."""
+        return [*[self.transformed_chunk_size] * (count - 1), self.final_transformed_chunk_size] if count else []
 
 
-class VariableChunks(_Chunks):
+class VariableChunks(_Part):
     """``transformed_chunks`` is base64 of a zstd frame of the sizes, see :func:`_unpacked`."""
 
+    original_chunk_size: _ChunkSize
+    original_file_size: _Size
     kind: Literal["variable"] = Field(alias="type")
     transformed_chunks: str
 
-    def stored_sizes(self) -> Sequence[int]:
-        """The bytes of each chunk in the object. Raises ValueError if they do not parse."""
+    def stored_sizes(self, count: int) -> Sequence[int]:
+        """The bytes of each chunk in the object, which has ``count``. Raises ValueError if they do not parse."""
         try:
             frame = a2b_base64(self.transformed_chunks, strict_mode=True)
         except NotBase64 as error:
             raise ValueError("transformedChunks is not base64") from error
-        return _unpacked(decompressed(frame, most=13 + 4 * self.count))
+        return _unpacked(decompressed(frame, most=13 + 4 * count))
 
 
 def _unpacked(raw: bytes) -> Sequence[int]:
@@ -140,9 +133,8 @@ def _unpacked(raw: bytes) -> Sequence[int]:
 
 
 class Chunk(NamedTuple):
-    """``size`` bytes of the original ``.log`` from ``start`` on, in ``stored`` bytes of the object from ``at`` on."""
+    """``size`` bytes of the original ``.log``, in ``stored`` bytes of the object from ``at`` on."""
 
-    start: int
     size: int
     at: int
     stored: int
@@ -194,19 +186,10 @@ class Encryption(_Part):
         return self.data_key.partition(":")[0]
 
 
-class _TopicPartition(_Part):
-    topic: str
-    partition: int = Field(ge=0)
-
-
-class _TopicIdPartition(_Part):
-    topic_id: str
-    topic_partition: _TopicPartition
-
-
-class _SegmentId(_Part):
-    topic_id_partition: _TopicIdPartition
-    id: str
+_ID_OF_SEGMENT: Final = "remoteLogSegmentId"
+_TOPIC_ID_PARTITION: Final = (_ID_OF_SEGMENT, "topicIdPartition")
+_TOPIC_PARTITION: Final = (*_TOPIC_ID_PARTITION, "topicPartition")
+"""The objects within one another that name the segment."""
 
 
 class SegmentMetadata(_Part):
@@ -215,7 +198,10 @@ class SegmentMetadata(_Part):
     ``segment_leader_epochs`` has each epoch's first offset in this segment; the first epoch may have begun before it.
     """
 
-    remote_log_segment_id: _SegmentId
+    topic: str = Field(validation_alias=AliasPath(*_TOPIC_PARTITION, "topic"))
+    partition: int = Field(ge=0, validation_alias=AliasPath(*_TOPIC_PARTITION, "partition"))
+    topic_id: str = Field(validation_alias=AliasPath(*_TOPIC_ID_PARTITION, "topicId"))
+    segment_id: str = Field(validation_alias=AliasPath(_ID_OF_SEGMENT, "id"))
     start_offset: _Offset
     end_offset: _Offset
     broker_id: int
@@ -257,7 +243,8 @@ class TierManifest(_Part):
     segment_indexes: IndexSpans
     compression: bool
     encryption: Encryption | None = None
-    remote_log_segment_metadata: SegmentMetadata
+    about: SegmentMetadata = Field(alias="remoteLogSegmentMetadata")
+    """What Kafka said of the segment."""
 
     @classmethod
     def parse(cls, body: bytes, key: str, name: CopyName) -> TierManifest:
@@ -276,16 +263,10 @@ class TierManifest(_Part):
         return manifest
 
     @property
-    def about(self) -> SegmentMetadata:
-        """What Kafka said of the segment."""
-        return self.remote_log_segment_metadata
-
-    @property
     def name(self) -> CopyName:
         """The name of the copy that it describes."""
-        segment = self.about.remote_log_segment_id
-        topic, place = segment.topic_id_partition, segment.topic_id_partition.topic_partition
-        return CopyName(place.topic, topic.topic_id, place.partition, self.about.start_offset, segment.id)
+        about = self.about
+        return CopyName(about.topic, about.topic_id, about.partition, about.start_offset, about.segment_id)
 
     @property
     def size(self) -> int:
@@ -299,21 +280,22 @@ class TierManifest(_Part):
 
     def chunks(self, key: str) -> list[Chunk]:
         """All chunks, in order. Raises FormatError under the manifest's ``key`` if their sizes do not parse."""
-        index, step = self.chunk_index, self.chunk_index.original_chunk_size
-        if index.count > _MOST_CHUNKS:
-            raise FormatError(key, f"chunkIndex: {index.count} chunks are more than {_MOST_CHUNKS}")
+        step = self.chunk_index.original_chunk_size
+        count = -(-self.size // step)
+        if count > _MOST_CHUNKS:
+            raise FormatError(key, f"chunkIndex: {count} chunks are more than {_MOST_CHUNKS}")
         try:
-            stored = index.stored_sizes()
+            stored = self.chunk_index.stored_sizes(count)
         except ValueError as error:
             raise FormatError(key, f"chunkIndex: {error}") from error
-        if len(stored) != index.count:
-            raise FormatError(key, f"chunkIndex: has {len(stored)} chunks, and a log of {self.size} has {index.count}")
+        if len(stored) != count:
+            raise FormatError(key, f"chunkIndex: has {len(stored)} chunks, and a log of {self.size} has {count}")
         sizes = [min(step, self.size - start) for start in range(0, self.size, step)]
         longer = 0 if self.encryption is None else SEALED_BYTES
         if not self.compression and any(one != size + longer for one, size in zip(stored, sizes, strict=True)):
             raise FormatError(key, "chunkIndex: has other sizes than chunks of this log that are not compressed")
         places = [0, *accumulate(stored)]
-        return [Chunk(number * step, size, places[number], stored[number]) for number, size in enumerate(sizes)]
+        return [Chunk(size, at, taken) for size, at, taken in zip(sizes, places, stored, strict=False)]
 
 
 def decompressed(frame: bytes, most: int) -> bytes:

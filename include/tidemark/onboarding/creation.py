@@ -89,29 +89,19 @@ def create(
     with KafkaSource(client) as kafka:
         if kafka.facts(wanted.topic) is not None:
             raise ConfigError(wanted.topic, [("--create", "the topic exists already; leave --create out")])
-        balanced = choices(
-            wanted.topic,
-            wanted.rate,
-            wanted.partition_rate,
-            wanted.replication_factor,
-            known,
-            cluster_loads(deployment, wanted.cluster, kafka.replicas()),
-            wanted.partitions,
-        )
+        loads = cluster_loads(deployment, wanted.cluster, kafka.replicas())
+        balanced = choices(wanted, wanted.rate, known, loads)
         best = balanced[0]
-        show(Creation(wanted, balanced, _command(wanted.topic, best, ",".join(client["bootstrap_servers"]))))
+        command = ["kafka-topics.sh", "--bootstrap-server", ",".join(client["bootstrap_servers"]), "--create"]
+        command += ["--topic", wanted.topic, "--replica-assignment", replica_assignment(best.placement)]
+        show(Creation(wanted, balanced, shlex.join(command)))
         if not best.fits:
             rule = (
                 "no brokerset has room for it: some broker would exceed its capacity; add a brokerset, or lower --rate"
             )
             raise ConfigError("--create", [("", rule)])
         if execute:
-            kafka.create(wanted.topic, best.placement, {})
-
-
-def _command(topic: str, best: Choice, bootstrap: str) -> str:
-    parts = ["kafka-topics.sh", "--bootstrap-server", bootstrap, "--create", "--topic", topic]
-    return shlex.join([*parts, "--replica-assignment", replica_assignment(best.placement)])
+            kafka.create(wanted.topic, best.placement)
 
 
 class Choice(NamedTuple):
@@ -149,15 +139,11 @@ def partitions_for(rate: float, each: float, brokerset: Brokerset) -> int:
 
 
 def choices(
-    topic: str,
-    rate: float,
-    each: float,
-    replication_factor: int,
-    brokersets: Sequence[Brokerset],
-    loads: Sequence[PartitionLoad],
-    partitions: int | None = None,
+    wanted: WantedTopic, rate: float, brokersets: Sequence[Brokerset], loads: Sequence[PartitionLoad]
 ) -> list[Choice]:
     """The placements that can be balanced, the best first: the least load with the worst broker gone, by capacity.
+
+    ``rate`` is in bytes a second, ``loads`` are those of the cluster without the topic.
 
     Raises:
         ConfigError: there is none; names the reason for each brokerset.
@@ -165,28 +151,22 @@ def choices(
     balanced: list[Choice] = []
     reasons: list[tuple[str, str]] = []
     for brokerset in brokersets:
-        count = partitions or partitions_for(rate, each, brokerset)
+        count = wanted.partitions or partitions_for(rate, wanted.partition_rate, brokerset)
         try:
-            balanced += _of_brokerset(brokerset, topic, rate, count, replication_factor, loads)
+            for stride in range(strides(brokerset)):
+                placement = place(brokerset, count, wanted.replication_factor, stride)
+                added = [
+                    PartitionLoad(wanted.topic, number, replicas[0], rate / count, replicas=replicas)
+                    for number, replicas in enumerate(placement)
+                ]
+                load = load_of(brokerset, [*loads, *added])
+                balanced.append(Choice(brokerset, stride, placement, load.busiest[1], load.worst[2]))
         except ConfigError as error:
             reasons += [(f"{brokerset.name}: {key}", rule) for key, rule in error.problems]
     if not balanced:
         raise ConfigError("the brokersets", reasons)
-    return sorted(balanced, key=lambda choice: (not choice.fits, _weight(choice), choice.stride))
 
+    def order(choice: Choice) -> tuple[bool, float, int]:
+        return not choice.fits, choice.busiest_without / (choice.brokerset.capacity or 1), choice.stride
 
-def _of_brokerset(
-    brokerset: Brokerset, topic: str, rate: float, count: int, factor: int, loads: Sequence[PartitionLoad]
-) -> Iterator[Choice]:
-    for stride in range(strides(brokerset)):
-        placement = place(brokerset, count, factor, stride)
-        added = [
-            PartitionLoad(topic, number, replicas[0], rate / count, replicas=replicas)
-            for number, replicas in enumerate(placement)
-        ]
-        load = load_of(brokerset, [*loads, *added])
-        yield Choice(brokerset, stride, placement, load.busiest[1], load.worst[2])
-
-
-def _weight(choice: Choice) -> float:
-    return choice.busiest_without / (choice.brokerset.capacity or 1)
+    return sorted(balanced, key=order)

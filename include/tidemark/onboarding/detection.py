@@ -75,10 +75,6 @@ class Detected(NamedTuple):
     values: int
     tombstones: int
 
-    def answer(self) -> dict[str, object]:
-        """The shape for programs."""
-        return self._asdict()
-
 
 def detect(values: Sequence[bytes | None]) -> Detected:
     """The shape of ``values``; None is a tombstone."""
@@ -197,11 +193,8 @@ class JsonColumnFound(NamedTuple):
         return {"name": self.name, "type": self.kind, **where}
 
 
-class JsonColumnsFound(NamedTuple):
-    """The columns, and the places left out, with the reason."""
-
-    columns: tuple[JsonColumnFound, ...]
-    left_out: Mapping[str, str]
+Inferred = tuple[tuple[JsonColumnFound, ...], dict[str, str]]
+"""The columns, and the reasons of the places that are left out."""
 
 
 @dataclass
@@ -231,7 +224,7 @@ class _SeenValues:
                 self.items.see(item)
 
 
-def infer_columns(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> JsonColumnsFound:
+def infer_columns(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] = ()) -> Inferred:
     """The columns of ``documents``, in the order in which their places are first seen; no name is one of ``taken``.
 
     Objects become a column for each key within, as in a registry's JSON Schema (``customer.name`` is
@@ -258,10 +251,10 @@ def infer_columns(documents: Sequence[Mapping[str, Any]], taken: Iterable[str] =
     if len(columns) > MOST_COLUMNS:
         rule = f"the records have {len(columns)} different fields, more than {MOST_COLUMNS}: state --format bytes"
         raise ConfigError("the sample", [("columns", rule)])
-    return JsonColumnsFound(tuple(columns), left_out)
+    return tuple(columns), left_out
 
 
-def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | None:
+def infer_changes(documents: Sequence[Mapping[str, Any]]) -> Inferred | None:
     """The columns of Debezium's changes: ``op``, and the fields of ``after``; None if ``documents`` are no changes.
 
     Their envelope is at the top, or beside its schema in ``payload``.
@@ -274,15 +267,13 @@ def infer_changes(documents: Sequence[Mapping[str, Any]]) -> JsonColumnsFound | 
         if not all(map(_is_change, changes)):
             continue
         if rows := [change[_AFTER] for change in changes if change[_AFTER] is not None]:
-            found = infer_columns(rows, taken=[_OP])
+            found, left_out = infer_columns(rows, taken=[_OP])
             deleted = len(documents) - len(rows)
-            columns = [
-                column._replace(path=(*above, _AFTER, *column.path), null=column.null + deleted)
-                for column in found.columns
-            ]
-            left_out = {".".join((*above, _AFTER, name)): why for name, why in found.left_out.items()}
+            columns = (
+                column._replace(path=(*above, _AFTER, *column.path), null=column.null + deleted) for column in found
+            )
             op = JsonColumnFound(_OP, "string", (*above, _OP), null=0, misfit=0, overflow=0)
-            return JsonColumnsFound((op, *columns), left_out)
+            return (op, *columns), {".".join((*above, _AFTER, name)): why for name, why in left_out.items()}
     return None
 
 
@@ -339,11 +330,7 @@ def _kind_of(value: Any) -> str:
         return "integer" if -_INT64 <= value < _INT64 else "large"
     if isinstance(value, str):
         return "instant" if is_instant(value) else "date" if is_date(value) else "string"
-    return {float: "number", list: "list"}.get(_plain(value), "object")
-
-
-def _plain(value: Any) -> type:
-    return float if isinstance(value, float) else list if isinstance(value, list) else dict
+    return "number" if isinstance(value, float) else "list" if isinstance(value, list) else "object"
 
 
 def _column_name(path: tuple[str, ...], taken: set[str]) -> str:

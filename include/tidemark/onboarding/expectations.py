@@ -26,6 +26,18 @@ DAYS_OF_MONTH: Final = 30.4
 PUTS_PER_SEGMENT: Final = 5
 """PUT requests for one segment: its objects, manifest and ``offset.wm``."""
 
+PUTS_PER_LANDING: Final = 7
+GETS_PER_LANDING: Final = 11
+"""Requests of a live landing for a topic's commit; those for heads, packs and partitions come on top."""
+
+PUT_PRICE: Final = 0.005 / 1000
+GET_PRICE: Final = 0.0004 / 1000
+STORED_PRICE: Final = 0.023 / (1 << 30)
+"""US dollars for a PUT, COPY, POST or LIST, for a GET or HEAD, and for a byte a month (the first 50 TB).
+
+They are from the price list of S3 Standard in us-east-1.
+"""
+
 _MONTH: Final = timedelta(days=DAYS_OF_MONTH)
 _LONG_WAIT: Final = timedelta(hours=1)
 """People expect a table's rows sooner; a note warns of later segments."""
@@ -93,12 +105,11 @@ def expected_freshness(topic: TopicSettings, facts: TopicFacts | None, rate: Rat
 
 
 def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions: int) -> Iterator[CostLine]:
-    """A month's requests and bytes that the topic adds, at S3's prices, see :class:`Prices`.
+    """A month's requests and bytes that the topic adds, at S3's prices.
 
     The agents' requests without the topic, and packs, which all topics of a broker share, are not counted. Raw is
     stored for ``retention.raw``, or a month for each month that it is kept; the table is taken to be as large as raw.
     """
-    prices, each = Prices(), PerLanding()
     month = _MONTH.total_seconds()
     size = rate.bytes_a_second * month
     segment = facts.segment_bytes if facts is not None else 1 << 30
@@ -110,18 +121,16 @@ def costs(topic: TopicSettings, facts: TopicFacts | None, rate: Rate, partitions
         landings = min(landings, segments)
     else:
         segments = max(segments, partitions * landings * PACKS_PER_FRESHNESS / MOST_UNSEALED_RANGES)
-    yield _puts("segments: objects, manifests, watermarks", segments * PUTS_PER_SEGMENT, prices)
-    yield _puts("landings: plans and commits", landings * each.topic_put, prices)
-    gets = landings * (each.topic_get + (partitions if topic.freshness else 0)) + segments
-    yield CostLine("landings: state and segments", gets, gets * prices.get)
+    puts = segments * PUTS_PER_SEGMENT
+    yield CostLine("segments: objects, manifests, watermarks", puts, puts * PUT_PRICE)
+    puts = landings * PUTS_PER_LANDING
+    yield CostLine("landings: plans and commits", puts, puts * PUT_PRICE)
+    gets = landings * (GETS_PER_LANDING + (partitions if topic.freshness else 0)) + segments
+    yield CostLine("landings: state and segments", gets, gets * GET_PRICE)
     for subject, kept in (("raw", topic.retention.raw), ("the table", topic.retention.table)):
         share = (kept or _MONTH) / _MONTH
         term = f"kept {_words(kept)}" if kept else "each month that is kept"
-        yield CostLine(f"storage: {subject}, {term}", 0.0, size * share * prices.stored)
-
-
-def _puts(subject: str, requests: float, prices: Prices) -> CostLine:
-    return CostLine(subject, requests, requests * prices.put)
+        yield CostLine(f"storage: {subject}, {term}", 0.0, size * share * STORED_PRICE)
 
 
 def _rotation(facts: TopicFacts, rate: Rate | None) -> timedelta:
@@ -137,34 +146,6 @@ def _words(length: timedelta) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g}{unit}"
     return f"{seconds:.3g}s"
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Prices in US dollars, from the price list of S3 Standard in us-east-1.
-
-    For a request (``put``: PUT, COPY, POST, LIST; ``get``: GET, HEAD), and for a byte ``stored`` for a month (the first
-    50 TB).
-    """
-
-    put: float = 0.005 / 1000
-    get: float = 0.0004 / 1000
-    stored: float = 0.023 / (1 << 30)
-
-
-@dataclass(frozen=True)
-class PerLanding:
-    """Requests of a live landing: for a broker's head and each pack, for a partition, for a topic's commit.
-
-    The scan reads each version of a head, and the landing reads the last one again.
-    """
-
-    head_get: float = PACKS_PER_FRESHNESS + 1
-    pack_get: float = 3
-    partition_get: float = 1
-    range_get: float = 1
-    topic_put: float = 7
-    topic_get: float = 11
 
 
 @dataclass(frozen=True)

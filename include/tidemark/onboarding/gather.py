@@ -22,7 +22,7 @@ from tidemark.remote.reader.read_range import iter_range
 from tidemark.remote.topics import RemoteTopics
 from tidemark.storage import Storage
 from tidemark.store import open_store
-from tidemark.store.probe import Outcome, Tried, probe_key, try_to_get, try_to_list, try_to_put
+from tidemark.store.probe import Outcome, probe_key, try_to_get, try_to_list, try_to_put
 from tidemark.timestamps import utc_now
 from tidemark.topics import Deployment, TopicSettings
 
@@ -68,11 +68,6 @@ def cluster_loads(
     return observed_loads(led_partitions(deployment, cluster), None, replicas)
 
 
-def topic_loads(deployment: Deployment, cluster: str, topic: str) -> list[PartitionLoad]:
-    """The loads of one topic's partitions, from :func:`cluster_loads`."""
-    return [load for load in cluster_loads(deployment, cluster) if load.topic == topic]
-
-
 def _raw_sample(storage: Storage, topic: str, records: int) -> Sample | None:
     """A sample from the segments that agents stored, of about ``records`` records; None if they have stored none.
 
@@ -115,7 +110,7 @@ def look_at(
     """
     say("asking Kafka and sampling records …")
     facts, sample = facts_and_sample(request, deployment, client, source, records)
-    loads = topic_loads(deployment, request.cluster, request.topic)
+    loads = [load for load in cluster_loads(deployment, request.cluster) if load.topic == request.topic]
     found = onboard(request, facts, sample, loads, utc_now(), say)
     say("trying rights …")
     return found, tuple(rights(deployment, found.topic))
@@ -134,18 +129,14 @@ def rights(deployment: Deployment, topic: TopicSettings) -> Iterator[Right]:
     """The rights that ``topic`` needs."""
     storage = Storage(topic.cluster, deployment.raw, deployment.store)
     cluster = storage.cluster_store(storage.endpoint(topic.topic, 0))
-    yield _of("reader, pipeline", try_to_list(cluster.store, cluster.keys.indexes))
-    yield _of("reader, pipeline", try_to_get(cluster.store, cluster.keys.incarnations(topic.topic)))
+    yield Right("reader, pipeline", *try_to_list(cluster.store, cluster.keys.indexes))
+    yield Right("reader, pipeline", *try_to_get(cluster.store, cluster.keys.incarnations(topic.topic)))
     lake, folder = open_store(deployment.lake_store, deployment.store), deployment.table_keys(topic).root
-    yield _of("pipeline", try_to_list(lake, f"{folder}/"))
-    yield _of("pipeline", try_to_get(lake, probe_key(folder)))
-    yield _of("pipeline", try_to_put(lake, folder))
+    yield Right("pipeline", *try_to_list(lake, f"{folder}/"))
+    yield Right("pipeline", *try_to_get(lake, probe_key(folder)))
+    yield Right("pipeline", *try_to_put(lake, folder))
     yield _agents(deployment, topic)
     yield Right("maintenance, retention", "delete", "unknown", "cannot be checked without deleting something")
-
-
-def _of(role: str, tried: Tried) -> Right:
-    return Right(role, *tried)
 
 
 def _agents(deployment: Deployment, topic: TopicSettings) -> Right:

@@ -100,9 +100,9 @@ class KafkaSource:
             raise self._failed(error) from error
         return Sample("kafka", sample_rows(batches), spans, partitions)
 
-    def create(self, topic: str, placement: Sequence[Replicas], config: Mapping[str, str]) -> None:
+    def create(self, topic: str, placement: Sequence[Replicas]) -> None:
         """Create a topic with these replicas. Raises BrokerError, also if it exists."""
-        new = NewTopic(topic, replica_assignments=dict(enumerate(placement)), topic_configs=dict(config))
+        new = NewTopic(topic, replica_assignments=dict(enumerate(placement)))
         try:
             self._admin.create_topics([new], wait_for_metadata=True)
         except KafkaError as error:

@@ -385,7 +385,10 @@ def onboard(
 
     _, topic = settled(proposal.settings)
     trial = tried(_adopted(topic), rows, now)
-    likely = _candidates_of_trial(trial, rows)
+    likely: list[EventTimeCandidate] = []
+    if len(trial.landed):  # quarantine uses the records' own times
+        own = rows.column("kafka_timestamp").take(trial.landed)
+        likely = event_time_candidates(trial.parsed.columns.take(trial.landed), own)
     setting = _event_time(request, likely)
     units = {each.field: each.unit for each in (*(candidate.setting for candidate in likely), setting) if each}
     timed = with_times(proposal, units)
@@ -396,7 +399,7 @@ def onboard(
     if setting is not None:
         if parser is None:
             raise ConfigError("--event-time", [("", "values that are kept as bytes have no columns; leave it out")])
-        parser = {**parser, "event_time": dict(event_time_setting(setting))}
+        parser = {**parser, "event_time": setting.model_dump(exclude_none=True)}
     state = propose_state(topic, facts, sample, proposal, trial.parsed.columns.schema)
     after, topic = settled(parser, state)
     trial = tried(_adopted(topic), rows, now)
@@ -433,15 +436,6 @@ def _item(
 
 def _adopted(topic: TopicSettings) -> TopicSettings:
     return with_newest(topic) if followed_by(topic.parser) is not None else topic
-
-
-def _candidates_of_trial(trial: Trial, rows: pa.RecordBatch) -> list[EventTimeCandidate]:
-    """Candidates from the rows that landed: quarantine uses the records' own times."""
-    if not len(trial.landed):
-        return []
-    return event_time_candidates(
-        trial.parsed.columns.take(trial.landed), rows.column("kafka_timestamp").take(trial.landed)
-    )
 
 
 def _fits_as_well(trial: Trial, before: Trial) -> bool:
@@ -592,11 +586,6 @@ def insane_times(times: pa.Array[Any] | None, earliest: int, latest: int) -> int
         return 0
     given = np.array([time for time in times.to_pylist() if time is not None], dtype=object)
     return int(((given < earliest) | (given > latest)).sum()) if len(given) else 0
-
-
-def event_time_setting(event_time: EventTime) -> Mapping[str, str]:
-    """The setting of an event time, as the topics file has it."""
-    return {"field": event_time.field, **({"unit": event_time.unit} if event_time.unit else {})}
 
 
 class Trial(NamedTuple):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.config import hint
 from tidemark.errors import ConfigError
-from tidemark.onboarding.detection import Detected, JsonColumnsFound, infer_changes, infer_columns
+from tidemark.onboarding.detection import Detected, JsonColumnFound, infer_changes, infer_columns
 from tidemark.onboarding.facts import Sample, TopicFacts
 from tidemark.onboarding.options import Format
 from tidemark.parsers.confluent_framing import split_frame, split_message
@@ -42,7 +42,7 @@ class ParserProposal(NamedTuple):
     """
 
     settings: dict[str, Any] | None
-    inferred: JsonColumnsFound | None = None
+    inferred: tuple[JsonColumnFound, ...] = ()
     notes: tuple[str, ...] = ()
     changes: bool = False
 
@@ -82,16 +82,16 @@ def propose_parser(
 
 def with_times(proposal: ParserProposal, units: Mapping[str, str | None]) -> ParserProposal:
     """``proposal`` with columns of whole numbers as times: ``units`` has those that count since 1970, by name."""
-    if proposal.settings is None or proposal.inferred is None:
+    if proposal.settings is None or not proposal.inferred:
         return proposal
     columns = tuple(
         column._replace(kind=f"timestamp({units[column.name]})")
         if column.kind == "int64" and units.get(column.name)
         else column
-        for column in proposal.inferred.columns
+        for column in proposal.inferred
     )
     settings = {**proposal.settings, "columns": [column.settings for column in columns]}
-    return proposal._replace(settings=settings, inferred=proposal.inferred._replace(columns=columns))
+    return proposal._replace(settings=settings, inferred=columns)
 
 
 def propose_state(
@@ -141,13 +141,13 @@ def _json(topic: str, detected: Detected, sample: Sample | None, hints: Proposal
         except RefusedRecord:
             continue  # counted as refused when the parser is tried
     changes = infer_changes(documents)
-    columns = changes or infer_columns(documents)
-    if not columns.columns:
+    columns, left_out = changes or infer_columns(documents)
+    if not columns:
         raise _unclear(topic, "the sample has no JSON object with a field, so there are no columns; state --format")
-    settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns.columns]}
+    settings: dict[str, Any] = {"kind": "json", "columns": [column.settings for column in columns]}
     if detected.framing == "confluent":
         settings["framing"] = "confluent"
-    notes = tuple(f"{name} {why}, and is left out" for name, why in columns.left_out.items())
+    notes = tuple(f"{name} {why}, and is left out" for name, why in left_out.items())
     return ParserProposal(_with_misfits(settings, hints), columns, notes, changes=changes is not None)
 
 
@@ -181,7 +181,7 @@ def _written(topic: str, detected: Detected, hints: ProposalHints, registry: Reg
             schema = SchemaRegistry(registry, kind, brief=True).find([number])[number]
             if isinstance(schema, Written):
                 return format_, schema
-            reasons.append(schema.reason)
+            reasons.append(str(schema))
     raise _unclear(topic, f"most records name schema {number}, which {reasons[-1]}; check --registry and --format")
 
 

@@ -22,9 +22,9 @@ def answer(found: Onboarding, rights: Sequence[Right]) -> dict[str, Any]:
         "sample": None
         if sample is None
         else {"source": sample.source, "records": len(sample.rows), "bytes": sample.size},
-        "detected": found.detected.answer(),
+        "detected": found.detected._asdict(),
         "parser": found.topic.parser.model_dump(mode="json"),
-        "inferred": [column._asdict() for column in found.proposal.inferred.columns] if found.proposal.inferred else [],
+        "inferred": [column._asdict() for column in found.proposal.inferred],
         "trial": found.trial.answer(),
         "event_time": {"chosen": _chosen(found), "candidates": [candidate.answer() for candidate in found.candidates]},
         "rate": found.rate._asdict() if found.rate is not None else None,
@@ -76,7 +76,7 @@ def next_step(found: Onboarding) -> str:
 
 def _columns(found: Onboarding) -> Iterator[Sequence[object]]:
     """A table of columns: rates are of the records that are not refused, misfits and overflows of all."""
-    inferred = {column.name: column for column in found.proposal.inferred.columns} if found.proposal.inferred else {}
+    inferred = {column.name: column for column in found.proposal.inferred}
     landed = max(1, found.trial.rows - found.trial.refused)
     yield "COLUMN", "TYPE", "NULL", "MISFIT", "OVERFLOW"
     for name, kind in found.trial.types.items():

@@ -5,6 +5,7 @@ Tidemark's own facet of a run is ``tidemark_runs``; ``docs/lineage/TidemarkRunsR
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -61,7 +62,7 @@ def dataset_version(number: int) -> Facets:
 
 def table_schema(schema: Schema) -> Facets:
     """The facet of a Delta table's columns, with the fields of structs; types as Delta's protocol names them."""
-    return _facet("schema", "SchemaDatasetFacet", "1-2-0", fields=_fields(_plain(schema)["fields"]))
+    return _facet("schema", "SchemaDatasetFacet", "1-2-0", fields=_fields(json.loads(schema.to_json())["fields"]))
 
 
 def output_statistics(*, rows: int, files: int, size: int | None) -> Facets:
@@ -79,12 +80,6 @@ def assertions(tests: Iterable[Mapping[str, JsonValue]]) -> Facets:
 
 def _facet(name: str, kind: str, number: str, **fields: JsonValue) -> Facets:
     return {name: {"_producer": PRODUCER, "_schemaURL": f"{_SPEC}/{number}/{kind}.json#/$defs/{kind}", **fields}}
-
-
-def _plain(schema: Schema) -> Any:
-    import json
-
-    return json.loads(schema.to_json())
 
 
 def _fields(fields: Iterable[Mapping[str, Any]]) -> list[JsonValue]:

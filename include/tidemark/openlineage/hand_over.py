@@ -15,7 +15,7 @@ from typing import Final
 from tidemark.formats.raw.lineage import Dataset, JobLineage
 from tidemark.openlineage import naming
 from tidemark.openlineage.facets import LineagePart, joined
-from tidemark.store import open_store, put_over
+from tidemark.store import Store, open_store, put_over
 from tidemark.topics import Deployment, TopicSettings
 
 _Name = Callable[[Deployment, TopicSettings], Dataset]
@@ -44,10 +44,13 @@ def new_place() -> str:
     return secrets.token_hex(8)
 
 
+def _object(deployment: Deployment, cluster: str, place: str) -> tuple[Store, str]:
+    return open_store(deployment.lake_store, deployment.store), deployment.deployment_keys(cluster).hand_over(place)
+
+
 def put(deployment: Deployment, cluster: str, place: str, lineage: JobLineage) -> None:
     """Leave ``lineage`` for the task. Raises StoreError."""
-    store = open_store(deployment.lake_store, deployment.store)
-    put_over(store, deployment.deployment_keys(cluster).hand_over(place), lineage.to_bytes())
+    put_over(*_object(deployment, cluster, place), lineage.to_bytes())
 
 
 def read(deployment: Deployment, cluster: str, place: str) -> JobLineage | None:
@@ -56,14 +59,13 @@ def read(deployment: Deployment, cluster: str, place: str) -> JobLineage | None:
     Raises:
         StoreError, FormatError: the object cannot be read.
     """
-    store = open_store(deployment.lake_store, deployment.store)
-    return JobLineage.load_or_none(store, deployment.deployment_keys(cluster).hand_over(place))
+    return JobLineage.load_or_none(*_object(deployment, cluster, place))
 
 
 def remove(deployment: Deployment, cluster: str, place: str) -> None:
     """Remove the job's lineage, once it has been read. Raises StoreError."""
-    store = open_store(deployment.lake_store, deployment.store)
-    store.delete(deployment.deployment_keys(cluster).hand_over(place))
+    store, key = _object(deployment, cluster, place)
+    store.delete(key)
 
 
 def datasets_of_job(job: str, deployment: Deployment, topics: Iterable[TopicSettings]) -> JobLineage:

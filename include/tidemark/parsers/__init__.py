@@ -1,6 +1,6 @@
 """Parsers: from a record's bytes to columns of a table, with the topic's settings.
 
-* ``settings`` and ``column_types`` are the settings in a topics file; they import nothing heavy
+* ``settings`` are the settings in a topics file; it imports nothing heavy
 * ``factory`` makes the parser of a topic; it and all below need the extra ``tidemark-kafka[parsers]``
 * ``base`` is the contract of a parser; ``json``, ``avro``, ``protobuf`` and ``function`` keep it
 * the ``kernel`` modules are compiled loops, which fill ``slots``; ``row_parser`` reads what they leave

@@ -18,9 +18,9 @@ from tidemark.parsers.settings import EventTime
 MAX_REASON: Final = 300
 """The most characters of a reason; a library's message may quote a whole record."""
 
-_MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
+MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAY: Final = 86_400_000_000
-_LIMIT: Final = (1 << 63) - 1
+MAX_INT64: Final = (1 << 63) - 1
 
 BLOCK_BYTES: Final = 4 << 20
 """About so many bytes of values are read at once."""
@@ -91,7 +91,7 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
     if wanted is None:
         return None
     column = column_at(columns, wanted.field)
-    valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    valid = valid_rows(column)
     kind = column.type
     if pa.types.is_date(kind):
         values, factor = _integers(column.cast(pa.int32()).cast(pa.int64())), _DAY
@@ -99,26 +99,36 @@ def event_time_of(columns: pa.RecordBatch, wanted: EventTime | None) -> pa.Array
         values, factor = _integers(column.cast(TIMESTAMP_TYPE).view(pa.int64())), 1
     else:
         values = _integers(column.cast(pa.int64()))
-        factor = _MICROSECONDS.get(wanted.unit or "us", 0)
+        factor = MICROSECONDS.get(wanted.unit or "us", 0)
     scaled = values // 1000 if factor == 0 else _multiplied(values, factor)
     return array(pa.int64(), scaled, np.packbits(valid, bitorder="little"))
 
 
 def without(parsed: Parsed, rows: Indices, names: Collection[str], wanted: EventTime | None) -> Parsed:
     """``parsed`` with nulls in the columns ``names`` of ``rows``; the values lost count as unknown fields."""
-    keeps = np.ones(len(parsed.columns), np.bool_)
-    keeps[rows] = False
-    place = array(pa.int64(), np.arange(len(keeps)), np.packbits(keeps, bitorder="little"))
-    counted = ~keeps
+    counted = np.zeros(len(parsed.columns), np.bool_)
+    counted[rows] = True
+    cut = nulled(parsed.columns.select(sorted(names)), ~counted)
     counted[list(parsed.refused)] = False
     columns, unknown = [], dict(parsed.unknown)
     for name, column in zip(parsed.columns.schema.names, parsed.columns.columns, strict=True):
-        columns.append(column.take(place) if name in names else column)
-        if name in names:
-            lost = int((counted & column.is_valid().to_numpy(zero_copy_only=False)).sum())
-            unknown |= {name: unknown.get(name, 0) + lost} if lost else {}
+        columns.append(cut.column(name) if name in names else column)
+        if name in names and (lost := int((counted & valid_rows(column)).sum())):
+            unknown[name] = unknown.get(name, 0) + lost
     batch = pa.RecordBatch.from_arrays(columns, schema=parsed.columns.schema)
     return replace(parsed, columns=batch, unknown=unknown, event_time=event_time_of(batch, wanted))
+
+
+def nulled(rows: pa.RecordBatch, kept: Bits) -> pa.RecordBatch:
+    """``rows`` with all columns null in those that are not ``kept``."""
+    taken = rows.take(array(pa.int64(), np.arange(len(kept)), np.packbits(kept, bitorder="little")))
+    return pa.RecordBatch.from_arrays(taken.columns, schema=rows.schema)
+
+
+def valid_rows(column: pa.Array[Any]) -> Bits:
+    """True for each row that is not null."""
+    valid: Bits = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def column_at(columns: pa.RecordBatch, path: str) -> pa.Array[Any]:
@@ -226,8 +236,8 @@ def _integers(column: pa.Array[Any]) -> NDArray[np.int64]:
 
 def _multiplied(values: NDArray[np.int64], factor: int) -> NDArray[np.int64]:
     """The products, clipped to the range of int64."""
-    low, high = -(_LIMIT // factor), _LIMIT // factor
+    low, high = -(MAX_INT64 // factor), MAX_INT64 // factor
     product: NDArray[np.int64] = np.clip(values, low, high) * np.int64(factor)
-    product[values > high] = _LIMIT
-    product[values < low] = -_LIMIT
+    product[values > high] = MAX_INT64
+    product[values < low] = -MAX_INT64
     return product

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.parsers.base import bounds
+from tidemark.parsers.base import Indices, bounds, valid_rows
 from tidemark.parsers.row_parser import RefusedRecord
 
 HEAD: Final = 5
@@ -40,6 +40,9 @@ FIRST_MESSAGE: Final = b"\0"
 MOST_GUIDS: Final = 1 << 17
 """The most GUIDs that a process tells apart; the records of others are refused, as if nobody knew their schema."""
 
+_FEW_SCHEMAS: Final = 16
+"""So many are told apart one after the other, which is faster than to sort the rows."""
+
 MAX_FRAME: Final = (1 << 32) - 1
 _GUID: Final = 16
 
@@ -47,35 +50,27 @@ _MAX_VARINT: Final = 5
 _MAX_IN_BYTE: Final = 64
 
 
-class _Guids:
-    """The numbers that stand for GUIDs in this process. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._numbers: dict[UUID, int] = {}
-        self._guids: list[UUID] = []
-
-    def number(self, guid: UUID) -> int:
-        with self._lock:
-            if guid not in self._numbers and len(self._guids) == MOST_GUIDS:
-                return MAX_FRAME
-            if guid not in self._numbers:
-                self._numbers[guid] = MAX_NUMBER + 1 + len(self._guids)
-                self._guids.append(guid)
-            return self._numbers[guid]
-
-    def guid(self, number: int) -> UUID | None:
-        with self._lock:
-            at = number - MAX_NUMBER - 1
-            return self._guids[at] if 0 <= at < len(self._guids) else None
+_numbers: Final[dict[UUID, int]] = {}
+_guids: Final[list[UUID]] = []
+_lock: Final = Lock()
+"""The GUIDs that this process has met, in the order of the numbers that stand for them. The lock guards both."""
 
 
-_guids: Final = _Guids()
+def _number_of(guid: UUID) -> int:
+    with _lock:
+        if guid not in _numbers and len(_guids) == MOST_GUIDS:
+            return MAX_FRAME
+        if guid not in _numbers:
+            _numbers[guid] = MAX_NUMBER + 1 + len(_guids)
+            _guids.append(guid)
+        return _numbers[guid]
 
 
 def guid_of(number: int) -> UUID | None:
     """The GUID that ``number`` stands for; None if it is a number of a registry, or of nothing."""
-    return _guids.guid(number)
+    with _lock:
+        at = number - MAX_NUMBER - 1
+        return _guids[at] if 0 <= at < len(_guids) else None
 
 
 def framed_values(rows: pa.RecordBatch, column: Literal["key", "value"], *, indexes: bytes = b"") -> pa.Array[Any]:
@@ -114,7 +109,7 @@ def _named_by_headers(headers: Any, key: str) -> dict[int, bytes]:
 def _frame_of(header: bytes, indexes: bytes) -> bytes | None:
     """The frame that says what ``header`` says; None if it names no schema."""
     if header[:1] == b"\x01" and len(header) > _GUID:
-        number = _guids.number(UUID(bytes=header[1 : _GUID + 1]))
+        number = _number_of(UUID(bytes=header[1 : _GUID + 1]))
         return bytes(1) + number.to_bytes(4, "big") + (header[_GUID + 1 :] or indexes if indexes else b"")
     if header[:1] == b"\0" and len(header) >= HEAD:
         return header[:HEAD] + (header[HEAD:] or indexes if indexes else b"")
@@ -128,14 +123,18 @@ def split_frame(value: bytes) -> tuple[int, bytes]:
     return int.from_bytes(value[1:HEAD], "big"), value[HEAD:]
 
 
-def by_frequency(numbers: NDArray[np.int64]) -> list[int]:
-    """The distinct numbers of schemas, the most frequent first, then the lower first."""
+def rows_by_schema(values: pa.Array[Any]) -> dict[int, Indices]:
+    """The rows of binary ``values`` by the number of the schema that they name; the most rows first, then the lower."""
+    rows, numbers = numbered(values)
     distinct, counts = np.unique(numbers, return_counts=True)
-    ordered: list[int] = distinct[np.lexsort((distinct, -counts))].tolist()
-    return ordered
+    order = np.lexsort((distinct, -counts))
+    if len(distinct) <= _FEW_SCHEMAS:
+        return {number: rows[numbers == number] for number in distinct[order].tolist()}
+    parts = np.split(rows[np.argsort(numbers, kind="stable")], np.cumsum(counts)[:-1])
+    return {int(distinct[place]): parts[place] for place in order.tolist()}
 
 
-def numbered(values: pa.Array[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def numbered(values: pa.Array[Any]) -> tuple[Indices, Indices]:
     """(rows of binary ``values`` that have a frame, see :func:`split_frame`; the numbers of schemas that they name)."""
     starts, data = bounds(values)
     rows = np.flatnonzero(np.diff(starts) >= HEAD)
@@ -163,7 +162,7 @@ def unframed(values: pa.Array[Any]) -> tuple[pa.Array[Any], dict[int, str]]:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     buffers: list[NDArray[Any]] = [np.packbits(good, bitorder="little"), offsets, data[kept]]
     contents = pa.Array.from_buffers(pa.binary(), len(values), [pa.py_buffer(buffer.data) for buffer in buffers])
-    bad = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False) & ~good)
+    bad = np.flatnonzero(valid_rows(values) & ~good)
     return contents, dict.fromkeys(bad.tolist(), NOT_FRAMED)
 
 
@@ -179,7 +178,7 @@ def split_message(value: bytes) -> tuple[tuple[int, ...], bytes]:
     return tuple(indexes) or (0,), value[at:]
 
 
-def of_message(values: pa.Array[Any], indexes: tuple[int, ...]) -> Iterator[tuple[NDArray[np.int64], int]]:
+def of_message(values: pa.Array[Any], indexes: tuple[int, ...]) -> Iterator[tuple[Indices, int]]:
     """(rows of binary ``values`` that name the message of ``indexes`` as serializers do, bytes before the message)."""
     rows, _ = numbered(values)
     starts, data = bounds(values)

@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidemark.errors import ParserError
-from tidemark.parsers.base import Parsed, bisected, event_time_of, no_rows, shortened
+from tidemark.parsers.base import Bits, Parsed, bisected, event_time_of, no_rows, shortened, valid_rows
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import FunctionParser
 from tidemark.parsers.type_conversion import arrow_type
@@ -70,13 +69,11 @@ class FunctionColumns:
         for start, end, answer in pieces:
             refused |= {start + row: shortened(reason) for row, reason in answer.refused.items()}
             if answer.keep is not None:
-                keep[start:end] = _mask(answer.keep)
+                keep[start:end] = answer.keep.to_numpy(zero_copy_only=False)
         table = pa.Table.from_batches([answer.columns for _, _, answer in pieces], self.columns).combine_chunks()
         [columns] = table.to_batches() or [no_rows(self.columns, 0)]
-        filtered: NDArray[np.bool_] | None = ~keep
-        if keep.all():
-            filtered = None
         self._check_required(rows, columns, keep, refused)
+        filtered = None if keep.all() else ~keep
         return Parsed(columns, refused, filtered, event_time_of(columns, self._settings.event_time))
 
     def _call(self, rows: pa.RecordBatch) -> ParserAnswer:
@@ -110,15 +107,10 @@ class FunctionColumns:
             raise ParserError(f"{name}: keep must be {rows} truth values, none of them null")
 
     def _check_required(
-        self, rows: pa.RecordBatch, columns: pa.RecordBatch, keep: NDArray[np.bool_], refused: dict[int, str]
+        self, rows: pa.RecordBatch, columns: pa.RecordBatch, keep: Bits, refused: dict[int, str]
     ) -> None:
-        given = _mask(rows.column(f"kafka_{self._settings.columns_from}").is_valid())
+        given = valid_rows(rows.column(f"kafka_{self._settings.columns_from}"))
         for name in self._required:
-            missing = given & keep & ~_mask(columns.column(name).is_valid())
+            missing = given & keep & ~valid_rows(columns.column(name))
             for row in np.flatnonzero(missing).tolist():
                 refused.setdefault(row, f"{name}: is required, and null")
-
-
-def _mask(values: pa.Array[Any]) -> NDArray[np.bool_]:
-    mask: NDArray[np.bool_] = values.to_numpy(zero_copy_only=False)
-    return mask

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidemark.decode.schema import array
 from tidemark.errors import ConfigError
 from tidemark.formats.table.partitioning import HOUR, PartitionColumn
-from tidemark.parsers.base import Indices, Parsed, Parser, shortened, without
+from tidemark.parsers.base import Indices, Parsed, Parser, shortened, valid_rows, without
 from tidemark.parsers.factory import parser_of
 from tidemark.parsers.settings import BytesParser, FunctionParser, JsonParser, ParserSettings
 
@@ -80,8 +80,7 @@ class _Bounded:
         """See :meth:`tidemark.parsers.base.Parser.parse`."""
         parsed = self._parser.parse(rows)
         for name in self._values:
-            valid = parsed.columns.column(name).is_valid().to_numpy(zero_copy_only=False)
-            unlisted = np.asarray(valid, np.bool_) & (places_of(parsed.columns, name, self._values) < 0)
+            unlisted = valid_rows(parsed.columns.column(name)) & (places_of(parsed.columns, name, self._values) < 0)
             unlisted[list(parsed.refused)] = False
             if parsed.filtered is not None:
                 unlisted &= ~parsed.filtered

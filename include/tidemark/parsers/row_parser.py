@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.schema import array
-from tidemark.parsers.base import bisected, bounds, shortened
+from tidemark.parsers.base import bisected, bounds, nulled, shortened, valid_rows
 from tidemark.parsers.unknown_fields import summed
 
 PIECE_ROWS: Final = 4096
@@ -30,19 +29,17 @@ class ParsedRecord(NamedTuple):
 
 
 def read_rows(
-    values: pa.Array[Any], read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
+    values: pa.Array[Any], read: Callable[[bytes], ParsedRecord], columns: pa.Schema
 ) -> tuple[pa.RecordBatch, dict[int, str], Mapping[str, int]]:
-    """Read each of ``values`` that is not null with ``read``, which raises RefusedRecord.
+    """Read each of ``values`` that is not null into ``columns`` with ``read``, which raises RefusedRecord.
 
     Returns columns, the reasons of refused rows, and the number of other rows with each field that no column takes.
-
-    The fields that it returns are those of ``raw``, and are cast to ``columns``, of the same names.
     """
     refused: dict[int, str] = {}
     unknown: dict[str, int] = {}
     batches: list[pa.RecordBatch] = []
     for start, end in _cut(values):
-        parsed, wrong, names = _piece(values.slice(start, end - start), start, read, raw, columns)
+        parsed, wrong, names = _piece(values.slice(start, end - start), start, read, columns)
         batches += parsed
         refused |= wrong
         unknown = summed((unknown, names))
@@ -65,7 +62,7 @@ def _cut(values: pa.Array[Any]) -> list[tuple[int, int]]:
 
 
 def _piece(
-    values: pa.Array[Any], first: int, read: Callable[[bytes], ParsedRecord], raw: pa.Schema, columns: pa.Schema
+    values: pa.Array[Any], first: int, read: Callable[[bytes], ParsedRecord], columns: pa.Schema
 ) -> tuple[list[pa.RecordBatch], dict[int, str], Mapping[str, int]]:
     """(columns, refused rows, unknown fields) of ``values``, whose first row is ``first``, as of :func:`read_rows`."""
     records: list[dict[str, Any] | None] = []
@@ -80,12 +77,11 @@ def _piece(
         records.append(record and record.fields)
         if record and record.unknown:
             unknown[row] = record.unknown
-    kind = pa.struct(list(raw))
-    target = pa.struct(list(columns))
+    kind = pa.struct(list(columns))
 
     def made(start: int, end: int) -> pa.Array[Any]:
         try:
-            return pa.array(records[start:end], kind).cast(target)
+            return pa.array(records[start:end], kind)
         except (ArithmeticError, TypeError) as error:
             raise ValueError(str(error)) from error
 
@@ -94,19 +90,14 @@ def _piece(
             return made(row, row + 1)
         except ValueError as error:
             refused[first + row] = shortened(f"its values do not fit the table: {error}")
-            return pa.nulls(1, target)
+            return pa.nulls(1, kind)
 
-    batches = [_columns(structs, columns) for _, _, structs in bisected(len(records), made, alone)]
+    batches = [_columns(structs) for _, _, structs in bisected(len(records), made, alone)]
     names = (name for row, names in unknown.items() if row not in refused for name in names)
     return batches, refused, Counter(names)
 
 
-def _columns(structs: pa.Array[Any], columns: pa.Schema) -> pa.RecordBatch:
+def _columns(structs: pa.Array[Any]) -> pa.RecordBatch:
     """The fields of ``structs``, null where a struct is null."""
     batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", structs))
-    if not structs.null_count:
-        return batch
-    valid: Any = structs.is_valid().to_numpy(zero_copy_only=False)
-    bits = np.packbits(valid, bitorder="little")
-    taken = batch.take(array(pa.int64(), np.arange(len(batch)), bits))
-    return pa.RecordBatch.from_arrays(taken.columns, schema=columns)
+    return nulled(batch, valid_rows(structs)) if structs.null_count else batch

@@ -21,13 +21,12 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 import urllib3
-from typing_extensions import override
 
 from tidemark.concurrency import Lru, in_parallel
 from tidemark.connections import connection
@@ -90,11 +89,8 @@ class Written:
         return sum(map(len, self.texts))
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """There is no readable schema; ``reason`` continues "names schema 7, which"."""
-
-    reason: str
+class Unreadable(Exception):
+    """A number has no schema that can be read, for good; the message continues "names schema 7, which"."""
 
 
 class Registered(NamedTuple):
@@ -105,37 +101,23 @@ class Registered(NamedTuple):
     written: Written
 
 
-class Schemas(Protocol):
-    """Finds schemas by their numbers."""
-
-    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """The schema of each of ``numbers``.
-
-        Raises:
-            RegistryUnavailable: it cannot be known now.
-            ConfigError: it cannot be known before the settings, or the environment, are corrected.
-        """
-        ...
+FindSchemas = Callable[[Sequence[int]], Mapping[int, Written | Unreadable]]
+"""Finds the schema of each number. Raises RegistryUnavailable if one cannot be known now, and ConfigError if not before
+the settings, or the environment, are corrected."""
 
 
-class SchemaFiles(Schemas):
-    """Schemas in files that the topics file names."""
+def schemas_in_files(files: Mapping[int, SettingsFile], numbers: Sequence[int]) -> dict[int, Written | Unreadable]:
+    """The schemas of ``numbers`` in files that the topics file names."""
 
-    def __init__(self, contents: Mapping[int, SettingsFile]) -> None:
-        self._contents = contents
-
-    @override
-    def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        return {number: self._read(number) for number in numbers}
-
-    def _read(self, number: int) -> Written | Unreadable:
-        content = self._contents.get(number)
+    def read(content: SettingsFile | None) -> Written | Unreadable:
         if content is None:
             return Unreadable("is unknown")
         try:
             return Written((content.data.decode(),))
         except UnicodeDecodeError as error:
             return Unreadable(f"is not valid UTF-8: {error}")
+
+    return {number: read(files.get(number)) for number in numbers}
 
 
 _kept: Final[Lru[tuple[str, SchemaKind, str], Written]] = Lru(MAX_KEPT_TEXT, lambda written: written.size)
@@ -145,18 +127,14 @@ The kind is part of the key because a number may be asked for as one kind after 
 """
 
 
-class _OfTheNumber(Exception):
-    """The registry's lasting answer to one number; the message is the reason."""
-
-
 def _number(document: Any, name: str) -> int:
     number = document.get(name)
     if not isinstance(number, int):
-        raise _OfTheNumber(f"has no {name}")
+        raise Unreadable(f"has no {name}")
     return number
 
 
-class SchemaRegistry(Schemas):
+class SchemaRegistry:
     """``GET <url>/schemas/ids/<number>`` or ``/schemas/guids/<guid>`` of Confluent's API; what is found is kept.
 
     With ``brief`` it asks once and waits for seconds, instead of TRIES times.
@@ -179,12 +157,12 @@ class SchemaRegistry(Schemas):
         try:
             main = self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest")
             return Registered(_number(main, "id"), _number(main, "version"), self._whole(main))
-        except _OfTheNumber as reason:
+        except Unreadable as reason:
             rule = f"{subject}: its newest schema {reason}; correct the subject, or what is registered under it"
             raise ConfigError(self._url, [("parser.schema.subject", rule)]) from reason
 
     def find(self, numbers: Sequence[int]) -> Mapping[int, Written | Unreadable]:
-        """The schemas, see :class:`Schemas`; several numbers at a time, over connections that stay open."""
+        """The schemas, see :data:`FindSchemas`; several numbers at a time, over connections that stay open."""
         answers: dict[int, Written | Unreadable] = {}
         for number in numbers:
             if number > MAX_NUMBER and guid_of(number) is None:
@@ -206,19 +184,19 @@ class SchemaRegistry(Schemas):
     def _find(self, number: int) -> Written | Unreadable:
         try:
             written = self._whole(self._schema(self._path(number)))
-        except _OfTheNumber as reason:
-            return Unreadable(str(reason))
+        except Unreadable as reason:
+            return reason
         _kept.keep(self._key(number), written)
         return written
 
     def _whole(self, main: Any) -> Written:
-        """The schema of the answer ``main``, with its references. Raises _OfTheNumber."""
+        """The schema of the answer ``main``, with its references. Raises Unreadable."""
         others: dict[tuple[str, int], tuple[str, str]] = {}
         self._gather(main, others, ())
         texts = (*(text for _, text in others.values()), main["schema"])
         written = Written(texts, tuple(name for name, _ in others.values()))
         if written.size > MAX_TEXT:
-            raise _OfTheNumber(f"has more than {MAX_TEXT} characters")
+            raise Unreadable(f"has more than {MAX_TEXT} characters")
         return written
 
     def _gather(
@@ -231,45 +209,45 @@ class SchemaRegistry(Schemas):
             except (TypeError, KeyError):
                 at = None, None
             if not isinstance(at[0], str) or not isinstance(at[1], int):
-                raise _OfTheNumber("has a reference without subject and version")
+                raise Unreadable("has a reference without subject and version")
             if at in above:
-                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which refers to itself")
+                raise Unreadable(f"refers to {at[0]} version {at[1]}, which refers to itself")
             if at in others:
                 continue
             if len(others) + len(above) >= MAX_REFERENCES:
-                raise _OfTheNumber(f"refers to more than {MAX_REFERENCES} others")
+                raise Unreadable(f"refers to more than {MAX_REFERENCES} others")
             try:
                 answer = self._schema(f"/subjects/{quote(at[0], safe='')}/versions/{at[1]}")
                 self._gather(answer, others, (*above, at))
-            except _OfTheNumber as reason:
-                raise _OfTheNumber(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
+            except Unreadable as reason:
+                raise Unreadable(f"refers to {at[0]} version {at[1]}, which {reason}") from reason
             others[at] = str(reference.get("name", "")), answer["schema"]
 
     def _schema(self, path: str) -> Any:
-        """The registry's answer, with the text of a schema of this kind. Raises _OfTheNumber."""
+        """The registry's answer, with the text of a schema of this kind. Raises Unreadable."""
         path += self._format
         status, document = self._ask(path)
         if status != 200:
             self._refuse(path, status, document)
         if document is None:
-            raise _OfTheNumber("has an answer too large to read")
+            raise Unreadable("has an answer too large to read")
         kind = document.get("schemaType") or "AVRO"
         if kind != self._kind:
-            raise _OfTheNumber(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
+            raise Unreadable(f"is not {_ARTICLES[self._kind]}, but one of type {str(kind)[:40]}")
         if not isinstance(document.get("schema"), str):
-            raise _OfTheNumber("has no text")
+            raise Unreadable("has no text")
         return document
 
     def _refuse(self, path: str, status: int, document: dict[str, Any] | None) -> None:
         """Raise the error of an answer other than 200."""
         if status == _DENIED and self._ask("/schemas/types")[0] not in {401, 403}:
-            raise _OfTheNumber("the registry does not let us read (403)")
+            raise Unreadable("the registry does not let us read (403)")
         if status in {401, 403}:
             raise self._http.denied(status)
         code = (document or {}).get("error_code")
         if status < 400 or not isinstance(code, int):
             raise self._http.no_registry(path, status)
-        raise _OfTheNumber("is unknown" if status == 404 else f"the registry refuses ({status}, {code})")
+        raise Unreadable("is unknown" if status == 404 else f"the registry refuses ({status}, {code})")
 
     def _ask(self, path: str) -> tuple[int, dict[str, Any] | None]:
         """Ask until an answer is not transient. Raises RegistryUnavailable."""

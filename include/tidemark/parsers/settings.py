@@ -29,11 +29,6 @@ from pydantic import (
 from tidemark.config import ALTERNATIVE, Settings, directory_of, hint, http_url, named_in, will_read
 from tidemark.formats.table.base_columns import PREFIX
 
-TimeUnit = str
-"""The unit of a ``timestamp``'s number since 1970 UTC: ``s``, ``ms``, ``us`` or ``ns``."""
-
-UNITS: Final = ("s", "ms", "us", "ns")
-
 _SIMPLE: Final = (
     *("boolean", "int8", "int16", "int32", "int64", "float", "double"),
     *("string", "binary", "date", "json"),
@@ -233,19 +228,14 @@ class _Parser(Settings):
     event_time: EventTime | None = None
 
 
-class _Declared(_Parser):
-    """A parser with columns that the topics file declares."""
-
-    def _check_declared(self, columns: tuple[Column, ...]) -> None:
-        if not columns:
-            raise ValueError("columns: at least one is needed; the parser for none is bytes")
-        check_names(column.name for column in columns)
-        if self.event_time:
-            check_event_time(self.event_time, {column.name: column.parsed_type for column in columns})
-
-
-def check_event_time(event_time: EventTime, columns: Mapping[str, ColumnType]) -> None:
-    """Raise ValueError unless ``event_time`` names one of ``columns`` with a suitable type."""
+def _check_declared(declared: tuple[Column, ...], event_time: EventTime | None) -> None:
+    """Check columns that the topics file declares. Raises ValueError."""
+    if not declared:
+        raise ValueError("columns: at least one is needed; the parser for none is bytes")
+    columns = {column.name: column.parsed_type for column in declared}
+    check_names(column.name for column in declared)
+    if event_time is None:
+        return
     kind = columns.get(event_time.field)
     if kind is None:
         raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(columns)}")
@@ -352,7 +342,7 @@ def _source(value: object) -> str:
     return _REGISTRY if isinstance(value, Mapping | RegistrySchema) else _FILE
 
 
-class JsonParser(_Declared):
+class JsonParser(_Parser):
     """One JSON object a record."""
 
     kind: Literal["json"]
@@ -372,7 +362,7 @@ class JsonParser(_Declared):
             if self.columns:
                 raise ValueError("has either columns or schema, with a registry and a subject")
             return self
-        self._check_declared(self.columns)
+        _check_declared(self.columns, self.event_time)
         paths: dict[tuple[str, ...], str] = {}
         for column in self.columns:
             if not column.keys:
@@ -426,7 +416,9 @@ class AvroParser(_Parser):
             raise ValueError(f"schema: {self.schema_file.path} must be the schema of a record")
         names = [field["name"] for field in fields if isinstance(field, dict) and isinstance(field.get("name"), str)]
         check_names(names)
-        _check_root(self.event_time, names)
+        if self.event_time and self.event_time.field.split(".")[0] not in names:
+            rule = f"{self.event_time.field} is not one of the columns {', '.join(names)}"
+            raise ValueError(f"event_time.field: {rule}")
         return self
 
 
@@ -457,7 +449,7 @@ class ProtobufParser(_Parser):
         return self
 
 
-class FunctionParser(_Declared):
+class FunctionParser(_Parser):
     """``module:function``, called with Arrow batches; ``version`` is its author's, changed with its behaviour."""
 
     kind: Literal["function"]
@@ -467,7 +459,7 @@ class FunctionParser(_Declared):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self._check_declared(self.columns)
+        _check_declared(self.columns, self.event_time)
         return self
 
     def load(self) -> Any:
@@ -477,11 +469,6 @@ class FunctionParser(_Declared):
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{self.function} cannot be imported: {error}") from error
-
-
-def _check_root(event_time: EventTime | None, names: list[str]) -> None:
-    if event_time and event_time.field.split(".")[0] not in names:
-        raise ValueError(f"event_time.field: {event_time.field} is not one of the columns {', '.join(names)}")
 
 
 ParserSettings = Annotated[

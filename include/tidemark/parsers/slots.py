@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from tidemark.decode.jit import BYTES, NUMBERS, READ_ONLY_BYTES, copy_bytes, helper, kernel, type_of
 from tidemark.decode.schema import array, variable
-from tidemark.parsers.base import Bits, Indices, Parsed, blocks, bounds, event_time_of, joined
+from tidemark.parsers.base import Bits, Indices, Parsed, blocks, bounds, event_time_of, joined, valid_rows
+from tidemark.parsers.row_parser import ParsedRecord, read_rows
 from tidemark.parsers.settings import EventTime
 from tidemark.parsers.unknown_fields import summed
 
@@ -311,13 +312,13 @@ class Group(NamedTuple):
 def parse_in_blocks(
     values: pa.Array[Any],
     groups: Iterable[Group],
-    read_rows: Callable[[pa.Array[Any]], tuple[pa.RecordBatch, dict[int, str], Mapping[str, int]]],
+    read: Callable[[bytes], ParsedRecord],
     columns: pa.Schema,
     event_time: EventTime | None,
 ) -> Parsed:
-    """Read binary ``values``: the readers of ``groups`` first, then ``read_rows`` all that is left and not null."""
+    """Read binary ``values``: the readers of ``groups`` first, then ``read``, the library, all that is left."""
     data, starts, ends = value_places(values)
-    left = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
+    left = valid_rows(values).copy()
     parts = []
     unknown: list[Mapping[str, int]] = []
     for group in groups:
@@ -331,7 +332,7 @@ def parse_in_blocks(
     if left.any():
         rows = np.flatnonzero(left)
         chosen = values if len(rows) == len(values) else values.take(array(pa.int64(), rows))
-        batch, wrong, others = read_rows(chosen)
+        batch, wrong, others = read_rows(chosen, read, columns)
         refused = {int(rows[row]): reason for row, reason in wrong.items()}
         parts.append((rows, batch))
         unknown.append(others)

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemark.decode.schema import TIMESTAMP_TYPE
+from tidemark.decode.schema import TIMESTAMP_TYPE, array, flags
+from tidemark.parsers.base import MAX_INT64, MICROSECONDS, valid_rows
 from tidemark.parsers.settings import ColumnType
 
 _BITS: Final = {"int8": 8, "int16": 16, "int32": 32}
-_FACTORS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
-_LIMIT: Final = (1 << 63) - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DATE: Final = date(1970, 1, 1)
 _ISO: Final = re.compile(
@@ -123,16 +122,15 @@ def _instants(raw: pa.Array[Any], unit: str) -> Converted:
     if unit == "ns":
         return _floored(raw).cast(TIMESTAMP_TYPE), np.empty(0, np.int64)
     values = _filled(raw, 0)
-    bound = _LIMIT // _FACTORS[unit]
+    bound = MAX_INT64 // MICROSECONDS[unit]
     bad = np.flatnonzero((values > bound) | (values < -bound))
-    return pc.multiply(_nulled(raw, bad), pa.scalar(_FACTORS[unit])).cast(TIMESTAMP_TYPE), bad
+    return pc.multiply(_nulled(raw, bad), pa.scalar(MICROSECONDS[unit])).cast(TIMESTAMP_TYPE), bad
 
 
 def _floored(raw: pa.Array[Any]) -> pa.Array[Any]:
     """Nanoseconds as microseconds, rounded down before 1970 too."""
     values = _filled(raw, 0) // 1000
-    validity = None if not raw.null_count else pa.py_buffer(np.packbits(valid_rows(raw), bitorder="little").data)
-    return pa.Array.from_buffers(pa.int64(), len(raw), [validity, pa.py_buffer(values.data)])
+    return array(pa.int64(), values, np.packbits(valid_rows(raw), bitorder="little") if raw.null_count else None)
 
 
 def _iso(raw: pa.Array[Any]) -> Converted:
@@ -235,19 +233,12 @@ def _filled(column: pa.Array[Any], value: float) -> NDArray[Any]:
     return values
 
 
-def valid_rows(column: pa.Array[Any]) -> NDArray[np.bool_]:
-    """True for each row that is not null."""
-    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
-    return valid
-
-
 def _nulled(column: pa.Array[Any], rows: NDArray[np.int64]) -> pa.Array[Any]:
     if not len(rows):
         return column
     keep = np.ones(len(column), np.bool_)
     keep[rows] = False
-    mask = pa.Array.from_buffers(pa.bool_(), len(keep), [None, pa.py_buffer(np.packbits(keep, bitorder="little").data)])
-    nulled: pa.Array[Any] = pc.if_else(mask, column, pa.scalar(None, column.type))
+    nulled: pa.Array[Any] = pc.if_else(flags(keep), column, pa.scalar(None, column.type))
     return nulled
 
 

@@ -212,7 +212,7 @@ def revert(table: TopicTable, version: int) -> SchemaState:
     for step in kept:
         written = found[step.number]
         if isinstance(written, Unreadable):
-            rule = f"version {step.version} is schema {step.number}, which {written.reason}"
+            rule = f"version {step.version} is schema {step.number}, which {written}"
             raise ConfigError(source, [("--version", rule)])
         data = _merged(topic, data, written, widen=step.can_be_rebuilt).definition
     assert data is not None, "a version was kept"

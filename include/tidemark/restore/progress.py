@@ -42,6 +42,11 @@ class RestoreProgress:
         """True if the range is restored."""
         return self.next >= self.end
 
+    @property
+    def without_record(self) -> int:
+        """Number of offsets without a record: of transaction markers, aborted, compacted and erased records."""
+        return self.next - self.first - self.records
+
     def to_metadata(self) -> str:
         """The metadata committed with ``next``; some 200 of the 4,096 bytes that brokers take by default."""
         told = asdict(self)
@@ -61,11 +66,6 @@ class RestoreProgress:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             remedy = f"{metadata[:80]!r}: delete the group, or choose another target"
             raise FormatError(name, f"does not hold the progress of a restore, but {remedy}") from error
-
-
-def group_of(cluster: str, topic: str, target: str) -> str:
-    """The name of the group, which is also the transactional id."""
-    return f"tidemark-restore.{cluster}.{topic}.{target}"
 
 
 def asked(*parts: object) -> str:

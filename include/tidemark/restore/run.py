@@ -32,9 +32,9 @@ from tidemark.intervals import Interval
 from tidemark.offset_bounds import BEGINNING, END, OffsetBounds
 from tidemark.remote.partition import RemotePartition
 from tidemark.remote.reader.read_range import RemoteEdges, read_spans, remote_partitions, span_of
-from tidemark.restore.progress import RestoreProgress, asked, group_of
+from tidemark.restore.progress import RestoreProgress, asked
 from tidemark.restore.records import Record, hash_sum, records_of
-from tidemark.restore.report import PartitionReport, RestoreReport
+from tidemark.restore.report import RestoreReport
 from tidemark.restore.target import Target
 
 if TYPE_CHECKING:
@@ -82,7 +82,10 @@ class _Serializer(Serializer):  # type: ignore[misc]  # kafka-python has no type
 
 
 class Sender:
-    """Sends to ``target``. If ``shared``, other programs may write as well, so offsets do not detect them."""
+    """Sends to ``target``. If ``shared``, other programs may write as well, so offsets do not detect them.
+
+    ``expected`` are the offsets in the target of each partition's next record; who makes the sender sets the first.
+    """
 
     def __init__(self, target: Target, *, transactional: bool, shared: bool, codec: Codec) -> None:
         """Connect; a transactional sender first fences an earlier sender of its name, and ends its open transaction."""
@@ -91,7 +94,7 @@ class Sender:
         self._shared = shared
         self._open = False
         self._sent: dict[int, list[tuple[int, Any]]] = {}
-        self._expected: dict[int, int] = {}
+        self.expected: dict[int, int] = {}
         names = {"transactional_id": target.group} if transactional else {}
         self._producer = KafkaProducer(
             **target.client,
@@ -107,10 +110,6 @@ class Sender:
         )
         if transactional:
             self._producer.init_transactions()
-
-    def expect(self, partition: int, offset: int) -> None:
-        """Set the ``offset`` in the target of the partition's next record."""
-        self._expected[partition] = offset
 
     def send(self, partition: int, records: Iterable[Record], offsets: Iterable[int]) -> None:
         """Begin to send records, which the source has at ``offsets``.
@@ -135,10 +134,6 @@ class Sender:
             except MessageSizeTooLargeError as error:
                 raise self._refused(partition, offset, error) from error
             sent.append((offset, future))
-
-    def next_offset(self, partition: int) -> int:
-        """The offset of the target that the partition's next record gets."""
-        return self._expected[partition]
 
     def flush(self) -> None:
         """Wait until all records are acknowledged.
@@ -166,7 +161,7 @@ class Sender:
             self._producer.commit_transaction()
             self._open = False
             for partition in self._sent:
-                self._expected[partition] += 1  # the marker of the commit
+                self.expected[partition] += 1  # the marker of the commit
         self._sent.clear()
 
     def close(self) -> None:
@@ -186,11 +181,11 @@ class Sender:
             self._open = True
 
     def _check(self, partition: int, offset: int) -> None:
-        expected = self._expected[partition]
+        expected = self.expected[partition]
         if offset != expected and not self._shared:
             observation = f"a restored record got the offset {offset}: another program writes to the target. {FOREIGN}"
             raise ForeignRecords(self._target.topic, partition, expected, observation)
-        self._expected[partition] = offset + 1
+        self.expected[partition] = offset + 1
 
 
 FOREIGN: Final = (
@@ -224,7 +219,7 @@ class RestoreRequest:
     @property
     def group(self) -> str:
         """The group with the progress, and the transactional id."""
-        return group_of(self.cluster, self.topic, self.target)
+        return f"tidemark-restore.{self.cluster}.{self.topic}.{self.target}"
 
     @property
     def shared(self) -> bool:
@@ -276,8 +271,7 @@ class Restore:
         sender = Sender(self._target, transactional=request.transactional, shared=request.shared, codec=request.codec)
         try:
             self._lines = {line.partition: line for line in resume_points(request, parts, self._target)}
-            for line in self._lines.values():
-                sender.expect(line.partition, line.expected)
+            sender.expected |= {line.partition: line.expected for line in self._lines.values()}
             self._copy(sender)
         finally:
             sender.close()
@@ -290,11 +284,13 @@ class Restore:
             sent=self._sent,
             bytes=self._bytes,
             warnings=tuple(warnings),
-            partitions=tuple(_reported(line) for line in self._lines.values()),
+            progress={line.partition: line.progress for line in self._lines.values()},
+            resumed=frozenset(line.partition for line in self._lines.values() if line.resumed),
         )
 
     def _copy(self, sender: Sender) -> None:
-        spans = {line.partition: line.span for line in self._lines.values() if not line.progress.done}
+        left = [(line.partition, line.progress) for line in self._lines.values() if not line.progress.done]
+        spans = {partition: Interval(progress.next, progress.end) for partition, progress in left}
         for partition, block in read_spans(self._tier, self._request.topic, spans, self._ready):
             self._take(self._lines[partition], block)
             if self._records >= STEP_RECORDS or self._size >= STEP_BYTES:
@@ -305,29 +301,32 @@ class Restore:
         self._step(sender)
 
     def _take(self, line: ResumePoint, block: Block) -> None:
-        rows = block.rows
+        rows, taken = block.rows, line.taken
+        epoch = max(taken.epoch, block.leader_epoch)
+        line.taken = replace(taken, next=block.next_offset, records=taken.records + len(rows), epoch=epoch)
         if len(rows):
-            line.total = combine(line.total, hash_sum(rows, line.partition, line.records))
-            line.records += len(rows)
+            total = combine(taken.total, hash_sum(rows, line.partition, taken.records))
+            line.taken = replace(line.taken, total=total)
             records, offsets = records_of(rows), rows.column("kafka_offset").to_numpy().tolist()
             held = 0 if line.overlap is None else line.overlap.skip(records, offsets)
             self._waiting.append((line.partition, records[held:], offsets[held:]))
             self._records += len(rows)
             self._size += rows.nbytes
-        line.next = block.next_offset
-        line.epoch = max(line.epoch, block.leader_epoch)
 
     def _step(self, sender: Sender) -> None:
         """Send the waiting records, and commit the progress when all of them are acknowledged."""
         for partition, records, offsets in self._waiting:
             sender.send(partition, records, offsets)
         sender.flush()
-        for line in self._lines.values():
-            self._check_branch(line)
+        for line in self._lines.values():  # before the progress covers records that an election has cut off meanwhile
+            if part := self._tier.partition(self._request.topic, line.partition):
+                check_branch(part, line.taken.next, line.taken.epoch)
         moved = {
-            line.partition: line.reached(sender.next_offset(line.partition) if line.compared is None else line.compared)
+            line.partition: replace(
+                line.taken, target_next=sender.expected[line.partition] if line.compared is None else line.compared
+            )
             for line in self._lines.values()
-            if line.next > line.progress.next
+            if line.taken.next > line.progress.next
         }
         if moved:
             sender.commit(moved)
@@ -339,16 +338,6 @@ class Restore:
         self._waiting.clear()
         self._records = self._size = 0
         self._on_progress(self._done, self._bytes)
-
-    def _check_branch(self, line: ResumePoint) -> None:
-        """Stop before the progress covers records that an election has cut off meanwhile."""
-        part = self._tier.partition(self._request.topic, line.partition)
-        if part is not None:
-            check_branch(part, line.next, line.epoch)
-
-
-def _reported(line: ResumePoint) -> PartitionReport:
-    return PartitionReport(partition=line.partition, resumed=line.resumed, progress=line.progress)
 
 
 class Overlap:
@@ -406,37 +395,16 @@ class ResumePoint:
     partition: int
     progress: RestoreProgress
     expected: int
+    taken: RestoreProgress
+    """The progress once all records taken so far are acknowledged, but for their end in the target."""
+
     overlap: Overlap | None = None
     resumed: bool = False
-    next: int = field(init=False)
-    records: int = field(init=False)
-    total: int = field(init=False)
-    epoch: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        known = self.progress
-        self.next, self.records, self.total, self.epoch = known.next, known.records, known.total, known.epoch
 
     @property
     def compared(self) -> int | None:
         """The target's offset up to which its records were found in the history; None if the search is over."""
         return None if self.overlap is None or self.overlap.done else self.overlap.next
-
-    @property
-    def span(self) -> Interval:
-        """The offsets that are left to be read."""
-        return Interval(self.progress.next, self.progress.end)
-
-    def reached(self, target_next: int) -> RestoreProgress:
-        """The progress if all records taken so far are acknowledged and end at ``target_next``."""
-        return replace(
-            self.progress,
-            next=self.next,
-            target_next=target_next,
-            records=self.records,
-            total=self.total,
-            epoch=self.epoch,
-        )
 
 
 def prepare(
@@ -525,7 +493,7 @@ def _resume_point(
             f"lost records; delete the group {target.group}, and restore into an empty topic"
         )
         raise ForeignRecords(target.topic, number, end, observation)
-    line = ResumePoint(number, known, end, resumed=True)
+    line = ResumePoint(number, known, end, known, resumed=True)
     if known.done:
         return line
     if known.next < part.start:
@@ -559,7 +527,7 @@ def _new_resume_point(
         target_first=end,
         target_next=end,
     )
-    return ResumePoint(number, progress, end)
+    return ResumePoint(number, progress, end, progress)
 
 
 def _refuse_foreign(request: RestoreRequest, target: Target, number: int, start: int, end: int) -> None:
@@ -614,12 +582,8 @@ class PartitionEstimate:
             yield f"    gap {gap.start} to {gap.end}: {gap.reason}; it ends the restore, unless --on-gap skip"
 
 
-def estimate(request: RestoreRequest, parts: Sequence[RemotePartition]) -> list[PartitionEstimate]:
-    """The estimate for each of ``parts``. Raises errors of the restore."""
-    return [_estimate(request, part) for part in parts]
-
-
-def _estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
+def estimate(request: RestoreRequest, part: RemotePartition) -> PartitionEstimate:
+    """The estimate for a partition. Raises errors of the restore."""
     start, end = asked_of(request, part)
     estimated = PartitionEstimate(part.partition, start, end)
     at = start

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
 from tidemark.parsers.avro.resolution import (
     INSTANTS,
     FailingStep,
@@ -23,7 +22,16 @@ from tidemark.parsers.avro.resolution import (
     steps,
     value_of,
 )
-from tidemark.parsers.avro.schema import ABSENT, Field, Type, parsed, text, unqualified
+from tidemark.parsers.avro.schema import (
+    ABSENT,
+    Field,
+    Type,
+    UnboundedSchema,
+    check_bounded,
+    registered_schema,
+    text,
+    unqualified,
+)
 from tidemark.parsers.avro.types import Types
 from tidemark.parsers.column_names import check_struct_names
 from tidemark.parsers.schema_registry import Written
@@ -39,10 +47,10 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     Raises:
         ValueError: ``newest`` is not the schema of a record, or none of its fields can be a column.
     """
-    new = _parsed(newest.texts)
+    new = registered_schema(newest.texts)
     if new.kind != "record":
         raise ValueError("is not the schema of a record")
-    old = replace(new, aliases=(), fields=[]) if adopted is None else _parsed([adopted.decode()])
+    old = replace(new, aliases=(), fields=[]) if adopted is None else registered_schema([adopted])
     merge = _AvroMerge(old, widen=widen)
     result = merge.root(old, new)
     changes = tuple(merge.changes.found)
@@ -50,15 +58,6 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
         problems = "; ".join(f"{change.path}: {change.detail}" for change in changes)
         raise ValueError(problems or "has no field")
     return Merge(text(result).encode(), changes)
-
-
-def _parsed(texts: list[str] | tuple[str, ...]) -> Type:
-    try:
-        return parsed(texts)
-    except UnboundedSchema:
-        raise
-    except ValueError as error:
-        raise ValueError(f"is not a valid Avro schema: {error}") from error
 
 
 class _AvroMerge:

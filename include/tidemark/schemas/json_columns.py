@@ -30,19 +30,8 @@ _MOST_LOOKS: Final = 100_000
 """The most schemas within one another, counted each time, that are read: definitions may multiply."""
 
 
-class _ColumnPlace(NamedTuple):
-    """The path of a value in a document, and its column's type."""
-
-    keys: tuple[str, ...]
-    kind: str
-
-    @property
-    def name(self) -> str:
-        return "_".join(self.keys)
-
-    @property
-    def column(self) -> dict[str, Any]:
-        return {"name": self.name, "type": self.kind, "path": list(self.keys)}
+_Keys = tuple[str, ...]
+"""The path of a value in a document."""
 
 
 def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Merge:
@@ -53,21 +42,21 @@ def merged(adopted: bytes | None, newest: Written, *, widen: bool = False) -> Me
     """
     del widen
     columns: list[dict[str, Any]] = json.loads(adopted) if adopted is not None else []
-    places = {place.keys: place for place in _JsonSchema(newest).places()}
+    kinds = _JsonSchema(newest).kinds()
     changes = Changes([column["name"] for column in columns])
     for column in columns:
         keys = tuple(column["path"])
-        known = places.pop(keys, None)
+        known = kinds.pop(keys, None)
         if known is None:
             changes.note(".".join(keys), "removed", "is null in new records")
-        elif known.kind != column["type"]:
-            changes.note(".".join(keys), "misfit", f"{column['type']} becomes {known.kind}")
+        elif known != column["type"]:
+            changes.note(".".join(keys), "misfit", f"{column['type']} becomes {known}")
     taken = [tuple(column["path"]) for column in columns]
-    for place in places.values():
-        if any(_within(place.keys, other) for other in taken):
-            changes.note(".".join(place.keys), "misfit", "lies within a column, or has one within")
-        elif changes.takes(place.name, place.kind):
-            columns.append(place.column)
+    for keys, kind in kinds.items():
+        if any(_within(keys, other) for other in taken):
+            changes.note(".".join(keys), "misfit", "lies within a column, or has one within")
+        elif changes.takes(name := "_".join(keys), kind):
+            columns.append({"name": name, "type": kind, "path": list(keys)})
     if not columns:
         problems = "; ".join(f"{change.path}: {change.detail}" for change in changes.found)
         raise ValueError(problems or "has no properties")
@@ -99,31 +88,29 @@ class _JsonSchema:
         self._root = _SchemaPart(root, registry.resolver(base))
         self._looked_at = 0
 
-    def places(self) -> list[_ColumnPlace]:
-        """The values that become columns, MOST_FIELDS at most. Raises ValueError."""
+    def kinds(self) -> dict[_Keys, str]:
+        """The types of the columns, MOST_FIELDS at most, by the paths of their values. Raises ValueError."""
         root = self._target(self._root)
         if not self._properties(root):
             raise ValueError("is not a JSON Schema of objects with properties")
-        places = list(islice(self._within(root, (), (id(root.schema),)), MOST_FIELDS + 1))
-        if len(places) > MOST_FIELDS:
+        kinds = dict(islice(self._within(root, (), (id(root.schema),)), MOST_FIELDS + 1))
+        if len(kinds) > MOST_FIELDS:
             raise ValueError(f"has more than {MOST_FIELDS} columns")
-        return places
+        return kinds
 
-    def _within(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+    def _within(self, part: _SchemaPart, keys: _Keys, above: tuple[int, ...]) -> Iterator[tuple[_Keys, str]]:
         for name, inner in self._properties(part).items():
             yield from self._value(inner, (*keys, name), above)
 
-    def _value(self, part: _SchemaPart, keys: tuple[str, ...], above: tuple[int, ...]) -> Iterator[_ColumnPlace]:
+    def _value(self, part: _SchemaPart, keys: _Keys, above: tuple[int, ...]) -> Iterator[tuple[_Keys, str]]:
         """The columns of a value; JSON text if its schema is one of those around it, by their identities ``above``."""
         part = self._target(part)
         kind = self._kind(part.schema)
         inner = kind == "object" and id(part.schema) not in above and self._properties(part)
         if inner and len(keys) < _MAX_DEPTH:
             yield from self._within(part, keys, (*above, id(part.schema)))
-        elif kind == "array":
-            yield _ColumnPlace(keys, self._list(part))
         else:
-            yield _ColumnPlace(keys, self._simple(part.schema, kind))
+            yield keys, self._list(part) if kind == "array" else self._simple(part.schema, kind)
 
     def _list(self, part: _SchemaPart) -> str:
         schema = self._target(_SchemaPart(part.schema.get("items"), part.resolver)).schema
@@ -216,6 +203,6 @@ def _is_null(schema: Any) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") == "null"
 
 
-def _within(keys: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _within(keys: _Keys, other: _Keys) -> bool:
     shorter = min(len(keys), len(other))
     return keys[:shorter] == other[:shorter]

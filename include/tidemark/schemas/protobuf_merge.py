@@ -151,14 +151,16 @@ class _ProtobufMerge:
 
 def _reachable(files: FileDescriptorSet, message: str) -> FileDescriptorSet:
     """``files`` without the definitions that ``message`` does not lead to: no column has come from them."""
-    names = _Names(files)
-    wanted, kept = [names.holder(message)], set[str]()
+    messages = {_full(file, found): found for file in files.file for found in file.message_type}
+    enums = {_full(file, found) for file in files.file for found in file.enum_type}
+    wanted, kept = [message], set[str]()
     while wanted:
         name = wanted.pop()
-        if name is not None and name not in kept:
+        while name and name not in messages and name not in enums:
+            name = name.rpartition(".")[0]  # to the definition around it; there is none of a type that each pool has
+        if name and name not in kept:
             kept.add(name)
-            held = names.messages.get(name)
-            wanted += [names.holder(kind.lstrip(".")) for kind in _types([held] if held else [])]
+            wanted += [kind.lstrip(".") for kind in _types([messages[name]] if name in messages else [])]
     result = FileDescriptorSet()
     for file in files.file:
         copy = result.file.add()
@@ -171,20 +173,6 @@ def _reachable(files: FileDescriptorSet, message: str) -> FileDescriptorSet:
 
 _Definition = DescriptorProto | EnumDescriptorProto
 _Kind = TypeVar("_Kind", DescriptorProto, EnumDescriptorProto)
-
-
-class _Names:
-    """The definitions of files that are not within others, by their full names."""
-
-    def __init__(self, files: FileDescriptorSet) -> None:
-        self.messages = {_full(file, found): found for file in files.file for found in file.message_type}
-        self._enums = {_full(file, found) for file in files.file for found in file.enum_type}
-
-    def holder(self, name: str) -> str | None:
-        """The definition of this name, or around it; None for a type that each pool has."""
-        while name and name not in self.messages and name not in self._enums:
-            name = name.rpartition(".")[0]
-        return name or None
 
 
 def _full(file: FileDescriptorProto, found: _Definition) -> str:

@@ -8,7 +8,7 @@ from tidemark.errors import MirrorError
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
 from tidemark.inspection.agent_reports import check_begun
 from tidemark.jobs.registry import AuditOptions
-from tidemark.openlineage.upkeep import of_audit
+from tidemark.openlineage.runs import of_audit
 from tidemark.table.delta_table import TopicTable
 from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import audit, change_verdict, passed_since, write_report

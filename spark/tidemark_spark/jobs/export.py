@@ -6,7 +6,7 @@ import json
 
 from tidemark.errors import ConfigError, FormatError
 from tidemark.jobs.registry import ExportOptions
-from tidemark.openlineage.upkeep import of_export
+from tidemark.openlineage.runs import of_export
 from tidemark.store.schemes import check_options, split_store_url
 from tidemark.table.delta_table import open_topic_table
 from tidemark_spark.datasource import SegmentReader, TidemarkSource

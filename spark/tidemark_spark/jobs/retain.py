@@ -7,7 +7,7 @@ from functools import partial
 
 from tidemark.errors import PublishError
 from tidemark.jobs.registry import RetainOptions
-from tidemark.openlineage.upkeep import of_retention
+from tidemark.openlineage.runs import of_retention
 from tidemark.planning import write_plan
 from tidemark.planning.maintenance.retention import RetentionReport, Subject, plan_retain, reviewed, write_report
 from tidemark.table.delta_table import TopicTable

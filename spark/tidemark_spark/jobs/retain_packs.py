@@ -7,7 +7,7 @@ from functools import partial
 from tidemark.errors import ConfigError
 from tidemark.jobs.registry import RetainPacksOptions
 from tidemark.openlineage.facets import LineagePart
-from tidemark.openlineage.upkeep import of_pack_retention
+from tidemark.openlineage.runs import of_pack_retention
 from tidemark_spark.jobs.running import RunningJob, show
 from tidemark_spark.retention.forgetting import forget
 from tidemark_spark.retention.packs import PacksReport, retain_packs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.jobs.registry import VacuumOptions
-from tidemark.openlineage.upkeep import of_vacuum
+from tidemark.openlineage.runs import of_vacuum
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import RunningJob, begun, show
 from tidemark_spark.run.vacuum import vacuum

@@ -15,7 +15,7 @@ from tests.support.kafka_tier import Fixture
 from tidemark.errors import ConfigError, FormatError
 from tidemark.kafka_log import open_transactions, parse_producer_snapshot, scan_batches
 from tidemark.kafka_tier.copies import ListedCopy, ProvedCopy, SegmentCopy, prove
-from tidemark.kafka_tier.encryption import KeyNotGiven, KeyPairs
+from tidemark.kafka_tier.encryption import KeyNotGiven, decryption, private_key
 from tidemark.kafka_tier.manifest import KINDS, CopyName, TierManifest, parse_key
 
 
@@ -197,13 +197,13 @@ def test_encryption_fails_by_the_key_pair(both: Fixture, tmp_path: Path) -> None
         SegmentCopy.open(both.tier(keys=False), listed).indexes()
     assert told.value.name == listed.name.key(both.prefix, "rsm-manifest")
     others = [path for name, path in both.key_files.items() if name != pair]
-    wrong = KeyPairs({pair: others[0]})
+    wrong = {pair: private_key(others[0])}
     with pytest.raises(FormatError, match="encryption: dataKey is not wrapped for the key pair"):
-        wrong.cipher(SegmentCopy.open(both.tier(), listed).manifest.encryption, "key")  # type: ignore[arg-type]
+        decryption(SegmentCopy.open(both.tier(), listed).manifest.encryption, wrong, "key")  # type: ignore[arg-type]
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("no key")
     with pytest.raises(ConfigError, match="is no private key in PEM"):
-        KeyPairs({"k": rubbish})
+        private_key(rubbish)
 
 
 @pytest.mark.parametrize("package", ["zstandard", "cryptography"])

@@ -7,7 +7,14 @@ import pytest
 
 from tidemark.brokersets.load import PartitionLoad
 from tidemark.intervals import Interval
-from tidemark.onboarding.expectations import PUTS_PER_SEGMENT, PerLanding, Rate, costs, expected_freshness, sampled_rate
+from tidemark.onboarding.expectations import (
+    PUTS_PER_LANDING,
+    PUTS_PER_SEGMENT,
+    Rate,
+    costs,
+    expected_freshness,
+    sampled_rate,
+)
 from tidemark.onboarding.facts import SAMPLE_COLUMNS, Sample, TopicFacts
 from tidemark.onboarding.onboard import loads_of_leaders
 from tidemark.topics import BatchWindow, RetentionSettings, TopicSettings
@@ -68,7 +75,7 @@ def test_costs_grow_with_what_is_kept() -> None:
 def test_without_a_batch_window_each_segment_lands() -> None:
     topic = TOPIC.model_copy(update={"batch": BatchWindow(age=timedelta(0))})
     segments, landings, *_ = costs(topic, FACTS, Rate(1e6, "option"), 2)
-    assert landings.requests / PerLanding().topic_put == pytest.approx(segments.requests / PUTS_PER_SEGMENT)
+    assert landings.requests / PUTS_PER_LANDING == pytest.approx(segments.requests / PUTS_PER_SEGMENT)
 
 
 def test_each_leader_has_a_load_or_is_not_measured() -> None:

@@ -19,8 +19,8 @@ from tidemark.topics import TopicSettings
 
 
 def inferred(*documents: Any) -> dict[str, str]:
-    found = infer_columns([document(json.dumps(one).encode()) for one in documents])
-    return {one.name: one.kind for one in found.columns}
+    columns, _ = infer_columns([document(json.dumps(one).encode()) for one in documents])
+    return {one.name: one.kind for one in columns}
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,23 @@ def test_the_type_is_the_narrowest_that_nearly_all_values_have(values: list[Any]
 
 
 def test_objects_become_columns_and_what_has_no_type_is_left_out() -> None:
-    found = infer_columns([{"customer": {"name": "ada", "tags": []}, "gone": None}, {"customer": {"name": None}}])
-    [one] = found.columns
+    documents: list[dict[str, Any]] = [
+        {"customer": {"name": "ada", "tags": []}, "gone": None},
+        {"customer": {"name": None}},
+    ]
+    [one], left_out = infer_columns(documents)
     assert (one.name, one.path, one.null, one.misfit) == ("customer_name", ("customer", "name"), 1, 0)
-    assert list(found.left_out) == ["customer.tags", "gone"]
+    assert list(left_out) == ["customer.tags", "gone"]
     assert one.settings == {"name": "customer_name", "type": "string", "path": "customer.name"}
 
 
 def test_misfits_and_overflows_are_counted() -> None:
-    [one] = infer_columns([{"a": 1}] * 198 + [{"a": 1 << 70}, {"a": "x"}]).columns
+    [one], _ = infer_columns([{"a": 1}] * 198 + [{"a": 1 << 70}, {"a": "x"}])
     assert (one.kind, one.misfit, one.overflow) == ("int64", 2, 1)
 
 
 def test_names_are_made_valid_and_unique() -> None:
-    found = infer_columns([{"dt": 1, "kafka_key": 2, "a b": 3, "A_B": 4, "x.y": {"z": 5}, "": 6}]).columns
+    found, _ = infer_columns([{"dt": 1, "kafka_key": 2, "a b": 3, "A_B": 4, "x.y": {"z": 5}, "": 6}])
     names = [one.name for one in found]
     assert names == ["field_dt", "field_kafka_key", "a_b", "A_B_2", "x.y_z"]
     assert found[-1].settings["path"] == ["x.y", "z"]
@@ -102,11 +105,11 @@ def test_the_parser_refuses_only_what_was_counted_as_a_misfit(rng: random.Random
     """Random documents: what is inferred is valid, and the real parser agrees with the counts."""
     for _ in range(60):
         documents = [{key: _value(rng, 3) for key in "abcde"} for _ in range(rng.choice([1, 3, 150]))]
-        found = infer_columns([document(json.dumps(one).encode()) for one in documents])
-        if not found.columns:
+        found, _ = infer_columns([document(json.dumps(one).encode()) for one in documents])
+        if not found:
             continue
         settings: JsonParser = TypeAdapter(JsonParser).validate_python(
-            {"kind": "json", "columns": [one.settings for one in found.columns]}
+            {"kind": "json", "columns": [one.settings for one in found]}
         )
         rows = pa.RecordBatch.from_pylist(
             [
@@ -117,5 +120,5 @@ def test_the_parser_refuses_only_what_was_counted_as_a_misfit(rng: random.Random
         )
         topic = TopicSettings(topic="t", cluster="c", table="t", parser=settings)
         trial = tried(topic, rows, datetime(2026, 11, 24, tzinfo=UTC))
-        assert trial.refused <= sum(one.misfit for one in found.columns)
-        assert all(trial.refused >= one.misfit for one in found.columns)
+        assert trial.refused <= sum(one.misfit for one in found)
+        assert all(trial.refused >= one.misfit for one in found)

@@ -102,7 +102,7 @@ def told(columns: pa.RecordBatch) -> list[str]:
 def refused_alike(parser: Any, values: Sequence[bytes | None]) -> int:
     """Check that the loop and the library say the same of ``values``; how many they refuse."""
     rows = rows_of(values)
-    found, expected = parser.parse(rows), parser.parse_by(rows, vectorised=False)
+    found, expected = parser.parse(rows), parser.parse(rows, vectorised=False)
     assert found.refused == expected.refused
     assert found.unknown == expected.unknown
     assert told(found.columns) == told(expected.columns)

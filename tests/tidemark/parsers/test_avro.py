@@ -140,7 +140,7 @@ def test_an_empty_record_of_a_column_that_the_table_lacks_is_refused(tmp_path: P
         written = {"type": "record", "name": "R", "fields": [{"name": "gone", "type": kind}]}
         (tmp_path / "ids" / "1.avsc").write_text(json.dumps(written))
         parser: Any = avro(tmp_path, table, "framing: confluent\nschemas: ids")
-        [reason] = parser.parse_by(rows_of([framed(1, b"")]), vectorised=False).refused.values()
+        [reason] = parser.parse(rows_of([framed(1, b"")]), vectorised=False).refused.values()
         assert "ends too early" in reason
 
 

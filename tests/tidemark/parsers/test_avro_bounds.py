@@ -13,8 +13,8 @@ from tests.support.bounded import bounded
 from tests.tidemark.parsers.support import records, rows_of
 from tests.tidemark.parsers.test_avro import V2, avro, encoded, framed
 from tidemark.errors import ConfigError
-from tidemark.parsers.avro.bounds import MAX_NAMED_TYPES
 from tidemark.parsers.avro.parser import parsed_schema
+from tidemark.parsers.avro.schema import MAX_NAMED_TYPES
 from tidemark.parsers.base import Parser
 
 EMPTY = {"type": "record", "name": "Empty", "fields": []}

@@ -82,11 +82,11 @@ class Differences:
         parser: Any = avro(self.folder, json.loads(reader), "framing: confluent\nschemas: ids")
         values = [framed(1, one) for one in data] * FEWEST
         many = parser.parse(rows_of(values))
-        each = parser.parse_by(rows_of(values), vectorised=False)
+        each = parser.parse(rows_of(values), vectorised=False)
         assert many.refused == each.refused
         assert told(many.columns) == told(each.columns), f"{writer}\n{reader}"
         assert many.unknown == each.unknown
-        [resolution] = parser._resolutions.values()
+        [resolution] = parser._writers.known.values()
         self.counts["by the loop" if resolution.loop else "by the interpreter alone"] += 1
 
 

@@ -176,7 +176,8 @@ def test_schemas_that_evolve(tmp_path: Path, rng: random.Random, full: bool) -> 
         values = [framed(at, schemas.encoded(writers[at])) for at in chosen]
         refused_alike(parser, [mutated(rng, one) if rng.random() < 0.3 else one for one in values])
         assert isinstance(parser, AvroColumns)
-        by_loop += sum(one.loop is not None for one in parser._resolutions.values())
+        assert parser._writers is not None
+        by_loop += sum(one.loop is not None for one in parser._writers.known.values())
     assert by_loop > 0
 
 
@@ -229,9 +230,9 @@ def test_unusual_bytes(tmp_path: Path, kind: Any, data: bytes) -> None:
 
 
 def test_signalling_nans_are_the_same_bits(tmp_path: Path) -> None:
-    parser = avro(tmp_path, {"type": "record", "name": "R", "fields": [{"name": "x", "type": "float"}]})
+    parser: Any = avro(tmp_path, {"type": "record", "name": "R", "fields": [{"name": "x", "type": "float"}]})
     rows = rows_of([b"\x01\x00\x80\x7f"] * FEWEST)
-    both = [parser.parse_by(rows, vectorised=one).columns.column(0).buffers()[1] for one in (True, False)]  # type: ignore[attr-defined]
+    both = [parser.parse(rows, vectorised=one).columns.column(0).buffers()[1] for one in (True, False)]
     assert both[0].to_pybytes()[:32] == both[1].to_pybytes()[:32]
 
 
@@ -272,4 +273,4 @@ def test_what_has_no_program(tmp_path: Path) -> None:
     values = [framed(1, number(2) + at.to_bytes(2, "big", signed=True)) for at in range(-20, 20)]
     values.append(framed(1, number(2) + (1000).to_bytes(2, "big")))  # 100.00
     assert refused_alike(parser, values) == 1
-    assert parser._resolutions[1].loop is None  # type: ignore[attr-defined]
+    assert parser._writers.known[1].loop is None  # type: ignore[attr-defined]

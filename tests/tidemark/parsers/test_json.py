@@ -51,7 +51,7 @@ def one(value: bytes, parser: JsonColumns = ID) -> Any:
     answers = []
     for values in ([value], [b'{"id":1}', value, b'{"id":2}']):
         for vectorised in (True, False):
-            parsed = parser.parse_by(rows_of(values), vectorised=vectorised)
+            parsed = parser.parse(rows_of(values), vectorised=vectorised)
             at = len(values) // 2
             answers.append(parsed.refused.get(at) or records(parsed)[at])
             assert set(parsed.refused) <= {at}
@@ -298,7 +298,7 @@ def test_the_bisection_finds_exactly_the_bad_rows(rng: random.Random) -> None:
 def test_halves_of_documents_do_not_join(values: list[bytes]) -> None:
     values = [*values, b'{"id":3} {"id":4}']  # which would make up for the number of documents
     for vectorised in (True, False):
-        assert set(ID.parse_by(rows_of(values), vectorised=vectorised).refused) == {0, 1, 2}
+        assert set(ID.parse(rows_of(values), vectorised=vectorised).refused) == {0, 1, 2}
 
 
 def test_keys_and_slices_are_parsed_too() -> None:
@@ -341,7 +341,7 @@ def test_the_fast_path_is_the_slow_ones_equal(rng: random.Random, full: bool) ->
     for _ in range(20_000 if full else 80):
         values = [None if rng.random() < 0.05 else _document(rng) for _ in range(rng.randrange(24))]
         rows = rows_of(values)
-        fast, slow = (PARSER.parse_by(rows, vectorised=vectorised) for vectorised in (True, False))
+        fast, slow = (PARSER.parse(rows, vectorised=vectorised) for vectorised in (True, False))
         assert fast.refused == slow.refused
         assert fast.unknown == slow.unknown
         assert repr(fast.columns.to_pylist()) == repr(slow.columns.to_pylist())

@@ -118,7 +118,7 @@ def test_documents_are_read_as_they_are_row_by_row(rng: random.Random, full: boo
     for _ in range(20_000 if full else 200):
         parser = rng.choice(PARSERS)
         rows = rows_of([None if rng.random() < 0.03 else _document(rng) for _ in range(rng.randrange(24))])
-        blocks, slow = (parser.parse_by(rows, vectorised=vectorised) for vectorised in (True, False))
+        blocks, slow = (parser.parse(rows, vectorised=vectorised) for vectorised in (True, False))
         assert blocks.refused == slow.refused
         assert blocks.unknown == slow.unknown
         assert repr(blocks.columns.to_pylist()) == repr(slow.columns.to_pylist())

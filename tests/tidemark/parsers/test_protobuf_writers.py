@@ -67,7 +67,7 @@ class Versions:
             misfits=misfits,
             registry=Registry(url="http://registry.example.com"),
         )
-        parsed = ProtobufColumns(settings).parse_by(rows_of(records), vectorised=loop)
+        parsed = ProtobufColumns(settings).parse(rows_of(records), vectorised=loop)
         rows: list[Row] = parsed.columns.to_pylist()
         return [parsed.refused.get(n, row) for n, row in enumerate(rows)]
 

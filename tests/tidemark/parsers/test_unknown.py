@@ -41,7 +41,7 @@ MANY = MAX_NAMES + 500
 def unknown(parser: Any, values: Sequence[bytes | None]) -> dict[str, int]:
     """What is counted, in blocks and row by row."""
     rows = rows_of(values)
-    fast, slow = (parser.parse_by(rows, vectorised=one) for one in (True, False))
+    fast, slow = (parser.parse(rows, vectorised=one) for one in (True, False))
     assert fast.unknown == slow.unknown
     return dict(fast.unknown)
 

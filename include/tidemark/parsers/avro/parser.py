@@ -16,9 +16,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from tidemark.decode.schema import MAX_MILLISECONDS
 from tidemark.parsers.avro import kernel as op
-from tidemark.parsers.avro.bounds import UnboundedSchema, check_bounded
 from tidemark.parsers.avro.resolution import (
     FailingStep,
     ItemsStep,
@@ -38,12 +37,12 @@ from tidemark.parsers.avro.resolution import (
     decimal_of,
     resolved,
 )
-from tidemark.parsers.avro.schema import Type, parsed, same
+from tidemark.parsers.avro.schema import Type, check_bounded, parsed, registered_schema, same
 from tidemark.parsers.avro.types import Types
-from tidemark.parsers.base import Bits, Indices, Parsed
-from tidemark.parsers.confluent_framing import HEAD, by_frequency, framed_values, guid_of, numbered, split_frame
-from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
-from tidemark.parsers.schema_registry import SchemaFiles, SchemaRegistry, Schemas, Unreadable, Written
+from tidemark.parsers.base import Bits, Indices, Parsed, valid_rows
+from tidemark.parsers.confluent_framing import HEAD, framed_values, guid_of, rows_by_schema, split_frame
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord
+from tidemark.parsers.schema_registry import FindSchemas, SchemaRegistry, Unreadable, Written, schemas_in_files
 from tidemark.parsers.settings import AvroParser, SettingsFile
 from tidemark.parsers.slots import FEWEST, BlockReader, Group, Layout, Node, Slots, Unsupported, parse_in_blocks
 from tidemark.parsers.unknown_fields import field_name, summed
@@ -75,7 +74,7 @@ def block_reader(step: Step, fields: list[pa.Field[Any]]) -> BlockReader:
         raise Unsupported("has no record that can be read")
     layout = Layout()
     try:
-        root = _Nodes(layout).node(step, pa.struct(fields), 0, inner=False)
+        root = _node(layout, step, pa.struct(fields), 0, inner=False)
         program = _Program(root)
         program.value(step, root)
         program.add(op.END)
@@ -92,47 +91,42 @@ def block_reader(step: Step, fields: list[pa.Field[Any]]) -> BlockReader:
     return BlockReader(layout, root.children, pa.schema(fields), loop)
 
 
-class _Nodes:
-    """Gives the table's columns their places."""
+def _node(layout: Layout, step: Step | None, kind: pa.DataType, level: int, *, inner: bool = True) -> Node:
+    """The column of what ``step`` reads as ``kind``, placed in ``layout``; without a step it is null in each row."""
+    step = _only(step)
+    index = layout.column(level) if inner else 0
+    if isinstance(kind, pa.StructType):
+        first = layout.columns[level]
+        children = tuple(_field_node(layout, step, place, field, level) for place, field in enumerate(kind))
+        return Node(kind, level, index, layout.columns[level] - first + 1, children)
+    if isinstance(kind, pa.ListType):
+        items = step if isinstance(step, ItemsStep) else None
+        return Node(kind, level, index, 1, (_item_node(layout, items, kind.value_type),))
+    texts = None
+    if isinstance(step, ScalarStep) and step.kind == "enum":
+        texts = pa.array(["", *(text or "" for text in step.texts)], pa.string())
+    return Node(kind, level, index, 1, (), texts)
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
 
-    def node(self, step: Step | None, kind: pa.DataType, level: int, *, inner: bool = True) -> Node:
-        """The column of what ``step`` reads as ``kind``; without a step it is null in each row."""
-        step = _only(step)
-        index = self._layout.column(level) if inner else 0
-        if isinstance(kind, pa.StructType):
-            first = self._layout.columns[level]
-            children = tuple(self._field(step, place, field, level) for place, field in enumerate(kind))
-            return Node(kind, level, index, self._layout.columns[level] - first + 1, children)
-        if isinstance(kind, pa.ListType):
-            item = step.item if isinstance(step, ItemsStep) else None
-            children = (self._item(item, kind.value_type, entries=isinstance(step, ItemsStep) and step.keys),)
-            return Node(kind, level, index, 1, children)
-        texts = None
-        if isinstance(step, ScalarStep) and step.kind == "enum":
-            texts = pa.array(["", *(text or "" for text in step.texts)], pa.string())
-        return Node(kind, level, index, 1, (), texts)
+def _field_node(layout: Layout, step: Step | None, place: int, field: pa.Field[Any], level: int) -> Node:
+    if not isinstance(step, RecordStep):
+        return _node(layout, None, field.type, level)
+    value = step.missing.get(place)
+    if value is not None:
+        return Node(field.type, level, layout.column(level), 1, (), _constant(value, field.type))
+    inner = next((part.step for part in step.fields if part.place == place), None)
+    return _node(layout, inner, field.type, level)
 
-    def _field(self, step: Step | None, place: int, field: pa.Field[Any], level: int) -> Node:
-        if not isinstance(step, RecordStep):
-            return self.node(None, field.type, level)
-        value = step.missing.get(place)
-        if value is not None:
-            return Node(field.type, level, self._layout.column(level), 1, (), _constant(value, field.type))
-        inner = next((part.step for part in step.fields if part.place == place), None)
-        return self.node(inner, field.type, level)
 
-    def _item(self, item: Step | None, kind: pa.DataType, *, entries: bool) -> Node:
-        level = self._layout.level()
-        if not entries:
-            return self.node(item, kind, level)
-        assert isinstance(kind, pa.StructType)
-        index = self._layout.column(level)
-        key = Node(pa.string(), level, self._layout.column(level))
-        value = self.node(item, kind.field(1).type, level)
-        return Node(kind, level, index, 2 + value.count, (key, value))
+def _item_node(layout: Layout, items: ItemsStep | None, kind: pa.DataType) -> Node:
+    level = layout.level()
+    if items is None or not items.keys:
+        return _node(layout, items and items.item, kind, level)
+    assert isinstance(kind, pa.StructType)
+    index = layout.column(level)
+    key = Node(pa.string(), level, layout.column(level))
+    value = _node(layout, items.item, kind.field(1).type, level)
+    return Node(kind, level, index, 2 + value.count, (key, value))
 
 
 def _only(step: Step | None) -> Step | None:
@@ -305,10 +299,7 @@ class _Source:
 
 
 _Read = Callable[[_Source], Any]
-
-
-class _UnfitValue(Exception):
-    """A value that its column cannot hold; the message says why."""
+"""Reads a value. Raises RefusedRecord for wrong bytes, and another ValueError if its column cannot hold the value."""
 
 
 def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
@@ -317,7 +308,7 @@ def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
     Raises:
         RefusedRecord: the bytes are not a record of the writer's schema, or do not resolve into the table's.
     """
-    read = _Compiler().read(step)
+    read = _read_of(step, {})
 
     def whole(data: bytes) -> dict[str, Any]:
         source = _Source(data)
@@ -325,7 +316,7 @@ def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
             fields: dict[str, Any] = read(source)
         except RefusedRecord as error:
             raise RefusedRecord(f"does not match its Avro schema: {error}") from error
-        except _UnfitValue as error:
+        except ValueError as error:
             raise RefusedRecord(f"its values do not fit the table: {error}") from error
         except RecursionError as error:
             raise RefusedRecord("does not match its Avro schema: is nested too deeply") from error
@@ -336,73 +327,70 @@ def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
     return whole
 
 
-class _Compiler:
-    """Makes functions of steps, one for each step."""
-
-    def __init__(self) -> None:
-        self._made: dict[int, _Read] = {}
-
-    def read(self, step: Step) -> _Read:
-        if id(step) not in self._made:
-            self._made[id(step)] = self._new(step)
-        return self._made[id(step)]
-
-    def _new(self, step: Step) -> _Read:
+def _read_of(step: Step, made: dict[int, _Read]) -> _Read:
+    """The function of a step. A step may be in many places: ``made`` has the functions of those that were met."""
+    if id(step) not in made:
         if isinstance(step, ScalarStep):
-            return _scalar(step)
-        if isinstance(step, RecordStep):
-            return self._record(step)
-        if isinstance(step, UnionStep):
-            return self._union(step)
-        if isinstance(step, ItemsStep):
-            return self._items(step)
-        return _failing(step) if isinstance(step, FailingStep) else _null
+            read = _scalar(step)
+        elif isinstance(step, RecordStep):
+            read = _record(step, made)
+        elif isinstance(step, UnionStep):
+            read = _union(step, made)
+        elif isinstance(step, ItemsStep):
+            read = _items(step, made)
+        else:
+            read = _failing(step) if isinstance(step, FailingStep) else _null
+        made[id(step)] = read
+    return made[id(step)]
 
-    def _record(self, step: RecordStep) -> _Read:
-        fields = [(step.names[part.place] if part.place >= 0 else None, self.read(part.step)) for part in step.fields]
-        given = {name: step.missing.get(place) for place, name in enumerate(step.names)}
 
-        def record(source: _Source) -> dict[str, Any]:
-            found = given.copy()
-            for name, read in fields:
-                if name is None:
-                    read(source)
-                else:
-                    found[name] = read(source)
-            return found
+def _record(step: RecordStep, made: dict[int, _Read]) -> _Read:
+    fields = [(step.names[part.place] if part.place >= 0 else None, _read_of(part.step, made)) for part in step.fields]
+    given = {name: step.missing.get(place) for place, name in enumerate(step.names)}
 
-        return record
+    def record(source: _Source) -> dict[str, Any]:
+        found = given.copy()
+        for name, read in fields:
+            if name is None:
+                read(source)
+            else:
+                found[name] = read(source)
+        return found
 
-    def _union(self, step: UnionStep) -> _Read:
-        branches = [self.read(part) for part in step.branches]
+    return record
 
-        def union(source: _Source) -> Any:
-            number = source.number()
-            if not 0 <= number < len(branches):
-                raise RefusedRecord(_NO_BRANCH)
-            return branches[number](source)
 
-        return union
+def _union(step: UnionStep, made: dict[int, _Read]) -> _Read:
+    branches = [_read_of(part, made) for part in step.branches]
 
-    def _items(self, step: ItemsStep) -> _Read:
-        read = self.read(step.item)
+    def union(source: _Source) -> Any:
+        number = source.number()
+        if not 0 <= number < len(branches):
+            raise RefusedRecord(_NO_BRANCH)
+        return branches[number](source)
 
-        def items(source: _Source) -> list[Any]:
-            found: list[Any] = []
-            while count := _count(source):
-                for _ in range(count):
-                    found.append(read(source))  # noqa: PERF401 - a comprehension would lose what was read before an error
-            return found
+    return union
 
-        def entries(source: _Source) -> list[dict[str, Any]]:
-            found: dict[str, Any] = {}
-            while count := _count(source):
-                for _ in range(count):
-                    key = _text(source)
-                    found[key] = read(source)
-            return [{"key": key, "value": value} for key, value in found.items()]
 
-        return entries if step.keys else items
+def _items(step: ItemsStep, made: dict[int, _Read]) -> _Read:
+    read = _read_of(step.item, made)
+
+    def items(source: _Source) -> list[Any]:
+        found: list[Any] = []
+        while count := _count(source):
+            for _ in range(count):
+                found.append(read(source))  # noqa: PERF401 - a comprehension would lose what was read before an error
+        return found
+
+    def entries(source: _Source) -> list[dict[str, Any]]:
+        found: dict[str, Any] = {}
+        while count := _count(source):
+            for _ in range(count):
+                key = _text(source)
+                found[key] = read(source)
+        return [{"key": key, "value": value} for key, value in found.items()]
+
+    return entries if step.keys else items
 
 
 def _count(source: _Source) -> int:
@@ -454,7 +442,7 @@ def _number(step: ScalarStep) -> _Read:
     def instant(source: _Source) -> int:
         number = source.number()
         if abs(number) > MAX_MILLISECONDS:
-            raise _UnfitValue("a time that is too far from 1970")
+            raise ValueError("a time that is too far from 1970")
         return number * factor
 
     return instant
@@ -518,11 +506,7 @@ def _decimal(step: ScalarStep) -> _Read:
     assert wanted is not None
 
     def decimal(source: _Source) -> Any:
-        data = source.taken(size if step.kind == "fixed" else source.number())
-        try:
-            return decimal_of(data, wanted, shift)
-        except ValueError as error:
-            raise _UnfitValue(str(error)) from error
+        return decimal_of(source.taken(size if step.kind == "fixed" else source.number()), wanted, shift)
 
     return decimal
 
@@ -560,14 +544,6 @@ class _Resolution:
         return unknown_fields(self._step)
 
 
-class _Named(NamedTuple):
-    """The rows that name a schema, the numbers that they name, and each number once, the most frequent first."""
-
-    rows: Indices
-    numbers: Indices
-    distinct: list[int]
-
-
 class AvroColumns:
     """The parser of kind ``avro``."""
 
@@ -576,118 +552,62 @@ class AvroColumns:
     def __init__(self, settings: AvroParser) -> None:
         self._settings = settings
         assert isinstance(settings.schema_file, SettingsFile), "a schema that is followed was adopted"
-        self._reader, self._fields = _table(settings.schema_file)
-        self.columns: pa.Schema = pa.schema(self._fields)
-        schemas = _schemas(settings)
-        self._writers = None if schemas is None else AvroWriters(schemas, self._reader)
-        self._own = self._resolution(self._reader)
-        self._resolutions: dict[int, _Resolution] = {}
+        reader = parsed([settings.schema_file.data])
+        fields = Types().record(reader)
+        check_bounded(reader)
+        self.columns: pa.Schema = pa.schema(fields)
 
-    def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Decode each value with the schema that wrote it; a value that cannot be read is refused with the reason."""
-        return self.parse_by(rows, vectorised=True)
+        def resolution(writer: Type) -> _Resolution:
+            return _Resolution(resolved(writer, reader, land=settings.misfits == "land"), fields)
 
-    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
+        self._own = resolution(reader)
+        find = _find_of(settings)
+        self._writers = None if find is None else AvroWriters(find, reader, self._own, resolution)
+
+    def parse(self, rows: pa.RecordBatch, *, vectorised: bool = True) -> Parsed:
+        """Decode each value with the schema that wrote it; a value that cannot be read is refused with the reason.
+
+        Only with ``vectorised`` the loop reads what it can.
+        """
         values = rows.column(f"kafka_{self._settings.columns_from}")
         if self._writers is None:
             loop = self._own.loop if vectorised else None
-            return self._parsed(values, [] if loop is None else [Group(loop, np.arange(len(values)), 0)])
+            groups = [] if loop is None else [Group(loop, np.arange(len(values)), 0)]
+            return parse_in_blocks(values, groups, self._read, self.columns, self._settings.event_time)
         values = framed_values(rows, self._settings.columns_from)
-        framed, numbers = numbered(values)
-        named = _Named(framed, numbers, by_frequency(numbers))
-        self._writers.learn(named.distinct)
-        parsed = self._parsed(values, self._groups(named, self._writers) if vectorised else [])
-        return replace(parsed, unknown=self._counted(named, self._writers, _landing(values, parsed.refused)))
-
-    def _parsed(self, values: pa.Array[Any], groups: list[Group]) -> Parsed:
-        return parse_in_blocks(
-            values,
-            groups,
-            lambda left: read_rows(left, self._read, self.columns, self.columns),
-            self.columns,
-            self._settings.event_time,
+        named = rows_by_schema(values)
+        self._writers.learn([*named])
+        read = {number: self._writers.known[number] for number in named if number in self._writers.known}
+        loops = (
+            (resolution.loop, named[number]) for number, resolution in read.items() if len(named[number]) >= FEWEST
         )
-
-    def _groups(self, named: _Named, writers: AvroWriters) -> list[Group]:
-        """The rows of each schema that a loop can read."""
-        groups: list[Group] = []
-        for number in named.distinct:
-            rows = named.rows[named.numbers == number]
-            if len(rows) < FEWEST:
-                break  # the next numbers are less frequent
-            resolution = self._by_number(number, writers)
-            if resolution is not None and resolution.loop is not None:
-                groups.append(Group(resolution.loop, rows, HEAD))
-        return groups
-
-    def _counted(self, named: _Named, writers: AvroWriters, landing: Bits) -> dict[str, int]:
-        """The number of ``landing`` rows that have each field unknown to the table."""
+        groups = [Group(loop, at, HEAD) for loop, at in loops if loop is not None] if vectorised else []
+        parsed = parse_in_blocks(values, groups, self._read, self.columns, self._settings.event_time)
+        landing = valid_rows(values).copy()
+        landing[list(parsed.refused)] = False
         counts = []
-        for number in named.distinct:
-            resolution = self._by_number(number, writers)
-            if resolution is not None and resolution.unknown:
-                rows = int(landing[named.rows[named.numbers == number]].sum())
-                counts.append({name: rows * count for name, count in resolution.unknown.items() if rows})
-        return summed(counts)
-
-    def _by_number(self, number: int, writers: AvroWriters) -> _Resolution | None:
-        """How records of this schema are read; None if they are refused."""
-        if number not in self._resolutions:
-            try:
-                writer = writers.get(number)
-            except RefusedRecord:
-                return None
-            self._resolutions[number] = self._own if writer is self._reader else self._resolution(writer)
-        return self._resolutions[number]
-
-    def _resolution(self, writer: Type) -> _Resolution:
-        return _Resolution(resolved(writer, self._reader, land=self._settings.misfits == "land"), self._fields)
+        for number, resolution in read.items():
+            if resolution.unknown and (landed := int(landing[named[number]].sum())):
+                counts.append({name: landed * count for name, count in resolution.unknown.items()})
+        return replace(parsed, unknown=summed(counts))
 
     def _read(self, value: bytes) -> ParsedRecord:
         if self._writers is None:
             return ParsedRecord(self._own.read(value))
         number, data = split_frame(value)
-        resolution = self._by_number(number, self._writers)
-        if resolution is None:
-            self._writers.get(number)
-        assert resolution is not None, "its schema was found"
-        return ParsedRecord(resolution.read(data))
+        return ParsedRecord(self._writers.get(number).read(data))
 
 
-def _landing(values: pa.Array[Any], refused: Mapping[int, str]) -> Bits:
-    """A mask of the ``values`` that are neither null nor refused."""
-    landing = np.asarray(values.is_valid().to_numpy(zero_copy_only=False), np.bool_).copy()
-    landing[list(refused)] = False
-    return landing
-
-
-def _table(content: SettingsFile) -> tuple[Type, list[pa.Field[Any]]]:
-    """The table's schema, and its columns. Raises ValueError."""
-    schema = parsed([content.data])
-    fields = Types().record(schema)
-    check_bounded(schema)
-    return schema, fields
-
-
-def _schemas(settings: AvroParser) -> Schemas | None:
+def _find_of(settings: AvroParser) -> FindSchemas | None:
+    """Where the schemas of records are found; None if the table's own has written them all."""
     if settings.registry:
-        return SchemaRegistry(settings.registry)
-    return SchemaFiles(settings.schemas) if settings.schemas else None
+        return SchemaRegistry(settings.registry).find
+    return partial(schemas_in_files, settings.schemas) if settings.schemas else None
 
 
 def parsed_schema(texts: Sequence[str | bytes]) -> Type:
-    """The schema in the last of ``texts``; the others declare types that it refers to.
-
-    Raises:
-        ValueError: the text is no Avro schema, or the schema's values are not bounded by a record's bytes.
-    """
-    try:
-        found = parsed(texts)
-    except UnboundedSchema:
-        raise
-    except ValueError as error:
-        raise ValueError(f"is not a valid Avro schema: {error}") from error
+    """The schema of :func:`registered_schema`. Raises ValueError also if a record's bytes do not bound its values."""
+    found = registered_schema(texts)
     check_bounded(found)
     return found
 
@@ -695,32 +615,36 @@ def parsed_schema(texts: Sequence[str | bytes]) -> Type:
 class AvroWriters:
     """The schemas that wrote the records of a task: found, judged once each, and bounded in number and size.
 
-    ``reader`` is the table's schema, parsed. A record may name any of 2^32 numbers, so a task has a budget: it looks up
-    MAX_IN_VAIN numbers without a readable schema, and reads MAX_TEXT characters of schemas. Beyond either, a number
-    that it has not looked up yet refuses its records with that reason. The numbers that most records of a batch name
-    come first, then lower ones, so the numbers of producers precede those of noise. A replay of the quarantine has a
-    budget of its own.
+    ``known`` has the ways to read the records of those that can be read. ``reader`` is the table's schema, with the way
+    ``own`` to read its records; ``resolution`` makes that of any other.
+
+    A record may name any of 2^32 numbers, so a task has a budget: it looks up MAX_IN_VAIN numbers without a readable
+    schema, and reads MAX_TEXT characters of schemas. Beyond either, a number that it has not looked up yet refuses its
+    records with that reason. The numbers that most records of a batch name come first, then lower ones, so the numbers
+    of producers precede those of noise. A replay of the quarantine has a budget of its own.
     """
 
-    def __init__(self, schemas: Schemas, reader: Type) -> None:
-        self._schemas = schemas
-        self._reader = reader
-        self._known: dict[int, Type] = {}
+    def __init__(
+        self, find: FindSchemas, reader: Type, own: _Resolution, resolution: Callable[[Type], _Resolution]
+    ) -> None:
+        self._find = find
+        self._reader, self._own, self._resolution = reader, own, resolution
+        self.known: dict[int, _Resolution] = {}
         self._in_vain: dict[int, str] = {}
         self._text = 0
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
-        new = [number for number in numbers if number not in self._known and number not in self._in_vain]
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.FindSchemas``."""
+        new = [number for number in numbers if number not in self.known and number not in self._in_vain]
         while new and self._exhausted is None:
             group, new = new[:_AT_ONCE], new[_AT_ONCE:]
-            for number, answer in self._schemas.find(group).items():
+            for number, answer in self._find(group).items():
                 self._add(number, answer)
 
-    def get(self, number: int) -> Type:
-        """The schema of a number that was learnt. Raises RefusedRecord."""
-        if number in self._known:
-            return self._known[number]
+    def get(self, number: int) -> _Resolution:
+        """The way to read records of a number that was learnt. Raises RefusedRecord."""
+        if number in self.known:
+            return self.known[number]
         reason = self._in_vain.get(number, f"is not looked up: {self._exhausted}; a replay looks again")
         raise RefusedRecord(f"names schema {guid_of(number) or number}, which {reason}")
 
@@ -734,7 +658,7 @@ class AvroWriters:
 
     def _add(self, number: int, answer: Written | Unreadable) -> None:
         if isinstance(answer, Unreadable):
-            self._in_vain[number] = answer.reason
+            self._in_vain[number] = str(answer)
             return
         self._text += answer.size
         try:
@@ -742,7 +666,7 @@ class AvroWriters:
         except ValueError as error:
             self._in_vain[number] = str(error)
         else:
-            self._known[number] = self._reader if same(found, self._reader) else found
+            self.known[number] = self._own if same(found, self._reader) else self._resolution(found)
 
 
 def unknown_fields(step: Step) -> dict[str, int]:

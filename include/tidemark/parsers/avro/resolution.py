@@ -1,8 +1,8 @@
 """Resolution of the schema that wrote a record into the table's: the one program by which records are read.
 
 :func:`resolved` walks the two schemas once and makes a tree of steps, one for each value in the writer's schema. A step
-says how the value is read and what becomes of it. ``program`` compiles the tree for the loop, ``interpreter`` runs it
-record by record; neither knows the rules below, so they cannot differ in them.
+says how the value is read and what becomes of it. ``parser`` makes of the tree the program of the loop, and functions
+that read record by record; neither knows the rules below, so they cannot differ in them.
 
 The rules are those of the specification's section "Schema resolution":
 

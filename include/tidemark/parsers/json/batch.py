@@ -31,13 +31,13 @@ from pydantic_core import from_json
 
 from tidemark.decode.jit import BOOLEANS, READ_ONLY_BYTES, READ_ONLY_INT32, helper, kernel
 from tidemark.decode.schema import array
-from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined
+from tidemark.parsers.base import Indices, Parsed, bisected, blocks, bounds, event_time_of, joined, nulled, valid_rows
 from tidemark.parsers.confluent_framing import framed_values, unframed
 from tidemark.parsers.json.document import MAX_DEPTH, Document, column_value, document, read
 from tidemark.parsers.json.parts_kernel import DECIMAL, JSON_TEXT, KEY_WIDTH, quote_parts
 from tidemark.parsers.row_parser import RefusedRecord
 from tidemark.parsers.settings import JsonColumn, JsonParser
-from tidemark.parsers.type_conversion import arrow_type, converted, raw_type, valid_rows
+from tidemark.parsers.type_conversion import arrow_type, converted, raw_type
 from tidemark.parsers.unknown_fields import field_name, summed
 
 _SMALLEST: Final = 8
@@ -87,24 +87,20 @@ class JsonColumns:
         self._raw: pa.Schema = pa.schema([pa.field(name, raw_type(kind)) for name, kind in named])
         self._quotes = PartQuotes(settings.columns)
         self._vectorised = not any(kind.element and kind.leaf.name == "json" for kind in self._types)
-        tree = _tree(settings.columns, list(self._raw))
+        tree = _tree(zip((column.keys for column in settings.columns), self._raw.types, strict=True))
         self._explicit = pa.schema(_fields(tree))
         self._keys = _keys(tree)
         self._lands = settings.misfits == "land"
 
-    def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Parse the values in blocks; a value that does not match the settings is refused with the reason."""
-        return self.parse_by(rows, vectorised=self._vectorised)
-
-    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """Parse like :meth:`parse`, in blocks or row by row."""
+    def parse(self, rows: pa.RecordBatch, *, vectorised: bool = True) -> Parsed:
+        """Parse the values, in blocks if possible; one that does not match the settings is refused with the reason."""
         values = rows.column(f"kafka_{self._settings.columns_from}")
         refused: dict[int, str] = {}
         if self._settings.framing == "confluent":
             values, refused = unframed(framed_values(rows, self._settings.columns_from))
         misfits: dict[int, set[str]] = {}
         given = np.flatnonzero(valid_rows(values))
-        odd = _odd(values)[given] if vectorised else np.ones(len(given), np.bool_)
+        odd = _odd(values)[given] if vectorised and self._vectorised else np.ones(len(given), np.bool_)
         if self._quotes.any:
             odd |= np.diff(bounds(values)[0])[given] > LARGEST_QUOTED
         blocks = []
@@ -227,7 +223,9 @@ class JsonColumns:
                 for row in np.flatnonzero(judged & ~valid_rows(fitted if self._lands else raw_column)).tolist():
                     refused.setdefault(row, f"{column.name}: is required, and missing or null")
         made = pa.RecordBatch.from_arrays(columns, schema=self.columns)
-        return _nulled(made, refused)
+        landing = np.ones(len(made), np.bool_)
+        landing[list(refused)] = False
+        return nulled(made, landing) if refused else made
 
     def _unknown(self, values: pa.Array[Any], blocks: Iterable[Indices], refused: dict[int, str]) -> dict[str, int]:
         """The unknown keys of the readable rows in ``blocks``, except for rows that are refused."""
@@ -271,25 +269,14 @@ def _unknown_keys(documents: Sequence[dict[str, Any]], known: _Keys, *path: str)
     return unknown
 
 
-def _nulled(rows: pa.RecordBatch, refused: dict[int, str]) -> pa.RecordBatch:
-    """``rows`` with all columns null in refused rows."""
-    if not refused:
-        return rows
-    place = np.arange(len(rows))
-    keep = np.ones(len(rows), np.bool_)
-    keep[list(refused)] = False
-    return rows.take(array(pa.int64(), place, np.packbits(keep, bitorder="little")))
-
-
-def _tree(columns: tuple[JsonColumn, ...], fields: list[pa.Field[Any]]) -> dict[str, Any]:
-    """The keys of nested objects, and at their ends the types of the columns there."""
+def _tree(ends: Iterable[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
+    """The keys of nested objects from their paths, and what is at the end of each."""
     tree: dict[str, Any] = {}
-    for column, field in zip(columns, fields, strict=True):
-        *outer, last = column.keys
+    for (*outer, last), end in ends:
         at = tree
         for key in outer:
             at = at.setdefault(key, {})
-        at[last] = field.type
+        at[last] = end
     return tree
 
 
@@ -367,11 +354,8 @@ class PartQuotes:
     """Quotes the parts for the columns of type ``json`` and ``decimal``."""
 
     def __init__(self, columns: tuple[JsonColumn, ...]) -> None:
-        tree: _QuoteTree = {}
-        for column in columns:
-            kind = _QUOTED_KINDS.get(column.parsed_type.leaf.name)
-            if kind is not None:
-                _put_path(tree, column.keys, kind)
+        kinds = ((column.keys, _QUOTED_KINDS.get(column.parsed_type.leaf.name)) for column in columns)
+        tree: _QuoteTree = _tree((keys, kind) for keys, kind in kinds if kind is not None)
         self.any = bool(tree)
         names = bytearray()
         nodes: list[list[tuple[int, int, int]]] = []
@@ -392,15 +376,6 @@ class PartQuotes:
         quote_parts(starts, data, self._names, self._first, self._keys, made, made_starts, odd)
         offsets = pa.py_buffer(made_starts.astype(np.int32).data)
         return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(made.data)]), odd
-
-
-def _put_path(tree: _QuoteTree, keys: tuple[str, ...], kind: int) -> None:
-    *outer, last = keys
-    for key in outer:
-        inner = tree.setdefault(key, {})
-        assert isinstance(inner, dict)
-        tree = inner
-    tree[last] = kind
 
 
 def _number_trees(tree: _QuoteTree, names: bytearray, nodes: list[list[tuple[int, int, int]]]) -> int:

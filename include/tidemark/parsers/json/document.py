@@ -35,12 +35,15 @@ _INT64: Final = 1 << 63
 _MAX_DIGITS: Final = 4000
 
 
-class _MinusZero(int):
-    """The number ``-0``: a negative zero as a double, and 0 as a whole number."""
+class _Whole(int):
+    """A whole number that Python's do not tell apart from others."""
 
 
-class _Endless(int):
-    """A whole number with more digits than any column can hold, and than Python reads."""
+_MINUS_ZERO: Final = _Whole()
+"""The number ``-0``: a negative zero as a double, and 0 as a whole number."""
+
+_ENDLESS: Final = _Whole()
+"""A whole number with more digits than any column can hold, and than Python reads."""
 
 
 class _Number(float):
@@ -66,8 +69,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _whole(text: str) -> int:
     if text == "-0":
-        return _MinusZero()
-    return int(text) if len(text) < _MAX_DIGITS else _Endless()
+        return _MINUS_ZERO
+    return int(text) if len(text) < _MAX_DIGITS else _ENDLESS
 
 
 def _number(text: str) -> _Number:
@@ -182,15 +185,15 @@ def _kind(value: Any) -> str:
 
 
 def _int64(value: int, name: str) -> int:
-    if isinstance(value, _Endless) or not -_INT64 <= value < _INT64:
+    if value is _ENDLESS or not -_INT64 <= value < _INT64:
         raise RefusedRecord(f"{name}: a whole number that does not fit 64 bits")
     return int(value)
 
 
-def _double(value: float, name: str) -> float:
-    if isinstance(value, _MinusZero):
+def _double(value: Any, name: str) -> float:
+    if value is _MINUS_ZERO:
         return -0.0
-    if isinstance(value, _Endless):
+    if value is _ENDLESS:
         return float("inf")
     try:
         return float(value)
@@ -215,7 +218,7 @@ _RAW: Final[dict[str, Callable[[Any, str], Any]]] = {
 
 
 def _decimal(value: Any, name: str) -> str:
-    if isinstance(value, _Endless):
+    if value is _ENDLESS:
         raise RefusedRecord(f"{name}: a number with too many digits")
     if isinstance(value, _Number):
         return value.text

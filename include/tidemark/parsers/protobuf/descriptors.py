@@ -36,11 +36,6 @@ _CONFLUENT: Final[Mapping[str, str]] = {
 record, only the plain fields are here."""
 
 
-def message_of(descriptors: SettingsFile, name: str) -> Descriptor:
-    """The message's descriptor, in a pool of its own. Raises ValueError."""
-    return message_in(parsed_files(descriptors), name, descriptors.path)
-
-
 def parsed_files(descriptors: SettingsFile) -> FileDescriptorSet:
     """The descriptor set of a file. Raises ValueError."""
     files = FileDescriptorSet()
@@ -53,45 +48,39 @@ def parsed_files(descriptors: SettingsFile) -> FileDescriptorSet:
 
 def message_in(files: FileDescriptorSet, name: str, source: str) -> Descriptor:
     """The message's descriptor in ``files``, which errors call ``source``, in a pool of its own. Raises ValueError."""
-    pool = _Pool(files)
-    try:
-        for file in files.file:
-            pool.add(file.name)
-        return pool.pool.FindMessageTypeByName(name)
-    except KeyError as error:
-        raise ValueError(f"message: {source} has no message {name}") from error
-    except TypeError as error:
-        lacks = f"lacks an import, perhaps {', '.join(pool.missing)}" if pool.missing else "contradicts itself"
-        raise ValueError(f"descriptors: {source} {lacks}: {error}") from error
+    pool = descriptor_pool.DescriptorPool()
+    by_name = {file.name: file for file in files.file}
+    added: set[str] = set()
+    missing: list[str] = []
 
-
-class _Pool:
-    """A pool of the files of a descriptor set, and of the imports that protoc and registries know by themselves."""
-
-    def __init__(self, files: FileDescriptorSet) -> None:
-        self.pool = descriptor_pool.DescriptorPool()
-        self.missing: list[str] = []
-        self._files = {file.name: file for file in files.file}
-        self._added: set[str] = set()
-
-    def add(self, name: str) -> None:
+    def add(path: str) -> None:
         """Add a file after its imports. An unknown import is left out: often only options need it."""
-        if name in self._added:
+        if path in added:
             return
-        self._added.add(name)
-        known = self._files.get(name) or well_known(name)
+        added.add(path)
+        known = by_name.get(path) or well_known(path)
         if known is None:
-            self.missing.append(name)
+            missing.append(path)
             return
         file = FileDescriptorProto()
         file.CopyFrom(known)
         for imported in known.dependency:
-            self.add(imported)
+            add(imported)
         del file.dependency[:], file.public_dependency[:], file.weak_dependency[:]
-        file.dependency.extend(imported for imported in known.dependency if imported not in self.missing)
+        file.dependency.extend(imported for imported in known.dependency if imported not in missing)
         public = [known.dependency[index] for index in known.public_dependency]
         file.public_dependency.extend(index for index, imported in enumerate(file.dependency) if imported in public)
-        self.pool.AddSerializedFile(file.SerializeToString())
+        pool.AddSerializedFile(file.SerializeToString())
+
+    try:
+        for path in by_name:
+            add(path)
+        return pool.FindMessageTypeByName(name)
+    except KeyError as error:
+        raise ValueError(f"message: {source} has no message {name}") from error
+    except TypeError as error:
+        lacks = f"lacks an import, perhaps {', '.join(missing)}" if missing else "contradicts itself"
+        raise ValueError(f"descriptors: {source} {lacks}: {error}") from error
 
 
 def well_known(name: str) -> FileDescriptorProto | None:

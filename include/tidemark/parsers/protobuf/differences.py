@@ -72,7 +72,7 @@ def _compared(
         yield ComparedField(place, ours, theirs, field, other, difference)
         inner = _messages(field, other) if other is not None and difference is None else None
         if inner is not None:
-            within = f"{place}.value." if _is_map(field) else f"{place}."
+            within = f"{place}.value." if is_map(field) else f"{place}."
             yield from _compared(*inner, within, above | {both})
     for other in theirs.fields:
         if other.number not in known:
@@ -122,23 +122,25 @@ def enum_names(enum: EnumDescriptor) -> dict[int, str]:
 
 def _messages(ours: FieldDescriptor, theirs: FieldDescriptor) -> tuple[Descriptor, Descriptor] | None:
     """The messages of two fields whose own fields are columns, of maps those of the values."""
-    mine, other = (_value_message(field) for field in (ours, theirs))
+    mine, other = (value_message(field) for field in (ours, theirs))
     return (mine, other) if mine is not None and other is not None and mine.full_name not in SPECIAL else None
 
 
-def _value_message(field: FieldDescriptor) -> Descriptor | None:
+def value_message(field: FieldDescriptor) -> Descriptor | None:
+    """The message type of a field, or of a map's values; None if there is none."""
     kind = field.message_type
-    if kind is not None and _is_map(field):
+    if kind is not None and is_map(field):
         return kind.fields_by_name["value"].message_type
     return kind
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
+    """True of a map, which is a repeated message of a key and a value."""
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _shape(field: FieldDescriptor) -> str:
-    return "map" if _is_map(field) else "repeated" if field.is_repeated else ""
+    return "map" if is_map(field) else "repeated" if field.is_repeated else ""
 
 
 def _type(field: FieldDescriptor) -> object:
@@ -146,7 +148,7 @@ def _type(field: FieldDescriptor) -> object:
     kind = field.message_type
     if kind is None:
         return field.type
-    if _is_map(field):
+    if is_map(field):
         return tuple(_type(kind.fields_by_name[name]) for name in ("key", "value"))
     return field.type, kind.full_name if kind.full_name in SPECIAL else ""
 
@@ -154,7 +156,7 @@ def _type(field: FieldDescriptor) -> object:
 def shown(field: FieldDescriptor) -> str:
     """A field's type in words."""
     entry = field.message_type
-    if entry is not None and _is_map(field):
+    if entry is not None and is_map(field):
         key, value = (shown(entry.fields_by_name[name]) for name in ("key", "value"))
         return f"map<{key}, {value}>"
     kind = entry or field.enum_type

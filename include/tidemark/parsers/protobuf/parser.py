@@ -12,7 +12,7 @@ of the message around it, and then its number: ``customer.12``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,20 +28,27 @@ from numpy.typing import NDArray
 from tidemark.parsers.base import Bits, Indices, Parsed, without
 from tidemark.parsers.confluent_framing import (
     FIRST_MESSAGE,
-    by_frequency,
     framed_values,
     guid_of,
-    numbered,
     of_message,
+    rows_by_schema,
     split_frame,
     split_message,
 )
 from tidemark.parsers.protobuf import kernel as op
 from tidemark.parsers.protobuf.descriptors import indexes_of, message_in, parsed_files, registered_files
-from tidemark.parsers.protobuf.differences import WRAPPERS, Reading, compared, enum_names, with_presence
+from tidemark.parsers.protobuf.differences import (
+    WRAPPERS,
+    Reading,
+    compared,
+    enum_names,
+    is_map,
+    value_message,
+    with_presence,
+)
 from tidemark.parsers.protobuf.types import check_size, has_maps, message_fields
-from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord, read_rows
-from tidemark.parsers.schema_registry import SchemaRegistry, Schemas, Unreadable, Written
+from tidemark.parsers.row_parser import ParsedRecord, RefusedRecord
+from tidemark.parsers.schema_registry import FindSchemas, SchemaRegistry, Unreadable, Written
 from tidemark.parsers.settings import Misfits, ProtobufParser
 from tidemark.parsers.slots import BlockReader, Group, Layout, Node, Slots, Unsupported, parse_in_blocks
 from tidemark.parsers.unknown_fields import field_name, summed
@@ -77,7 +84,7 @@ def block_reader(message: Descriptor, columns: pa.Schema, defaults: Collection[s
         Unsupported: Google's library must read them.
     """
     builder = _Builder(defaults)
-    nodes = builder.message(message, list(columns), 0).nodes
+    root = builder.message(message, pa.struct(list(columns)), 0, inner=False).node
     made = op.Tables(
         op.rows(builder.messages, op.MESSAGE_WIDTH),
         op.rows(builder.fields, op.FIELD_WIDTH),
@@ -102,22 +109,15 @@ def block_reader(message: Descriptor, columns: pa.Schema, defaults: Collection[s
         met = made.unknown[made.unknown[:, op.ROWS] > 0]
         return summed({field_name(*builder.paths[where], str(number)): rows} for where, number, rows, _ in met.tolist())
 
-    return BlockReader(builder.layout, nodes, columns, loop, unknown)
-
-
-@dataclass(frozen=True, slots=True)
-class _Message:
-    """A message's row in the table of messages, its columns, their beginning, and if it has required fields."""
-
-    row: int
-    nodes: tuple[Node, ...]
-    inits: list[list[int]]
-    requires: bool
+    return BlockReader(builder.layout, root.children, columns, loop, unknown)
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """The place of a value, its entries in the table of fields, and its beginning if it is there from the start."""
+    """The place of a value, its entries in the table of fields, and its beginning if it is there from the start.
+
+    ``requires`` is true of a message with required fields in it.
+    """
 
     node: Node
     kind: int
@@ -142,8 +142,12 @@ class _Builder:
         self.enums: list[int] = []
         self._path: tuple[str, ...] = ()
 
-    def message(self, message: Descriptor, kinds: list[pa.Field[Any]], level: int, *, entry: bool = False) -> _Message:
-        """Add a message, and all that it may hold."""
+    def message(
+        self, message: Descriptor, kind: pa.StructType, level: int, *, entry: bool = False, inner: bool = True
+    ) -> _Value:
+        """Add a message, and all that it may hold. Only an ``inner`` one has a column of its own."""
+        index = self.layout.column(level) if inner else 0
+        first = self.layout.columns[level]
         if message.is_extendable:
             raise Unsupported(f"{message.full_name} may have extensions")
         path = self._path
@@ -154,13 +158,13 @@ class _Builder:
         self.paths.append(path)
         fields, nodes, inits, required = [], [], [], []
         requires = False
-        for field, kind in zip(message.fields, kinds, strict=True):
+        for field, column in zip(message.fields, kind, strict=True):
             self._path = *path, field.name
-            made, start, node, inner = self._field(field, kind.type, level, entry=entry)
+            made, start, node, within = self._field(field, column.type, level, entry=entry)
             fields.append(made)
             nodes.append(node)
             inits += start
-            requires |= inner or field.is_required
+            requires |= within or field.is_required
             required += [node.index] if field.is_required else []
         self._path = path
         self._add_members(message, fields)
@@ -172,7 +176,9 @@ class _Builder:
         self.fields += fields
         self.inits += inits
         self.required += required
-        return _Message(row, tuple(nodes), inits, requires)
+        count = self.layout.columns[level] - first + 1  # its columns of this level follow its own
+        node = Node(kind, level, index, count, tuple(nodes))
+        return _Value(node, op.MESSAGE, op.LENGTH, row, 0, [[index, 0, 0], *inits], requires)
 
     def _look_up(self, fields: list[list[int]]) -> int:
         """Add the future places of the fields by number; return the number of places."""
@@ -198,7 +204,7 @@ class _Builder:
             assert isinstance(kind, pa.ListType)
             index = self.layout.column(level)
             value = self._item(field, kind.value_type)
-            ordered = field.message_type is not None and field.message_type.GetOptions().map_entry
+            ordered = is_map(field)
             if ordered and value.requires:
                 raise Unsupported(f"{field.full_name} has required fields in a map")
             node = Node(kind, level, index, 1, (value.node,), None, ordered=ordered)
@@ -215,25 +221,17 @@ class _Builder:
         """An item of a list; for a map, an entry."""
         level = self.layout.level()
         message = field.message_type
-        if message is None or not message.GetOptions().map_entry:
+        if message is None or not is_map(field):
             return self._value(field, kind, level)
         assert isinstance(kind, pa.StructType)
-        return self._message(message, kind, level, entry=True)
-
-    def _message(self, message: Descriptor, kind: pa.StructType, level: int, *, entry: bool = False) -> _Value:
-        index = self.layout.column(level)
-        made = self.message(message, list(kind), level, entry=entry)
-        # Its columns of this level follow its own.
-        count = self.layout.columns[level] - index
-        node = Node(kind, level, index, count, made.nodes)
-        return _Value(node, op.MESSAGE, op.LENGTH, made.row, 0, [[index, 0, 0], *made.inits], made.requires)
+        return self.message(message, kind, level, entry=True)
 
     def _value(self, field: FieldDescriptor, kind: pa.DataType, level: int) -> _Value:
         if field.type == _F.TYPE_GROUP:
             raise Unsupported(f"{field.full_name} is a group")
         message = field.message_type
         if message is not None and isinstance(kind, pa.StructType):
-            return self._message(message, kind, level)
+            return self.message(message, kind, level)
         index = self.layout.column(level)
         if message is None:
             return self._simple(field, kind, level, index)
@@ -266,8 +264,8 @@ MAX_KNOWN: Final = 4096
 
 MessageIndexes = tuple[int, ...]
 
-_Within = Callable[[Any], Iterable[Any]]
-"""The messages that a message has in one of its fields."""
+_AddUnknown = Callable[[Any, set[str]], None]
+"""Adds the names of the unknown fields, and of extensions, in a message and the messages within to a set."""
 
 
 class ProtobufColumns:
@@ -284,58 +282,45 @@ class ProtobufColumns:
         self._indexes = indexes_of(message)
         self._writers: ProtobufWriters | None = None
         if settings.registry is not None:
-            registry = SchemaRegistry(settings.registry, "PROTOBUF")
-            self._writers = ProtobufWriters(registry, message, settings.misfits)
+            find = SchemaRegistry(settings.registry, "PROTOBUF").find
+            self._writers = ProtobufWriters(find, message, settings.misfits)
         self._reader = _MessageReader(message, Reading.of(message, message).defaults)
         self._loop = self._reader.loop
         self._readers: dict[Reading, _MessageReader] = {}
         self.columns: pa.Schema = self._reader.columns
 
-    def parse(self, rows: pa.RecordBatch) -> Parsed:
-        """Decode each value as the message; a value that cannot be read is refused with the reason."""
-        return self.parse_by(rows, vectorised=True)
+    def parse(self, rows: pa.RecordBatch, *, vectorised: bool = True) -> Parsed:
+        """Decode each value as the message; a value that cannot be read is refused with the reason.
 
-    def parse_by(self, rows: pa.RecordBatch, *, vectorised: bool) -> Parsed:
-        """Decode like :meth:`parse`, in blocks if that is possible, or row by row."""
-        values = self._values(rows)
-        if self._writers is None:
-            return self._parsed(values, vectorised=vectorised)
-        framed, numbers = numbered(values)
-        named = by_frequency(numbers)
-        self._writers.learn(named)
-        parsed = self._parsed(values, vectorised=vectorised)
-        for number in named:
-            if misfits := self._writers.misfits.get(number):
-                parsed = without(parsed, framed[numbers == number], misfits, self._settings.event_time)
+        Only with ``vectorised`` the loop reads what it can.
+        """
+        wanted, writers, named = self._settings.event_time, self._writers, dict[int, Indices]()
+        values = rows.column(f"kafka_{self._settings.columns_from}")
+        if self._settings.framing == "confluent":
+            values = framed_values(rows, self._settings.columns_from, indexes=FIRST_MESSAGE)
+        if writers is not None:
+            named = rows_by_schema(values)
+            writers.learn([*named])
+        groups = self._groups(values, named) if vectorised else ()
+        parsed = parse_in_blocks(values, groups, self._read, self.columns, wanted)
+        for number, at in named.items():
+            if misfits := writers.misfits.get(number) if writers else None:
+                parsed = without(parsed, at, misfits, wanted)
         return parsed
 
-    def _values(self, rows: pa.RecordBatch) -> pa.Array[Any]:
-        if self._settings.framing == "confluent":
-            return framed_values(rows, self._settings.columns_from, indexes=FIRST_MESSAGE)
-        return rows.column(f"kafka_{self._settings.columns_from}")
-
-    def _parsed(self, values: pa.Array[Any], *, vectorised: bool) -> Parsed:
-        return parse_in_blocks(
-            values,
-            self._groups(values) if vectorised else (),
-            lambda left: read_rows(left, self._read, self.columns, self.columns),
-            self.columns,
-            self._settings.event_time,
-        )
-
-    def _groups(self, values: pa.Array[Any]) -> Iterator[Group]:
-        """The rows with the expected framing."""
+    def _groups(self, values: pa.Array[Any], named: Mapping[int, Indices]) -> Iterator[Group]:
+        """The rows with the expected framing; ``named`` has those that name a schema, if schemas are looked up."""
         if self._loop is None:
             return
         if self._writers is not None:
-            framed, numbers = numbered(values)
-            for (indexes, reading), names in self._writers.readable.items():
+            for (indexes, reading), numbers in self._writers.readable.items():
                 loop = self._reader_of(reading).loop
-                named = np.zeros(len(values), np.bool_)
-                named[framed[np.isin(numbers, names)]] = True
+                alike = np.zeros(len(values), np.bool_)
+                for number in named.keys() & numbers:
+                    alike[named[number]] = True
                 for rows, skipped in of_message(values, indexes):
-                    if loop is not None and named[rows].any():
-                        yield Group(loop, rows[named[rows]], skipped)
+                    if loop is not None and alike[rows].any():
+                        yield Group(loop, rows[alike[rows]], skipped)
         elif self._settings.framing == "confluent":
             for rows, skipped in of_message(values, self._indexes):
                 yield Group(self._loop, rows, skipped)
@@ -376,7 +361,7 @@ class _MessageReader:
         self._takes = [(name, field.take) for name, field in fields]
         # FindInitializationErrors of protobuf 7.36.2 may end the process if a message within another has a map.
         self._has_maps = has_maps(message)
-        self._unknown = UnknownFields(message)
+        self._add_unknown = _unknown_finder(message)
         self.columns: pa.Schema = pa.schema([pa.field(name, field.kind) for name, field in fields])
         self.loop: BlockReader | None = None
         with suppress(Unsupported):
@@ -394,9 +379,12 @@ class _MessageReader:
             missing = "" if self._has_maps else ": " + ", ".join(message.FindInitializationErrors())
             raise RefusedRecord(f"lacks fields that {self._name} requires{missing}")
         try:
-            return ParsedRecord({name: take(message) for name, take in self._takes}, self._unknown.of(message))
+            fields = {name: take(message) for name, take in self._takes}
         except ValueError as error:
             raise RefusedRecord(f"has a value that no column holds: {error}") from error
+        unknown: set[str] = set()
+        self._add_unknown(message, unknown)
+        return ParsedRecord(fields, unknown)
 
 
 class ProtobufWriters:
@@ -407,8 +395,8 @@ class ProtobufWriters:
     has another meaning, they are refused.
     """
 
-    def __init__(self, schemas: Schemas, message: Descriptor, misfits: Misfits) -> None:
-        self._schemas = schemas
+    def __init__(self, find: FindSchemas, message: Descriptor, misfits: Misfits) -> None:
+        self._find = find
         self._message = message
         self._lands = misfits == "land"
         self._found: dict[int, tuple[MessageIndexes, Reading] | str] = {}
@@ -418,11 +406,11 @@ class ProtobufWriters:
         """The numbers of schemas that agree with the table's, by the way in which their records are read."""
 
     def learn(self, numbers: Sequence[int]) -> None:
-        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.Schemas.find``."""
+        """Look up the new ones of ``numbers``. Raises the errors of ``schema_registry.FindSchemas``."""
         new = [number for number in numbers if number not in self._found][: MAX_KNOWN - len(self._found)]
         if not new:
             return
-        for number, answer in self._schemas.find(new).items():
+        for number, answer in self._find(new).items():
             judged = self._judged(number, answer)
             self._found[number] = judged
             if not isinstance(judged, str):
@@ -438,7 +426,7 @@ class ProtobufWriters:
     def _judged(self, number: int, answer: Written | Unreadable) -> tuple[MessageIndexes, Reading] | str:
         """The way in which its records are read, or the reason why they cannot be."""
         if isinstance(answer, Unreadable):
-            return answer.reason
+            return str(answer)
         try:
             theirs = message_in(registered_files(answer), self._message.full_name, "its registered text")
         except ValueError as error:
@@ -451,49 +439,35 @@ class ProtobufWriters:
         return indexes_of(theirs), Reading.of(self._message, theirs)
 
 
-class UnknownFields:
-    """Finds the unknown fields of messages of one kind, and of the messages within; the kind does not hold itself."""
+def _unknown_finder(message: Descriptor, *path: str) -> _AddUnknown:
+    """The function for messages of this kind under ``path``; the kind does not hold itself."""
+    inner = [
+        (
+            field.name,
+            field.is_repeated,
+            is_map(field),
+            _unknown_finder(kind, *path, field.name, *(["value"] * is_map(field))),
+        )
+        for field in message.fields
+        if (kind := value_message(field)) is not None
+    ]
 
-    def __init__(self, message: Descriptor, *path: str) -> None:
-        """Make the finder of messages under ``path``."""
-        self._path = path
-        self._is_extendable = message.is_extendable
-        self._inner = [_unknown_of_field(field, path) for field in message.fields if _message_type(field) is not None]
+    is_extendable = message.is_extendable
 
-    def of(self, message: Any) -> set[str]:
-        """The names of the unknown fields, and of extensions, in ``message``."""
-        names: set[str] = set()
-        self._add(message, names)
-        return names
-
-    def _add(self, message: Any, names: set[str]) -> None:
-        unknown: Any = UnknownFieldSet(message)
+    def add(found: Any, names: set[str]) -> None:
+        unknown: Any = UnknownFieldSet(found)
         for entry in unknown:
-            names.add(field_name(*self._path, str(entry.field_number)))
-        if self._is_extendable:
-            for field, _ in message.ListFields():
+            names.add(field_name(*path, str(entry.field_number)))
+        if is_extendable:
+            for field, _ in found.ListFields():
                 if field.is_extension:
-                    names.add(field_name(*self._path, str(field.number)))
-        for within, inner in self._inner:
-            for part in within(message):
-                inner._add(part, names)
+                    names.add(field_name(*path, str(field.number)))
+        for name, repeated, has_keys, add_inner in inner:
+            if repeated:
+                held = getattr(found, name)
+                for part in held.values() if has_keys else held:
+                    add_inner(part, names)
+            elif found.HasField(name):
+                add_inner(getattr(found, name), names)
 
-
-def _message_type(field: FieldDescriptor) -> Descriptor | None:
-    """The message type of a field, or of a map's values; None if there is none."""
-    kind = field.message_type
-    if kind is not None and kind.GetOptions().map_entry:
-        return kind.fields_by_name["value"].message_type
-    return kind
-
-
-def _unknown_of_field(field: FieldDescriptor, path: tuple[str, ...]) -> tuple[_Within, UnknownFields]:
-    name, kind, message = field.name, field.message_type, _message_type(field)
-    assert kind is not None
-    assert message is not None
-    if kind.GetOptions().map_entry:
-        return lambda holder: getattr(holder, name).values(), UnknownFields(message, *path, name, "value")
-    inner = UnknownFields(message, *path, name)
-    if field.is_repeated:
-        return lambda holder: getattr(holder, name), inner
-    return lambda holder: (getattr(holder, name),) if holder.HasField(name) else (), inner
+    return add

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from tidemark.decode.schema import TIMESTAMP_TYPE
 from tidemark.parsers.base import MOST_FIELDS
 from tidemark.parsers.column_names import check_struct_names
-from tidemark.parsers.protobuf.differences import WRAPPERS, enum_names
+from tidemark.parsers.protobuf.differences import WRAPPERS, enum_names, is_map
 
 _F: Final = FieldDescriptor
 _SIMPLE: Final[dict[int, pa.DataType]] = {
@@ -82,14 +82,15 @@ def check_size(message: Descriptor) -> None:
 
 def has_maps(message: Descriptor) -> bool:
     """True if ``message``, which does not hold itself, or a message within it has a map."""
-    inner = [field.message_type for field in message.fields if field.message_type is not None]
-    return any(kind.GetOptions().map_entry or has_maps(kind) for kind in inner)
+    return any(
+        is_map(field) or (field.message_type is not None and has_maps(field.message_type)) for field in message.fields
+    )
 
 
 def _field(field: FieldDescriptor, defaults: Collection[str], path: str, above: tuple[str, ...]) -> Taken:
     name = field.name
     message = field.message_type
-    if message is not None and message.GetOptions().map_entry:
+    if message is not None and is_map(field):
         return _map(name, message, defaults, path, above)
     inner = _value(field, defaults, path, above)
     convert = inner.take
@@ -121,7 +122,7 @@ def _value(field: FieldDescriptor, defaults: Collection[str], path: str, above: 
     if field.enum_type is not None:
         return Taken(pa.string(), _enum(field.enum_type))
     if message is None:
-        return Taken(_SIMPLE[field.type], _same)
+        return Taken(_SIMPLE[field.type], lambda value: value)
     if message.full_name == "google.protobuf.Timestamp":
         return Taken(TIMESTAMP_TYPE, _timestamp)
     if message.full_name in WRAPPERS:
@@ -135,10 +136,6 @@ def _value(field: FieldDescriptor, defaults: Collection[str], path: str, above: 
 def _enum(enum: EnumDescriptor) -> Take:
     names = enum_names(enum)
     return lambda number: names.get(number) or str(number)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _timestamp(value: Any) -> int:
