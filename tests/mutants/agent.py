@@ -587,4 +587,11 @@ AGENT: Final = (
         "if self._bases[-2:-1] == [base - 1]:",
         ("tests.uploader_agent.intake.test_spool::test_a_first_batch_may_lie_over_all_that_is_gone",),
     ),
+    Mutant(
+        "what comes while a spool is full ends its segment, too",
+        "uploader_agent/intake/replica.py",
+        "        if full:\n            # Each time",
+        "        if full and not self._full:\n            # Each time",
+        ("tests.uploader_agent.intake.test_replica::test_what_comes_while_the_spool_is_full_ends_its_segment_too",),
+    ),
 )

@@ -516,6 +516,8 @@ class SlotReplica(LogSource):
         full = self._size >= self._settings.spool_max
         if full and not self._full:
             logger.warning("spool_full", size=self._size, spool_max=self._settings.spool_max)
+        if full:
+            # Each time: an answer, or the batches around an election, may come once the spool is full already.
             for follower in self._fetcher.line:
                 follower.spool.roll()
         self._fetcher.unasked |= full != self._full

@@ -341,6 +341,20 @@ def test_a_full_spool_follows_an_election_and_a_deletion(slot: Slot, cluster: Sc
     replica.close()
 
 
+def test_what_comes_while_the_spool_is_full_ends_its_segment_too(slot: Slot, cluster: ScriptedCluster) -> None:
+    """Otherwise it is not sealed, and where it fills the spool by itself, that never has room again."""
+    cluster.produce(40)
+    replica = caught_up(slot, spool_max=600, segment=1 << 20)
+    follower = replica._fetcher.followers[T]
+    before = follower.spool.end
+    follower.state = FollowerState.WAITING  # as after an error of its leader, which it then asks once more
+    turns(replica, cluster, 5)
+    assert replica._full
+    assert follower.spool.end != before
+    assert find_segments(slot.spool / str(T))[-1].size == 0
+    replica.close()
+
+
 def test_a_topic_that_is_deleted_while_its_leader_does_not_answer_is_over(slot: Slot, cluster: ScriptedCluster) -> None:
     cluster.produce(20)
     replica = caught_up(slot)
