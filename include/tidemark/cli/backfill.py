@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.backfill.report import BackfillReport
-from tidemark.backfill.report_tables import sections, text
+from tidemark.backfill.report_tables import text
 from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
 from tidemark.cli.airflow_client import Airflow, read_token
 from tidemark.cli.options import FIRST_DATE, LAST_DATE, As, TokenFile, show, writes
@@ -81,7 +81,7 @@ def backfill(
     reports = {topic: server.report(topic, name) if wait else None for topic in dict.fromkeys(topics)}
     answer = {"run": started, "url": url, "state": state, "failures": failures, "reports": reports}
     known = [report for report in reports.values() if report]
-    texts = [*(text(*sections(BackfillReport.from_json(report))) for report in known), f"{started}: {state}"]
+    texts = [*(text(BackfillReport.from_json(report)) for report in known), f"{started}: {state}"]
     show(answer, ["\n\n".join(texts)], output)
     for task, message in failures.items():
         typer.echo(f"{task}: {message}", err=True)
