@@ -53,9 +53,14 @@ def objects(world: World) -> dict[str, bytes]:
     return {name: world.store.inner.get(world.keys().file(name)).body for name in world.names()}
 
 
-def entry(world: World) -> IndexEntry:
+def entries(world: World) -> tuple[IndexEntry, ...]:
     key = world.control.index(1)
-    [found] = WatermarkIndex.from_bytes(world.store.inner.get(key).body, key).entries
+    found = WatermarkIndex.load_or_none(world.store.inner, key)
+    return found.entries if found is not None else ()
+
+
+def entry(world: World) -> IndexEntry:
+    [found] = entries(world)
     return found
 
 
@@ -106,7 +111,7 @@ def test_a_disk_that_is_restored_under_a_running_agent_is_told(world: World) -> 
     partition = world.disk.partition().fill(0, 100, end=200)
     with world.agent(**FRESH, scan_interval="20ms") as agent, agent.running():
         wait_until(lambda: bool(world.names()) and world.watermark()[1].next_offset == 200, what="the segments")
-        wait_until(lambda: world.control.index(1) in world.store.puts, what="the first index")
+        wait_until(lambda: bool(entries(world)), what="the first index with the partition")
         before = objects(world)
         restored(world, 0, 100, 300, at=120, end=400)
         wait_until(lambda: entry(world).other_history is not None, what="the index to tell of another history")
