@@ -19,6 +19,7 @@ from tidemark.backfill.preview import (
     MEASURED_RATE,
     START_SECONDS,
     Preview,
+    ReasonPreview,
     conversion_rate,
     estimated_minutes,
     estimated_requests,
@@ -326,6 +327,17 @@ def test_text_of_people_and_many_rows_do_no_harm_in_markdown(world: World) -> No
 
     assert "| Reason | a \\| b \\<i\\> |" in shown
     assert "7 rows more are in the report's JSON" in shown
+
+
+def test_what_records_say_does_no_harm_on_a_terminal(world: World) -> None:
+    world.raw.segment([batch(0, [Record(0), Record(1)])])
+    world.land()
+    report = asked(world)
+    refused_for = ReasonPreview(reason="no number: \x1b[2J", schema_id=None, schema_version=None, records=1)
+    found = prepared(world, *REBUILD).model_copy(update={"reasons": (refused_for,)})
+    told = text(report._replace(preview=found))
+    assert "no number: " in told
+    assert "\x1b" not in told
 
 
 def test_progress_is_told_while_people_wait(world: World, capsys: pytest.CaptureFixture[str]) -> None:
