@@ -23,7 +23,6 @@ from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, rank
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.object_cache import read_indexes
 from tidemark.formats.table.plan import PartitionPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
@@ -361,8 +360,7 @@ class RawTopic:
         )
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
-        cluster = self._storage.cluster_store(place)
-        indexes = read_indexes(cluster.store, cluster.keys.indexes)
+        indexes = self._storage.cluster_store(place).indexes()
         for key, error in indexes.failures.items():
             log.warning(
                 "%s cannot be read; partitions of its broker may land later, and no date becomes final by it", key

@@ -29,6 +29,8 @@ from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
+from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
@@ -75,6 +77,18 @@ class ClusterStore:
         """The incarnations of a topic; an empty list if no agent has seen it. Raises FormatError and StoreError."""
         known = TopicIncarnations.load_or_none(self.store, self.keys.incarnations(topic))
         return known or TopicIncarnations(topic=topic)
+
+    def indexes(self) -> ObjectCache[WatermarkIndex]:
+        """The brokers' present watermark indexes, and the errors of those that cannot be read.
+
+        Raises:
+            FormatError: there are too many indexes.
+            StoreError: they cannot be listed, or the store returned none of them.
+        """
+        indexes = ObjectCache(self.store, self.keys.indexes, parse_index)
+        indexes.look()
+        indexes.check()
+        return indexes
 
     def acknowledgements(self, place: str, partition: int) -> list[Acknowledgement]:
         """All acknowledgements of a partition's gaps; ``place`` is the name of its incarnation's folders.

@@ -22,7 +22,7 @@ from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
-from tidemark.formats.table.object_cache import ObjectCache, log_failures, read_indexes
+from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.storage import ClusterStore, Storage
 from tidemark.table.delta_table import TopicTable
 from tidemark.topics import Deployment, TopicSettings
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 
 def indexes_of(deployment: Deployment, cluster: str) -> ObjectCache[WatermarkIndex]:
     """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
-    of = Storage(cluster, deployment.raw, deployment.store).cluster_store()
-    return read_indexes(of.store, of.keys.indexes)
+    return Storage(cluster, deployment.raw, deployment.store).cluster_store().indexes()
 
 
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
@@ -156,7 +155,7 @@ def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
         pass
     else:
         return
-    indexes = read_indexes(cluster.store, cluster.keys.indexes)
+    indexes = cluster.indexes()
     if any(entry.topic == topic.topic for index in indexes.kept.values() for entry in index.entries):
         return
     if indexes.failures:

@@ -86,12 +86,14 @@ class PreviewOperator(JobOperator):
         Raises:
             AirflowFailException: more would be read than ``max_gib`` allows.
         """
-        from tidemark.backfill.report_tables import gib, text
+        from tidemark.backfill.report_tables import gib, sections, text
 
         request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
         table, report = report_of(request.cluster, request.topic, name)
-        self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
+        self.log.info(
+            "%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(*sections(report))
+        )
         preview = report.preview
         if preview is None:
             raise AirflowFailException(f"{table.keys.report(name, 'preview')}: the job wrote no preview")
@@ -148,6 +150,8 @@ class CompareOperator(ReportedOperator):
             AirflowSkipException: nothing was to be compared.
             AirflowFailException: the report has no comparison.
         """
+        from tidemark.backfill.report_tables import of_comparison, text
+
         if self.planned["empty"]:
             raise AirflowSkipException("there is no plan to compare")
         name = report_name(context["run_id"])
@@ -157,7 +161,7 @@ class CompareOperator(ReportedOperator):
         if report.comparison is None:
             key = table.keys.report(name, "comparison", int(self.planned["attempt"]))
             raise AirflowFailException(f"{key}: is gone: start the backfill again")
-        self.log.info("%s", report.comparison.text())
+        self.log.info("%s", text(of_comparison(report.comparison)))
 
 
 class ResultOperator(ReportedOperator):
@@ -170,7 +174,7 @@ class ResultOperator(ReportedOperator):
             AirflowFailException: nothing was landed; the report has the reason.
         """
         from tidemark.backfill.report import outcome_of, read_report, write_part
-        from tidemark.backfill.report_tables import text
+        from tidemark.backfill.report_tables import sections, text
         from tidemark.planning import landed_parts, read_plan
 
         name = report_name(context["run_id"])
@@ -182,7 +186,7 @@ class ResultOperator(ReportedOperator):
         outcome = outcome_of(table, report.preview, parts)
         write_part(table, name, "outcome", outcome, report.preview.attempt)
         url = report_url(self.cluster, self.topic, name)
-        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(table, name)))
+        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(*sections(read_report(table, name))))
         if outcome.status in {"stale", "failed"}:
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {outcome.status}; see the report")
 
