@@ -23,7 +23,7 @@ from tidemark.raw.aborted_transactions import Aborts, Verdicts
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import TailRanges
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
 from tidemark.raw.stored_segments import StoredSegments
@@ -68,7 +68,7 @@ class RemotePartition:
         self._live_end, self._masks = live_end, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._stored, live_end.read_line)
+        self._tail = TailRanges(self._stored, live_end.read_line)
         self._segments = StoredSegments(self._stored)
         self._sources = Sources(self._segments)
         self._aborts = Aborts(self._stored.store, self.invalidate)
