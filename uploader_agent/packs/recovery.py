@@ -53,11 +53,8 @@ def recover_entries(broker: int, resolve: Resolve, runtime: Runtime, cluster: Cl
     One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
     Raises LaterFormat and StoreError.
     """
-    packs = [
-        info for info in cluster.store.list(cluster.keys.packs(broker)) if cluster.keys.pack_of(info.key) is not None
-    ]
     packed = _FoundChains(cluster, resolve, runtime)
-    run_all([partial(packed.read, info) for info in packs], runtime)
+    run_all([partial(packed.read, info) for info in cluster.packs(broker)], runtime)
     if packed.failure is not None:
         raise packed.failure
     entries = EntryLines()
