@@ -116,7 +116,7 @@ class DataFlow(Model):
     catalogs: tuple[Listing, ...]
 
 
-class _StoredPartition(NamedTuple):
+class _RawOfPartition(NamedTuple):
     """The stored data of one partition: segments with offsets ``[start, end)``, and ranges of packs behind them."""
 
     segments: int
@@ -186,7 +186,7 @@ def _column(field: Any) -> TableColumn:
     return TableColumn(name=field.name, kind=str(field.type.type))
 
 
-def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _StoredPartition:
+def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producers: bool) -> _RawOfPartition:
     view = raw.view(part)
     sealed = 0 if view is None else view.watermark.next_offset
     stored = raw.partition_store(part)
@@ -194,7 +194,7 @@ def _partition(table: TopicTable, raw: RawTopic, part: RawPartition, *, producer
     logs = [one for one in listed if one.extension == "log"]
     names = {one.name for one in listed}  # a manifest may refer to a log that lies elsewhere
     start = min((name.base for name in names), default=sealed)
-    return _StoredPartition(
+    return _RawOfPartition(
         len(names),
         sum(log.info.size for log in logs),
         start,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from tidemark.errors import FormatError, NotFound, StoreError, TidemarkError
+from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError, TidemarkError
 from tidemark.formats.table.statuses import MOST_MESSAGES, UnreadStatus
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 def record_unread(table: TopicTable, planned_at: datetime, messages: Sequence[str]) -> None:
     """Record ``messages`` of a run that was planned at that time, and did not fail; without messages, all was read.
 
-    Writes nothing if the record is equal, or a later run's. An object that does not parse is replaced.
-    Raises StoreError.
+    Writes nothing if the record is equal, a later run's, or of a later format. An object that does not parse is
+    replaced. Raises StoreError.
     """
     shortened = tuple(dict.fromkeys(message[:_LONGEST] for message in messages))
 
@@ -63,7 +63,12 @@ def _update(table: TopicTable, at: datetime, change: Callable[[UnreadStatus], Un
             return UnreadStatus.load_version(table.store, key)
         except NotFound:
             return nothing, None
+        except LaterFormat:
+            raise
         except FormatError:
             return nothing.model_copy(update={"count": -1}), table.store.head(key).etag
 
-    update(table.store, key, read, change, then="the next run records it")
+    try:
+        update(table.store, key, read, change, then="the next run records it")
+    except LaterFormat as error:  # nothing is lost: the later version's runs record theirs
+        log.warning("%s: what this run could not do is not recorded: %s", topic.topic, error)

@@ -17,7 +17,7 @@ from tidemark.monitoring import messages
 from tidemark.monitoring.incident_store import watch
 from tidemark.monitoring.incidents import Incident
 from tidemark.planning import plan_compaction
-from tidemark.planning.unread_status import record_unread
+from tidemark.planning.unread_status import record_unread, recording_failure
 from tidemark.table.delta_table import open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
@@ -152,6 +152,20 @@ def test_a_damaged_record_of_it_is_replaced(world: World) -> None:
     world.table.store.put(key, b"{ nothing")
     record_unread(world.table, utc_now(), [])
     assert stored(world).messages == ()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_record_of_a_later_format_stays(world: World, *, fails: bool) -> None:
+    key, now = world.table.keys.deployment.unread("orders"), utc_now()
+    record_unread(world.table, now, ["a: x"])
+    later = world.table.store.get(key).body.replace(b'"format":1', b'"format":99')
+    world.table.store.put(key, later)
+    if fails:
+        with pytest.raises(ConfigError, match="the run's own error"), recording_failure(world.table):
+            raise ConfigError("topics.yaml", [("topics", "the run's own error")])
+    else:
+        record_unread(world.table, now + MINUTE, [])
+    assert world.table.store.get(key).body == later
 
 
 def test_a_topic_that_is_late_quotes_the_error_of_its_last_run(tmp_path: Path) -> None:
