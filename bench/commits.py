@@ -23,13 +23,13 @@ import pyarrow as pa
 from bench.data import HOME
 from bench.measure import Row
 from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.steps import DataFile
 from tidemark.planning.common import following
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.table.tampering import check_untampered
 from tidemark.topics import load_topics
 from tidemark_spark.kinds.kind import TableChange
 from tidemark_spark.kinds.registry import kind_of
-from tidemark_spark.model import DataFile
 from tidemark_spark.run import commit
 from tidemark_spark.run.commit import publish
 

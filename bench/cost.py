@@ -48,7 +48,7 @@ class PerRun:
     ``tests/spark/run/test_requests.py`` counts them. A task writes a file for each date.
     """
 
-    get: float = 9
+    get: float = 6
     put: float = 10
     partition_get: float = 1
     partition_put: float = 1

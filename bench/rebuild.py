@@ -21,13 +21,14 @@ import pyarrow as pa
 from bench.data import HOME
 from bench.measure import Row
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentRange, SegmentTask
+from tidemark.formats.table.steps import DataFile
 from tidemark.planning import write_plan
 from tidemark.planning.common import following
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import load_topics
 from tidemark_spark.kinds.rebuild import Rebuild
-from tidemark_spark.model import Common, DataFile, Executor, Given, Made, Outcome
+from tidemark_spark.model import Common, Executor, Given, Made, Outcome
 from tidemark_spark.run import steps
 from tidemark_spark.run.steps import carry_out_steps
 

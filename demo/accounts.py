@@ -16,7 +16,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import merge
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.object_cache import read_indexes
+from tidemark.storage import ClusterStore
 from tidemark.store import open_store
 from tidemark.table.delta_table import TopicTable, ledger_of, live_files, open_delta, open_topic_table
 from tidemark.topics import Deployment
@@ -58,14 +58,13 @@ class Auditor:
         """``env`` has the S3 server's address and credentials, see :meth:`tests.support.s3.S3Server.env`."""
         self._deployment = deployment
         raw = resolver_of(deployment.raw).default()
-        self._raw = open_store(raw.store, deployment.store)
         [cluster] = deployment.clusters
-        self._control = ControlKeys(raw.prefix, cluster)
+        self._cluster = ClusterStore(open_store(raw.store, deployment.store), ControlKeys(raw.prefix, cluster))
         self.duckdb = prepare_duckdb(duckdb.connect(), env)
 
     def stored_up_to(self, stream: Stream) -> dict[int, int]:
         """The stored end of each partition, in segments or packs, according to the agents."""
-        entries = merge(read_indexes(self._raw, self._control.indexes).kept.values())
+        entries = merge(self._cluster.indexes().kept.values())
         return {tp.partition: entry.least_stored_end for tp, entry in entries.items() if tp.topic == stream.topic}
 
     def ledger(self, stream: Stream) -> Ledger:

@@ -73,7 +73,7 @@ class Agent:
         self._questions = LeaderQuestions()
         self._requests: deque[Callable[[], object]] = deque()
         self._by_folder: dict[Path, TopicPartition] = {}
-        self._index_read = self._frozen = False
+        self._index_read = self._frozen = self._is_settled = False
         self._looked_at = self._runtime.utc_now()
         self._next_scan = self._next_measure = 0.0
         self._next_overview = 0.0 if components.source.origin == "disk" else float("inf")
@@ -311,9 +311,13 @@ class Agent:
     def _measure(self) -> None:
         self._monitor.measure()
         self._next_measure = self._runtime.monotonic() + _MEASURE_INTERVAL
-        if self._parts.health.ready and not self._frozen:
-            self._frozen = True
-            gc.freeze()  # thousands of partitions hold long-lived objects; to scan these costs more than the polls do
+        if self._parts.health.ready and not self._is_settled:
+            self._is_settled = not self._parts.queue.unfinished()
+            if self._is_settled or not self._frozen:
+                # Thousands of partitions hold long-lived objects: to scan these costs more than the polls do. Once more
+                # when the work of the start is done, which replaces many of them.
+                gc.freeze()
+                self._frozen = True
 
 
 class Monitor:

@@ -262,15 +262,11 @@ def parse(
     environment: Mapping[str, str] = os.environ,
     *,
     prefix: str = ENVIRONMENT_PREFIX,
-    files: dict[Path, FileVersion | None] | None = None,
 ) -> Model:
-    """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`.
-
-    Files and directories that the text names and that are read, too, are added to ``files`` with their versions.
-    """
+    """Read YAML ``text`` as a ``model``; ``source`` names it in errors. Raises like :func:`load`."""
     value = mapping_in(text, source)
     override(value, source, environment, prefix)
-    return checked(model, value, source, files=files)
+    return checked(model, value, source)
 
 
 def mapping_in(text: str, source: str) -> dict[str, Any]:
@@ -289,7 +285,9 @@ def checked(
     named: Mapping[str, Any] | None = None,
     files: dict[Path, FileVersion | None] | None = None,
 ) -> Model:
-    """Plain values as a ``model``; ``source`` and ``files`` as for :func:`parse`, ``named`` as :func:`named_in`.
+    """Plain values as a ``model``; ``source`` as for :func:`parse`, ``named`` as :func:`named_in`.
+
+    Files and directories that the values name and that are read, too, are added to ``files`` with their versions.
 
     Raises:
         ConfigError: a value breaks a rule.
@@ -389,7 +387,7 @@ class FileVersion(NamedTuple):
 
 
 def will_read(path: Path, info: ValidationInfo) -> Path:
-    """``path``, which the validated file names, noted among the files of :func:`parse` before it is read."""
+    """``path``, which the validated file names, noted among the files of :func:`checked` before it is read."""
     files = (info.context or {}).get(_FILES)
     if files is not None:
         files.setdefault(path, FileVersion.of(path))

@@ -1,17 +1,16 @@
 """The store and prefix of a partition's segments: one pluggable seam for agent, Spark and consumer.
 
-The default :class:`ConfiguredEndpoints` has one endpoint and overrides per topic. A deployment with rules of its
-own names a factory as ``module:function`` in ``endpoints.resolver``; it is called with the settings and returns an
+:class:`EndpointSettings` have one endpoint and overrides per topic. A deployment with rules of its own names a factory
+as ``module:function`` in ``endpoints.resolver``; it is called with the settings and returns an
 :class:`EndpointResolver`.
 """
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, Field, field_validator
-from typing_extensions import override
 
 from tidemark.config import ObjectName, Settings, imported
 from tidemark.errors import FormatError
@@ -55,7 +54,10 @@ class EndpointOverride(Settings):
 
 
 class EndpointSettings(Settings):
-    """The default endpoint, and the topics' exceptions. ``url`` is a :data:`StoreUrl` or a URL of ``store.backend``."""
+    """The default endpoint, and the topics' exceptions. ``url`` is a :data:`StoreUrl` or a URL of ``store.backend``.
+
+    It is the :class:`EndpointResolver` where no ``resolver`` is named.
+    """
 
     url: RawUrl
     entropy_bits: int = Field(default=0, ge=0, le=128)
@@ -69,10 +71,21 @@ class EndpointSettings(Settings):
             check_topic(name)
         return topics
 
+    def default(self) -> Endpoint:
+        """The endpoint of the deployment's ``_…`` objects."""
+        return _endpoint(self.url, self.entropy_bits)
+
+    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
+        """The topic's own endpoint, else the default."""
+        override = self.topics.get(topic) or EndpointOverride()
+        bits = self.entropy_bits if override.entropy_bits is None else override.entropy_bits
+        return _endpoint(override.url or self.url, bits)
+
 
 def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | None = None) -> None:
     """Check that there is a store for each URL, and that each option applies to it. Raises ValueError naming both."""
-    urls = [(f"raw: {url}", url) for url in _urls(settings)]
+    of_raw = [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
+    urls = [(f"raw: {url}", url) for url in of_raw]
     if lake is not None:
         urls.append((f"lake: {lake}", lake))
     for field, url in urls:
@@ -88,40 +101,16 @@ def check_served(settings: EndpointSettings, options: StoreOptions, lake: str | 
         )
 
 
-def _urls(settings: EndpointSettings) -> list[str]:
-    return [settings.url, *(topic.url for topic in settings.topics.values() if topic.url is not None)]
-
-
-class ConfiguredEndpoints(EndpointResolver):
-    """Endpoints from the configuration: the topic's own, else the default."""
-
-    def __init__(self, settings: EndpointSettings) -> None:
-        self._settings = settings
-        self._default = _endpoint(settings.url, settings.entropy_bits)
-
-    @override
-    def default(self) -> Endpoint:
-        return self._default
-
-    @override
-    def resolve(self, cluster: str, topic: str, partition: int) -> Endpoint:
-        override = self._settings.topics.get(topic)
-        if override is None:
-            return self._default
-        base = self._settings
-        bits = base.entropy_bits if override.entropy_bits is None else override.entropy_bits
-        return _endpoint(override.url or base.url, bits)
-
-
 def resolver_of(settings: EndpointSettings) -> EndpointResolver:
     """The resolver that the settings name, or the default. Raises ConfigError if its factory cannot be imported."""
     if settings.resolver is None:
-        return ConfiguredEndpoints(settings)
+        return settings
     factory = imported(settings.resolver)
     resolver: EndpointResolver = factory(settings)
     return resolver
 
 
+@cache  # it is asked for with each object, and a deployment has few
 def _endpoint(url: str, bits: int) -> Endpoint:
     store, prefix = split_store_url(url, any_scheme=True)
     return Endpoint(store, prefix, bits)

@@ -18,12 +18,11 @@ from tidemark.concurrency import OnePerKey, in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError, NotFound, PreconditionFailed
 from tidemark.formats import object_sizes
 from tidemark.formats.keys import Endpoint, PartitionKeys
-from tidemark.formats.raw.incarnations import TopicIncarnations
+from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.masks import MaskIndex
 from tidemark.formats.raw.watermark import Watermark
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, rank
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.object_cache import read_indexes
 from tidemark.formats.table.plan import PartitionPlan, StoredMasks
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import AbortedTransaction, BatchHeader, Lineage, confirms_cut, cut_points, parse_offset_index
@@ -71,9 +70,10 @@ class RawTopic:
         """The time by the clock of the store that has the watermark indexes."""
         return self._cluster.store.now()
 
-    def incarnations(self) -> TopicIncarnations:
-        """The topic's incarnations; an empty list if no agent has seen it."""
-        return self._cluster.incarnations(self._topic.topic)
+    @cached_property
+    def incarnations(self) -> tuple[Incarnation, ...]:
+        """The topic's incarnations at the time of the first access; none if no agent has seen it."""
+        return self._cluster.incarnations(self._topic.topic).incarnations
 
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
@@ -91,13 +91,12 @@ class RawTopic:
         then an earlier observation of the former leader counts as none: the claim may cut off what has landed. Nor does
         one from before a restore that the ledger has followed.
         """
-        states, incarnations = ledger.by_partition, self.incarnations().incarnations
+        states = ledger.by_partition
         vouched: dict[tuple[int, int], IndexEntry] = {}
         for key, reported in self._reported.items():
             state, valid = states.get(key), reported
             if state is None or reported[0].leadership > state.leadership:
-                incarnation = incarnations[key[0]]
-                watermark = self.watermark(self.partition(incarnation.topic_id, incarnation.place, *key))
+                watermark = self.watermark(self.partition(key))
                 limit = (math.inf, 0) if watermark is None else watermark.leadership
                 valid = [entry for entry in reported if entry.leadership <= limit]
                 unclaimed = [entry for entry in reported if entry.leadership > limit]
@@ -112,7 +111,7 @@ class RawTopic:
     @cached_property
     def _reported(self) -> Mapping[tuple[int, int], list[IndexEntry]]:
         """All entries of incarnations that the topic has had, the latest first."""
-        topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
+        topic_ids = [incarnation.topic_id for incarnation in self.incarnations]
         entries: dict[tuple[int, int], list[IndexEntry]] = {}
         for index in (
             index
@@ -133,17 +132,23 @@ class RawTopic:
         states = ledger.by_partition
         entries = self.entries
         behind = {key for key, entry in entries.items() if _may_add(entry, states.get(key))}
-        incarnations = self.incarnations().incarnations
-        behind |= {key for key in states if key not in entries and key[0] == len(incarnations) - 1}
+        newest = len(self.incarnations) - 1
+        behind |= {key for key in states if key not in entries and key[0] == newest}
         width = 1 + max((partition for _, partition in (*states, *entries)), default=-1)
         # The indexes name the newest incarnation only: the watermarks of older ones are read one by one.
-        older = {(number, partition) for number in range(len(incarnations) - 1) for partition in range(width)}
-        numbered = [(incarnations[key[0]], key) for key in sorted(behind | older)]
-        return [self.partition(incarnation.topic_id, incarnation.place, *key) for incarnation, key in numbered]
+        older = {(number, partition) for number in range(newest) for partition in range(width)}
+        return [self.partition(key) for key in sorted(behind | older)]
 
-    def partition(self, topic_id: str | None, place: str, incarnation: int, partition: int) -> RawPartition:
-        """The partition at ``place``."""
-        return RawPartition(incarnation, topic_id, self._storage.partition_keys(self._topic.topic, partition, place))
+    def partition(self, key: tuple[int, int]) -> RawPartition:
+        """The partition ``key``, an (incarnation, partition)."""
+        known = self.incarnations[key[0]]
+        return RawPartition(
+            key[0], known.topic_id, self._storage.partition_keys(self._topic.topic, key[1], known.place)
+        )
+
+    def partition_of(self, state: PartitionState) -> RawPartition:
+        """The partition of a ledger's ``state``, with the topic id that the ledger has followed."""
+        return replace(self.partition(state.key), topic_id=state.topic_id)
 
     def partition_store(self, part: RawPartition) -> PartitionStore:
         """The objects of a partition."""
@@ -288,13 +293,13 @@ class RawTopic:
 
     def mask_numbers(self) -> dict[str, int]:
         """The number of the last mask of each place of an incarnation that has masks."""
-        places = [incarnation.place for incarnation in self.incarnations().incarnations]
+        places = [incarnation.place for incarnation in self.incarnations]
         return {place: self.masks(place).number for place in places if self.masks(place).number}
 
     def masks_of(self, ledger: Ledger, *, pending: bool) -> dict[tuple[int, int], StoredMasks]:
         """The masks of each (incarnation, partition) of ``ledger``; with ``pending``, those that its table lacks."""
         masks: dict[tuple[int, int], StoredMasks] = {}
-        for number, incarnation in enumerate(self.incarnations().incarnations):
+        for number, incarnation in enumerate(self.incarnations):
             index = self.masks(incarnation.place)
             keys: dict[int, list[str]] = {}
             for mask in index.masks[ledger.masks.get(incarnation.place, 0) if pending else 0 :]:
@@ -355,8 +360,7 @@ class RawTopic:
         )
 
     def _indexes(self, place: Endpoint) -> Iterable[WatermarkIndex]:
-        cluster = self._storage.cluster_store(place)
-        indexes = read_indexes(cluster.store, cluster.keys.indexes)
+        indexes = self._storage.cluster_store(place).indexes()
         for key, error in indexes.failures.items():
             log.warning(
                 "%s cannot be read; partitions of its broker may land later, and no date becomes final by it", key

@@ -29,6 +29,8 @@ from tidemark.formats.raw.gaps import Acknowledgement
 from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.watermark import Watermark, parse
+from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store
@@ -73,10 +75,20 @@ class ClusterStore:
 
     def incarnations(self, topic: str) -> TopicIncarnations:
         """The incarnations of a topic; an empty list if no agent has seen it. Raises FormatError and StoreError."""
-        try:
-            return TopicIncarnations.load(self.store, self.keys.incarnations(topic))
-        except NotFound:
-            return TopicIncarnations(topic=topic)
+        known = TopicIncarnations.load_or_none(self.store, self.keys.incarnations(topic))
+        return known or TopicIncarnations(topic=topic)
+
+    def indexes(self) -> ObjectCache[WatermarkIndex]:
+        """The brokers' present watermark indexes, and the errors of those that cannot be read.
+
+        Raises:
+            FormatError: there are too many indexes.
+            StoreError: they cannot be listed, or the store returned none of them.
+        """
+        indexes = ObjectCache(self.store, self.keys.indexes, parse_index)
+        indexes.look()
+        indexes.check()
+        return indexes
 
     def packs(self, broker: int | None = None) -> Iterator[ObjectInfo]:
         """The packs of ``broker``, or of all, in order; what else lies among them is passed over. Raises StoreError."""
@@ -154,9 +166,7 @@ class PartitionStore:
     def watermark(self, known: StoredWatermark | None = None) -> StoredWatermark | OtherWatermark | None:
         """The current ``offset.wm``, whoever wrote it; None if there is none. It is ``known`` if that is still there.
 
-        Raises:
-            FormatError: it does not parse.
-            StoreError: the store failed.
+        Raises FormatError and StoreError.
         """
         key = self.keys.watermark
         try:

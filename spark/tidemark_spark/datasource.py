@@ -41,7 +41,7 @@ from tidemark.decode import SCHEMA
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, SegmentRange, SegmentTask
-from tidemark.inspection.agent_sightings import check_seen
+from tidemark.inspection.agent_reports import check_seen
 from tidemark.installation import VERSION
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage

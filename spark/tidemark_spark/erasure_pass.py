@@ -153,11 +153,10 @@ def _unmasked(
         return {**hits}
     folder, raw = work.folder, RawTopic(work.table)
     own = {each.request.id: each.sha256 for each in asked if isinstance(each, Approved)}
-    incarnations = raw.incarnations().incarnations
 
     @cache
     def others(incarnation: int, partition: int, log: tuple[int, ...], approval: str | None) -> set[tuple[int, int]]:
-        index = raw.masks(incarnations[incarnation].place)
+        index = raw.masks(raw.incarnations[incarnation].place)
         return _masked(folder, index, partition, log, but=approval)
 
     return {
@@ -280,7 +279,7 @@ def _write_masks(work: Pass, hits: Sequence[Hit], approvals: Sequence[str]) -> i
     folder, raw = work.folder, RawTopic(work.table)
     fresh: dict[str, list[Mask]] = {}
     for (key, restores), pairs in sorted(by_log.items()):
-        place = raw.incarnations().incarnations[key[0]].place
+        place = raw.incarnations[key[0]].place
         left = sorted(pairs - _masked(folder, raw.masks(place), key[1], restores))
         for start in range(0, len(left), MOST_OFFSETS):
             by_epoch: dict[int, list[int]] = {}

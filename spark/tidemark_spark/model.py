@@ -14,9 +14,10 @@ from tidemark.errors import ConfigError
 from tidemark.formats.keys import TableKeys
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
+from tidemark.formats.table.steps import DataFile
 from tidemark.installation import VERSION
 from tidemark.store import StoreOptions
-from tidemark.table.delta_table import LiveFile, TopicTable
+from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence import EvidenceRow
 from tidemark.topics import TopicSettings
 
@@ -106,30 +107,6 @@ class Job:
     def wants(self, dt: date | None) -> bool:
         """True if the run wants rows of ``dt``."""
         return (not self.dates or dt in self.dates) and dt not in self.leaves
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970.
-
-    ``untimed`` rows have no ``kafka_timestamp``; those of a file are all, or none, unless it was merged.
-    """
-
-    path: str
-    size: int
-    rows: int
-    dt: date
-    partition: int
-    first_offset: int
-    last_offset: int
-    min_timestamp: int
-    max_timestamp: int
-    untimed: int = 0
-
-    @property
-    def live(self) -> LiveFile:
-        """The file as the table's log will list it."""
-        return LiveFile(self.path, self.size, self.rows, self.dt.isoformat())
 
 
 @dataclass(frozen=True, slots=True)

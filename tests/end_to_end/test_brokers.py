@@ -109,8 +109,8 @@ class Operated:
     def tails_of(self, broker: int) -> list[int]:
         """Partitions whose ``offset.wm`` still leads to packs of a broker."""
         raw = self.raw
-        [incarnation] = raw.incarnations().incarnations
-        parts = [raw.partition(incarnation.topic_id, incarnation.place, 0, number) for number in range(PARTITIONS)]
+        assert len(raw.incarnations) == 1
+        parts = [raw.partition((0, number)) for number in range(PARTITIONS)]
         marks = {part.keys.partition: raw.watermark(part) for part in parts}
         return [number for number, mark in marks.items() if mark and broker in {writer for _, writer in mark.tails}]
 

@@ -115,11 +115,7 @@ def moved(client: S3Client, old: str, new: str, prefix: str, seen: dict[str, str
 def watermarks(small: SmallDeployment, topic: str) -> dict[int, int]:
     """Where each partition's ``offset.wm`` stands."""
     raw = RawTopic(small.table(topic))
-    parts = [
-        raw.partition(incarnation.topic_id, incarnation.place, 0, part)
-        for incarnation in raw.incarnations().incarnations
-        for part in range(3)
-    ]
+    parts = [raw.partition((number, part)) for number in range(len(raw.incarnations)) for part in range(3)]
     return {part.keys.partition: found.next_offset for part in parts if (found := raw.watermark(part))}
 
 

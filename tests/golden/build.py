@@ -44,8 +44,7 @@ from tests.support.waiting import wait_until
 from tests.tidemark.parsers.registry_server import Registry, serving
 from tests.tidemark.parsers.test_avro import encoded, framed
 from tests.uploader_agent.faults.cluster import await_in_sync, await_leader, create
-from tidemark.backfill.outcome import Approval, outcome_of
-from tidemark.backfill.report import read_report, write_part
+from tidemark.backfill.report import Approval, outcome_of, read_report, write_part
 from tidemark.backfill.request import BackfillRequest
 from tidemark.cli.app import app
 from tidemark.endpoints import resolver_of
@@ -57,7 +56,7 @@ from tidemark.formats.raw.head import parse_head
 from tidemark.formats.table.ledger import new_attempt
 from tidemark.formats.table.live_landing import LiveLanding, TopicLanding, read_landing, write_landing
 from tidemark.monitoring.incident_store import watch
-from tidemark.planning.maintenance.retention_report import Subject
+from tidemark.planning.maintenance.retention import Subject
 from tidemark.raw.objects import read_watermark
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore, StoredWatermark
@@ -197,14 +196,14 @@ class Builder:
     def keys(self, topic: str, partition: int = 0) -> PartitionKeys:
         """The keys of a partition of a topic's newest incarnation."""
         table = self.table(topic)
-        known, cluster = RawTopic(table).incarnations().incarnations, table.topic.cluster
+        known, cluster = RawTopic(table).incarnations, table.topic.cluster
         endpoint = resolver_of(self.deployment.raw).resolve(cluster, topic, partition)
         return PartitionKeys(endpoint, cluster, known[-1].place, partition)
 
     def stored_watermark(self, topic: str) -> StoredWatermark:
         """The watermark of partition 0 of a topic's only incarnation."""
         table = self.table(topic)
-        [known] = RawTopic(table).incarnations().incarnations
+        [known] = RawTopic(table).incarnations
         stored = read_watermark(PartitionStore(self.raw, self.keys(topic)), known.topic_id)
         assert stored is not None
         return stored
@@ -449,7 +448,7 @@ class Builder:
             self.send("lost", [(0, b"x", b"lost %d" % n, 0) for n in range(5)])
             wait_until(lambda: self._packed("lost") == 5, what="it to be packed")
         keys = self.keys("lost")
-        topic_id = RawTopic(self.table("lost")).incarnations().incarnations[-1].topic_id
+        topic_id = RawTopic(self.table("lost")).incarnations[-1].topic_id
         for info in list(self.raw.list(keys.folder)):
             self.raw.delete(info.key)
         words = ("--forget", str(topic_id), "--apply", "--by", "ada", "--reason", "its prefix was removed")

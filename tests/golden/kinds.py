@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from tests.golden.deployment import PREFIX
-from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.report import Comparison
+from tidemark.backfill.report import Approval, BackfillOutcome, Comparison
 from tidemark.backfill.request import BackfillRequest
 from tidemark.erasure.reports import ErasureReport
 from tidemark.formats import keys
@@ -35,7 +34,7 @@ from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateAudit
 from tidemark.monitoring.incidents import Incidents
 from tidemark.monitoring.observer_state import Sightings
 from tidemark.monitoring.overview import Overview, Samples
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 
 
 class Kind(NamedTuple):

@@ -31,7 +31,7 @@ from tidemark.formats.raw.tombstones import PackTombstone
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.inspection.offset_lineage import derivation_of
 from tidemark.monitoring.incident_store import read_incidents
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 from tidemark.raw import masks, tombstones
 from tidemark.raw.heads import read_head
 from tidemark.raw.packs import chain, read_footer, read_range_bytes
@@ -78,7 +78,7 @@ def of_topic(table: TopicTable, topics: Path) -> Plain:
 def of_raw(table: TopicTable, topics: Path) -> Plain:
     """The newest incarnation in raw, by partition; and what retention, gaps and erasures have left of it."""
     topic = RawTopic(table)
-    incarnations = topic.incarnations().incarnations
+    incarnations = topic.incarnations
     place, cluster = incarnations[-1].place, table.topic.cluster
     told: Plain = {"places": ["@" if "@" in known.place else known.place for known in incarnations]}
     for (incarnation, number), entry in sorted(topic.entries.items()):
@@ -86,7 +86,7 @@ def of_raw(table: TopicTable, topics: Path) -> Plain:
         keys = PartitionKeys(endpoint, cluster, place, number)
         store = open_store(endpoint.store, table.deployment.store)
         stored = store.list(keys.folder)
-        known = topic.watermark(topic.partition(incarnations[-1].topic_id, place, incarnation, number))
+        known = topic.watermark(topic.partition((incarnation, number)))
         told[str(number)] = {
             "incarnation": incarnation,
             "foreign": list(known.foreign_epochs) if known else [],
@@ -126,7 +126,7 @@ def of_table(table: TopicTable) -> Plain:
     ledger, accounts = evidence.ledger, accounts_of(evidence)
     live = live_files(delta)
     rows = [(file.dt, rows_of(table.store, f"{table.keys.root}/{file.path}")) for file in live]
-    refused = sorted({row.file for row in evidence.evidence() if row.offset_class == "quarantined" and row.file})
+    refused = sorted({row.file for row in evidence.of_class("quarantined") if row.file})
     quarantine = [rows_of(table.store, f"{table.keys.quarantine}/{file}") for file in refused]
     report = audit(table, Inline())
     schema = read_state(table.store, table.keys)

@@ -29,8 +29,8 @@ from tidemark.formats.table.ledger import (
     LEDGER_TRANSACTION,
     DateState,
     Ledger,
+    Parent,
     PartitionState,
-    StoredLedger,
     new_attempt,
 )
 from tidemark.formats.table.live_landing import TopicLanding, read_landing, write_landing
@@ -218,7 +218,7 @@ def commit(
             "attempt": number,
             "landed": (*parent.landed, number) if evidence else parent.landed,
             "rows": parent.rows + sum(one.rows for one in (states or {}).values()),
-            "parent": StoredLedger.parse(parent.to_bytes(), "k").reference if parent.n else None,
+            "parent": Parent.of(parent, parent.to_bytes()) if parent.n else None,
             "kind": kind,
             "partitions": tuple({**parent.by_partition, **{one.key: one for one in partitions}}.values()),
             "dates": {**parent.dates, **(states or {})},

@@ -114,7 +114,7 @@ def check_directory(world: World) -> None:
     landed = {f"orders/{one.path}" for one in live_files(DeltaTable(world.table.url))}
     refused = {
         f"orders__quarantine/{one.file}"
-        for one in EffectiveEvidence.of(world.table).told(lambda _dt, _file: True).aside
+        for one in EffectiveEvidence.of(world.table).told().aside
         if one.offset_class == "quarantined"
     }
     lake = world.topics_file.parent / "lake"

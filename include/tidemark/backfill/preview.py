@@ -13,7 +13,6 @@ from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import RunResult
 from tidemark.table.delta_table import TopicTable
-from tidemark.words import plural, printable
 
 MEASURED_RATE: Final = 153_000_000
 """Bytes a second: zstd segments from and to an S3 server on two cores (README, Figures)."""
@@ -43,14 +42,6 @@ class DatePreview(Model):
     after: int | None = None
     lost: tuple[str, ...] = ()
 
-    def text(self) -> str:
-        """One line for a person."""
-        line = f"dt={self.dt or 'none'} ({self.state}): {self.rows} rows, {self.quarantined} quarantined, "
-        line += f"{self.filtered} filtered, in {self.files} files of {self.bytes} bytes"
-        line += f"; {self.other_settings} landed with other settings" if self.other_settings else ""
-        line += f"; {len(self.lost)} files are lost" if self.lost else ""
-        return line if self.after is None else f"{line}; {self.after} records afterwards"
-
 
 class PartitionPreview(Model):
     """The input from a partition: offsets ``[start, end)``, in ``segments`` segments from ``first`` to ``last``."""
@@ -64,11 +55,6 @@ class PartitionPreview(Model):
     last: str
     bytes: int
 
-    def text(self) -> str:
-        """One line for a person."""
-        place = f"incarnation {self.incarnation} partition {self.partition}: offsets {self.start} to {self.end - 1}"
-        return f"{place}, {self.bytes} bytes of {self.segments} segments, {self.first} to {self.last}"
-
 
 class ReasonPreview(Model):
     """The ``records`` that were refused for a ``reason``, of those that name the same schema or none.
@@ -81,12 +67,6 @@ class ReasonPreview(Model):
     schema_id: str | None
     schema_version: int | None
     records: int
-
-    def text(self) -> str:
-        """One line for a person."""
-        schema = "" if self.schema_id is None else f" of schema {self.schema_id}"
-        version = "" if self.schema_version is None else f" (version {self.schema_version})"
-        return f"{plural(self.records, 'record')}{schema}{version}: {printable(self.reason)}"
 
 
 class Preview(StoredObject):
@@ -128,20 +108,6 @@ class Preview(StoredObject):
     def empty(self) -> bool:
         """True if there is nothing to do."""
         return not (self.partitions or self.removes)
-
-    def text(self) -> str:
-        """The dry run for a person, with a line for each date, column and partition."""
-        head = f"{self.cluster}/{self.topic}: table {self.table} at ledger {self.ledger_n}"
-        lines = [f"{head}: a {self.kind} would replace"]
-        lines += [f"  {shown.text()}{', added' if shown.dt in self.added else ''}" for shown in self.dates]
-        lines += [f"  column {column}" for column in self.columns]
-        lines += [f"  refused: {reason.text()}" for reason in self.reasons]
-        lines += ["and read", *(f"  {partition.text()}" for partition in self.partitions)]
-        lines.append(
-            f"in all {len(self.dates)} dates, {len(self.removes)} files; {self.bytes} bytes of {self.segments} "
-            f"segments in {self.tasks} tasks."
-        )
-        return "\n".join(lines)
 
 
 def conversion_rate(table: TopicTable, ledger: Ledger) -> int:

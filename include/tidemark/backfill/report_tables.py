@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tidemark.backfill.outcome import Approval, BackfillOutcome, DateChange, RecordCounts
 from tidemark.backfill.preview import DatePreview, Preview, estimated_minutes, estimated_requests
-from tidemark.backfill.report import BackfillReport, Comparison
-from tidemark.backfill.request import BackfillRequest
+from tidemark.backfill.report import Approval, BackfillOutcome, BackfillReport, Comparison, DateChange, RecordCounts
+from tidemark.backfill.request import Mode
 from tidemark.formats.table.plan import RunProgress
 from tidemark.terminal import columns
+from tidemark.words import printable
 
 MOST_ROWS: Final = 500
 """Most rows of a table that are shown. A note counts the others."""
@@ -30,7 +30,7 @@ class Section(NamedTuple):
 
 _NOTHING: Final = {
     "missing": "No file of these dates is lost.",
-    "repair": "The table is as its last commit left it, and all its files are there.",
+    "repair": "The table has the files of its evidence and no others, and all of them are there.",
 }
 
 
@@ -38,10 +38,10 @@ def sections(report: BackfillReport) -> list[Section]:
     """The report, from the request to the outcome."""
     parts = [_asked(report)]
     if report.preview:
-        parts += [_planned(report.request, report.preview), _dates(report.preview)]
-        parts += [_reasons(report.preview)] if report.preview.reasons else []
+        rewrites = report.request.mode != "compare"
+        parts += of_preview(report.preview, report.request.mode, compares=report.request.compares, rewrites=rewrites)
     if report.comparison:
-        parts.append(_differences(report.comparison))
+        parts.append(of_comparison(report.comparison))
     if report.approval:
         parts.append(_approval(report.approval))
     if report.progress and not report.outcome:
@@ -51,9 +51,36 @@ def sections(report: BackfillReport) -> list[Section]:
     return parts
 
 
-def text(report: BackfillReport) -> str:
-    """The report for a terminal or a log."""
-    return "\n\n".join("\n".join(_lines(section)) for section in sections(report))
+def of_preview(preview: Preview, mode: Mode, *, compares: bool = False, rewrites: bool = True) -> list[Section]:
+    """The dry run of a ``mode`` that compares rows, or rewrites them, or does both."""
+    parts = [_planned(preview, mode, compares, rewrites), _dates(preview)]
+    return [*parts, _reasons(preview)] if preview.reasons else parts
+
+
+def of_comparison(comparison: Comparison) -> Section:
+    """The differences."""
+    if not comparison.differences:
+        note = f"{comparison.rows:,} rows were compared with what raw gives now, and are the same."
+        return Section("Row differences", (), (), note)
+    header = ("Partition", "Date", "Records", "Before", "After", "Removed", "Added", "Changed", "From offset")
+    rows = [
+        (
+            f"{diff.incarnation}/{diff.partition}",
+            diff.dt or "none",
+            diff.kind,
+            *(f"{n:,}" for n in (diff.before, diff.after, diff.only_before, diff.only_after)),
+            ", ".join(f"{n:,} in {name}" for name, n in sorted(diff.changed.items()))
+            or ("others" if diff.others else ""),
+            "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in diff.offsets.items() if offsets),
+        )
+        for diff in comparison.differences
+    ]
+    return _capped("Row differences", header, rows, f"{comparison.rows:,} rows were compared with what raw gives now.")
+
+
+def text(*parts: Section) -> str:
+    """The tables for a terminal or a log."""
+    return "\n\n".join("\n".join(_lines(part)) for part in parts)
 
 
 def gib(size: int) -> str:
@@ -82,13 +109,12 @@ def _asked(report: BackfillReport) -> Section:
     return Section("Backfill", ("What", "Value"), tuple(rows))
 
 
-def _planned(request: BackfillRequest, preview: Preview) -> Section:
+def _planned(preview: Preview, mode: Mode, compares: bool, rewrites: bool) -> Section:
     if preview.empty:
-        note = _NOTHING.get(request.mode, "There is nothing of these dates.")
+        note = _NOTHING.get(mode, "There is nothing of these dates.")
         if preview.waiting:
             note += f" {preview.waiting:,} offsets are uploaded and not landed yet: ingestion lands them."
         return Section("What it does", (), (), note)
-    compares, rewrites = request.compares, request.mode != "compare"
     time = estimated_minutes(preview, compares=compares, rewrites=rewrites)
     asked = estimated_requests(preview, compares=compares, rewrites=rewrites)
     files = preview.segments
@@ -130,26 +156,6 @@ def _reasons(preview: Preview) -> Section:
 
 def _known(version: int | None) -> str:
     return "" if version is None else f"{version:,}"
-
-
-def _differences(comparison: Comparison) -> Section:
-    if not comparison.differences:
-        note = f"{comparison.rows:,} rows were compared with what raw gives now, and are the same."
-        return Section("Row differences", (), (), note)
-    header = ("Partition", "Date", "Records", "Before", "After", "Removed", "Added", "Changed", "From offset")
-    rows = [
-        (
-            f"{diff.incarnation}/{diff.partition}",
-            diff.dt or "none",
-            diff.kind,
-            *(f"{n:,}" for n in (diff.before, diff.after, diff.only_before, diff.only_after)),
-            ", ".join(f"{n:,} in {name}" for name, n in sorted(diff.changed.items()))
-            or ("others" if diff.others else ""),
-            "; ".join(f"{name.replace('_', ' ')}: {offsets[0]}" for name, offsets in diff.offsets.items() if offsets),
-        )
-        for diff in comparison.differences
-    ]
-    return _capped("Row differences", header, rows, f"{comparison.rows:,} rows were compared with what raw gives now.")
 
 
 def _approval(approval: Approval) -> Section:
@@ -209,7 +215,8 @@ def capped(section: Section, most: int, place: str) -> Section:
 
 
 def _lines(section: Section) -> list[str]:
-    table = [columns([section.header, *section.rows])] if section.rows else []
+    cells = [[printable(cell) for cell in row] for row in section.rows]
+    table = [columns([section.header, *cells])] if cells else []
     return [section.title, *([section.note] if section.note else []), *table]
 
 

@@ -35,7 +35,7 @@ from tidemark.cli.read_models import evidence_of, files_of, landed_of, opened, s
 from tidemark.cli.topics import topics_app, try_topic
 from tidemark.errors import ConfigError
 from tidemark.formats.table.schema_state import SchemaChange, SchemaState
-from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.agent_reports import check_begun
 from tidemark.inspection.data_flow import SAMPLE_BYTES, DataFlow, Listing, Named, data_flow
 from tidemark.inspection.quarantine import Quarantine, QuarantinedExample, quarantine_of
 from tidemark.monitoring.incident_store import read_incidents
@@ -49,7 +49,7 @@ from tidemark.table.state_view import Engine, state_view
 from tidemark.terminal import Output, columns
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics
-from tidemark.words import plural, utc_time
+from tidemark.words import plural, printable, utc_time
 
 schema_app = typer.Typer(no_args_is_help=True, help="The schema that a topic follows.")
 
@@ -290,7 +290,9 @@ def _quarantine_lines(found: Quarantine) -> Iterator[str]:
     yield from (f"  {dt or 'no date'}: {records:,}" for dt, records in found.dates.items())
     yield from (f"  not in the store: {file}; its dates can be rebuilt from raw" for file in found.lost)
     for reason in found.reasons:
-        yield reason.text()
+        schema = "" if reason.schema_id is None else f" of schema {reason.schema_id}"
+        version = "" if reason.schema_version is None else f" (version {reason.schema_version})"
+        yield f"{plural(reason.records, 'record')}{schema}{version}: {printable(reason.reason)}"
         yield from (f"  {_example(found.topic, example)}" for example in reason.examples)
 
 

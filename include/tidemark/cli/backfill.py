@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.backfill.report import BackfillReport
-from tidemark.backfill.report_tables import text
+from tidemark.backfill.report_tables import sections, text
 from tidemark.backfill.request import DEFAULTS, Mode, check_form, report_name
 from tidemark.cli.airflow_client import TOKEN, Airflow, read_token
 from tidemark.cli.options import As, writes
@@ -108,7 +108,7 @@ def _ended(server: Airflow, run: str, until: float) -> str:
 
 
 def _text(report: dict[str, Any]) -> str:
-    return text(BackfillReport.from_json(report))
+    return text(*sections(BackfillReport.from_json(report)))
 
 
 def _code(state: str, failures: dict[str, str], reports: list[dict[str, Any]]) -> int:

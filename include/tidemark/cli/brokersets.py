@@ -20,7 +20,7 @@ from tidemark.cli.options import DEFAULT_TOPICS, As, ClientConfig, Topics, clien
 from tidemark.config import Duration
 from tidemark.errors import ConfigError
 from tidemark.formats.keys import TopicPartition, check_topic
-from tidemark.inspection.led_partitions import led_partitions
+from tidemark.inspection.agent_reports import led_partitions
 from tidemark.terminal import columns
 from tidemark.topics import load_topics
 from tidemark.words import plural

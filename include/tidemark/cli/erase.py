@@ -18,8 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidemark.cli.options import DEFAULT_TOPICS, As, Cluster, Topics, not_empty, writes
-from tidemark.erasure.progress import RequestProgress, TopicProgress, progress_of
-from tidemark.erasure.reports import RequestOutcome, left
+from tidemark.erasure.reports import RequestOutcome, RequestProgress, TopicProgress, left, progress_of
 from tidemark.erasure.requests import (
     ErasureFolder,
     all_requests,
@@ -42,7 +41,7 @@ from tidemark.formats.raw.erasure import (
     NotApproved,
     SearchedTopic,
 )
-from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.agent_reports import check_begun
 from tidemark.table.delta_table import committed_ledger, open_topic_table
 from tidemark.timestamps import utc_now
 from tidemark.topics import load_topics

@@ -136,12 +136,9 @@ def check_copy(table: TopicTable, *, renew: bool) -> CopiedTopic:
         FormatError: an object does not parse.
     """
     raw, ledger = RawTopic(table, outages=True), committed_ledger(table)
-    incarnations = raw.incarnations().incarnations
     width = 1 + max((number for _, number in (*raw.entries, *ledger.by_partition)), default=-1)
     parts = [
-        raw.partition(incarnation.topic_id, incarnation.place, number, partition)
-        for number, incarnation in enumerate(incarnations)
-        for partition in range(width)
+        raw.partition((number, partition)) for number in range(len(raw.incarnations)) for partition in range(width)
     ]
     copied = in_parallel(lambda part: _check_partition(raw, part, ledger, renew=renew), parts)
     segments = [segment for found, _ in copied for segment in found]
@@ -233,7 +230,7 @@ def _holes(raw: RawTopic, part: RawPartition, view: StoredPartition) -> Iterator
 def _missing_masks(raw: RawTopic, table: TopicTable, ledger: Ledger) -> Iterator[str]:
     """Masks of erased records that the table follows or their index names, and that the copy lacks."""
     cluster = Storage(table.topic.cluster, table.deployment.raw, table.deployment.store).cluster_store()
-    for incarnation in raw.incarnations().incarnations:
+    for incarnation in raw.incarnations:
         index = raw.masks(incarnation.place)
         if index.number < ledger.masks.get(incarnation.place, 0):
             followed = ledger.masks[incarnation.place]

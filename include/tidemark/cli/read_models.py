@@ -22,8 +22,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.live_landing import read_landing
 from tidemark.formats.table.partitioning import partition_values
 from tidemark.formats.table.statuses import ScanStatus
-from tidemark.inspection.agent_sightings import check_begun, check_seen
-from tidemark.inspection.led_partitions import indexes_of
+from tidemark.inspection.agent_reports import check_begun, check_seen, indexes_of
 from tidemark.monitoring import deployment_conditions
 from tidemark.monitoring.health import PartitionHealth
 from tidemark.monitoring.incident_store import JudgedTopic, outside_tables, topic_now

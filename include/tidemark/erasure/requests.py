@@ -180,8 +180,7 @@ def summary(made: ErasureRequest) -> str:
 def ends_of(table: TopicTable) -> tuple[PartitionEnd, ...]:
     """The end of each partition of all incarnations: of what is stored, or is known to be committed in Kafka.
 
-    Raises:
-        StoreError, FormatError: the store failed, or an object does not parse.
+    Raises FormatError and StoreError.
     """
     raw, ledger = RawTopic(table), committed_ledger(table)
     ends = {state.key: state.next_offset for state in ledger.partitions}

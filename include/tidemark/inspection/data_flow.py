@@ -134,17 +134,14 @@ def data_flow(table: TopicTable, *, producers: bool = False) -> DataFlow:
 
     ``producers`` reads the first :data:`SAMPLE_BYTES` of each partition's newest segment as well.
 
-    Raises:
-        StoreError: a store did not answer.
-        FormatError: an object does not parse.
+    Raises FormatError and StoreError.
     """
     deployment, topic = table.deployment, table.topic
     delta = open_delta(table)
     ledger = ledger_of(table, delta)
     raw = RawTopic(table)
-    known = raw.incarnations().incarnations
-    keys = [key for key in sorted({*raw.entries, *ledger.by_partition}) if key[0] < len(known)]
-    parts = [raw.partition(known[key[0]].topic_id, known[key[0]].place, *key) for key in keys]
+    keys = sorted({*raw.entries, *ledger.by_partition})
+    parts = [raw.partition(key) for key in keys if key[0] < len(raw.incarnations)]
     stored = in_parallel(lambda part: _partition(table, raw, part, producers=producers), parts)
     return DataFlow(
         cluster=topic.cluster,

@@ -15,7 +15,6 @@ from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.gaps import Acknowledgement, Gap
 from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.watermark_index import merge
-from tidemark.formats.table.object_cache import read_indexes
 from tidemark.intervals import Intervals
 from tidemark.storage import ClusterStore, OtherWatermark, PartitionStore, Storage
 from tidemark.store.identity import identity
@@ -149,7 +148,7 @@ def _in_watermark(partition: PartitionStore) -> tuple[Gap, ...] | None:
 
 def _in_indexes(cluster: ClusterStore, tp: TopicPartition, topic_id: str | None) -> tuple[Gap, ...]:
     """The gaps in the leader's index. A partition without its very first offsets has no ``offset.wm`` yet."""
-    indexes = read_indexes(cluster.store, cluster.keys.indexes)
+    indexes = cluster.indexes()
     entry = merge(indexes.kept.values()).get(tp)
     if entry is None and indexes.failures:
         raise next(iter(indexes.failures.values()))  # the partition's leader may be one of these brokers

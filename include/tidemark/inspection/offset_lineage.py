@@ -17,6 +17,7 @@ from tidemark.formats.base import Model
 from tidemark.formats.keys import MANIFEST_EXTENSION, OFFSET_DIGITS, SegmentName
 from tidemark.formats.raw.cluster import origin_of
 from tidemark.formats.raw.manifest import Origin, SegmentManifest
+from tidemark.raw.partition import RawPartition
 from tidemark.raw_topic import RawTopic
 from tidemark.storage import ClusterStore, PartitionStore, Storage
 from tidemark.store import Store
@@ -82,9 +83,7 @@ def derivation_of(
 ) -> Derivation:
     """The origin of ``[start, end)`` of the partition ``key``, an (incarnation, partition).
 
-    Raises:
-        FormatError: an object does not parse.
-        StoreError: the store failed.
+    Raises FormatError and StoreError.
     """
     state = standing.ledger.by_partition.get(key)
     landed = state.next_offset if state else 0
@@ -97,9 +96,11 @@ def derivation_of(
     storage = Storage(table.topic.cluster, deployment.raw, deployment.store)
     cluster = storage.cluster_store(storage.endpoint(table.topic.topic, key[1]))
     packed = [row.start for row in rows if row.segment and cluster.keys.pack_of(row.segment)]
-    waiting, complete = _stored(table, key, min([max(start, landed), *packed]), end)
+    raw = RawTopic(table)
+    part = raw.partition(key) if key[0] < len(raw.incarnations) else None
+    waiting, complete = _stored(raw, part, min([max(start, landed), *packed]), end)
     keys = list(dict.fromkeys([*(row.segment for row in rows if row.segment), *waiting]))
-    place = _place(table, storage, key)
+    place = raw.partition_store(part) if part is not None else None
     segments = in_parallel(lambda segment: _segment(cluster, place, segment), keys[:MOST_SEGMENTS])
     more = not complete or len(derived) > len(rows) or len(keys) > len(segments)
     return Derivation(tuple(rows), tuple(segments), more)
@@ -125,30 +126,14 @@ def _derived(table: TopicTable, row: EvidenceRow, standing: EffectiveEvidence) -
     )
 
 
-def _stored(table: TopicTable, key: tuple[int, int], start: int, end: int) -> tuple[list[str], bool]:
+def _stored(raw: RawTopic, part: RawPartition | None, start: int, end: int) -> tuple[list[str], bool]:
     """The keys of the first stored segments and packs with offsets in ``[start, end)``, and True if these are all."""
-    if start >= end:
-        return [], True
-    raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations
-    if key[0] >= len(incarnations):
-        return [], True
-    incarnation = incarnations[key[0]]
-    part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-    view = raw.view(part)
+    view = raw.view(part) if part is not None and start < end else None
     if view is None:
         return [], True
     # The smallest limit reads a single batch of manifests.
     segments, complete = raw.segments(view, start, end, 1)
     return [segment.key for segment in segments], complete
-
-
-def _place(table: TopicTable, storage: Storage, key: tuple[int, int]) -> PartitionStore | None:
-    """The partition's objects; None if no such incarnation is listed."""
-    incarnations = storage.cluster_store().incarnations(table.topic.topic).incarnations
-    if key[0] >= len(incarnations):
-        return None
-    return storage.partition_store(storage.partition_keys(table.topic.topic, key[1], incarnations[key[0]].place))
 
 
 def _segment(cluster: ClusterStore, place: PartitionStore | None, key: str) -> SegmentInfo:

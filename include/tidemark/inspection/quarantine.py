@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from pydantic import AwareDatetime
 
@@ -133,9 +133,8 @@ def _versions(table: TopicTable) -> dict[str, int]:
     return {str(each.number): each.version for each in known}
 
 
-class _Kind(NamedTuple):
-    reason: str
-    schema: str | None
+_Kind = tuple[str, str | None]
+"""A reason, and the schema that the records name."""
 
 
 class _Found:
@@ -152,9 +151,9 @@ class _Found:
         columns = {name: rows.column(name) for name in _COLUMNS}
         for at in range(len(rows)):
             batch = columns["batch"][at].as_py()
-            kind = _Kind(columns["reason"][at].as_py(), schemas.get(at))
+            kind: _Kind = columns["reason"][at].as_py(), schemas.get(at)
             if len(self._records) >= _MOST_REASONS and kind not in self._records:
-                kind = _Kind("other reasons", None)
+                kind = "other reasons", None
             start, end = columns["kafka_offset"][at].as_py(), columns["next_offset"][at].as_py()
             self._records[kind] += 1 if batch is None else _records(batch, start, end)
             examples = self._examples.setdefault(kind, [])
@@ -175,13 +174,13 @@ class _Found:
 
     def reasons(self, versions: dict[str, int]) -> Iterator[QuarantinedReason]:
         """The reasons, the most frequent first."""
-        for kind, records in sorted(self._records.items(), key=lambda entry: (-entry[1], str(entry[0]))):
+        for (reason, schema), records in sorted(self._records.items(), key=lambda entry: (-entry[1], str(entry[0]))):
             yield QuarantinedReason(
-                reason=kind.reason,
-                schema_id=kind.schema,
-                schema_version=versions.get(kind.schema or ""),
+                reason=reason,
+                schema_id=schema,
+                schema_version=versions.get(schema or ""),
                 records=records,
-                examples=tuple(self._examples[kind]),
+                examples=tuple(self._examples[reason, schema]),
             )
 
 

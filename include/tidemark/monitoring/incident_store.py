@@ -15,7 +15,7 @@ from tidemark.endpoints import resolver_of
 from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.ledger import Ledger
-from tidemark.inspection.led_partitions import led_partitions
+from tidemark.inspection.agent_reports import led_partitions
 from tidemark.monitoring import overview
 from tidemark.monitoring.health import TopicHealth, topic_health
 from tidemark.monitoring.incidents import Incident, Incidents, merge
@@ -96,15 +96,12 @@ def record(deployment: Deployment, cluster: str, observed: ClusterLook) -> Incid
     after = change_incidents(deployment, cluster, change)
     if after.at == at:
         store, keys = lake_store(deployment), deployment.deployment_keys(cluster)
-        sampled_at = overview.record(store, keys, overview_of(observed.sightings), observed.sightings.sampled_at)
-        put_over(store, keys.sightings, observed.sightings.model_copy(update={"sampled_at": sampled_at}).to_bytes())
+        seen = observed.sightings
+        summaries = (topic.summary for _, topic in sorted(seen.topics.items()) if topic.summary is not None)
+        states = Overview(cluster=seen.cluster, at=at, topics=tuple(summaries))
+        sampled_at = overview.record(store, keys, states, seen.sampled_at)
+        put_over(store, keys.sightings, seen.model_copy(update={"sampled_at": sampled_at}).to_bytes())
     return after
-
-
-def overview_of(sightings: Sightings) -> Overview:
-    """The state of each topic when it was last read."""
-    summaries = (topic.summary for _, topic in sorted(sightings.topics.items()) if topic.summary is not None)
-    return Overview(cluster=sightings.cluster, at=sightings.at, topics=tuple(summaries))
 
 
 def read_sightings(deployment: Deployment, cluster: str) -> Sightings:
@@ -132,9 +129,7 @@ def outside_tables(
 ) -> tuple[Mapping[str, Mapping[int, LeaderEntry]], tuple[Incident, ...]]:
     """What is known of topics of ``cluster`` outside their tables: leaders' entries by topic, and open incidents.
 
-    Raises:
-        StoreError: a store did not answer.
-        FormatError: the incidents' object does not parse.
+    Raises FormatError and StoreError.
     """
     led: dict[str, dict[int, LeaderEntry]] = {}
     for tp, leader in led_partitions(deployment, cluster).items():

@@ -228,54 +228,46 @@ def _unseen(known: Incident, unknown: Collection[Unknown], now: datetime) -> Inc
     return known.model_copy(update={"closed_at": now, "updated_at": now, "revision": known.revision + 1})
 
 
-class Kind(NamedTuple):
-    """The sources of incidents of a kind, and their page.
-
-    ``sources`` are the objects that its rule reads. While one of them cannot be read, an open incident of the kind
-    stays open, since the rule cannot know whether the cause is gone.
-    """
-
-    sources: frozenset[Source]
-    page: Page = "continuity"
-
-
-def _kind(*sources: Source, page: Page = "continuity") -> Kind:
-    return Kind(frozenset(sources), page)
-
-
-# docs/alerts.md explains each of them.
-KINDS: Final[Mapping[IncidentKind, Kind]] = {
-    "agent_gone": _kind("agents"),
-    "audit": _kind("verdict", page="rebuild"),
-    "clock": _kind("agents"),
-    "disk": _kind("agents"),
-    "erasure": _kind("erasures"),
-    "gap": _kind("ledger", "leaders"),
-    "head": _kind("agents"),
-    "history": _kind("agents"),
-    "late": _kind("ledger", "leaders"),
-    "mirror": _kind("mirrors"),
-    "quarantine": _kind("ledger", page="replay"),
-    "remote_tier": _kind("ledger", "leaders"),
-    "retention_near": _kind("leaders"),
-    "scan": _kind("scan"),
-    "schema": _kind("schema"),
-    "state": _kind("state"),
-    "stuck": _kind("leaders"),
-    "topics_file": _kind("topics file"),
-    "unmeasured": _kind("agents", "leaders"),
-    "unread": _kind("unread"),
-    "unreadable": _kind("objects"),
-    "unseen": _kind("sightings"),
-    "unstored": _kind("leaders"),
+KINDS: Final[Mapping[IncidentKind, frozenset[Source]]] = {
+    "agent_gone": frozenset({"agents"}),
+    "audit": frozenset({"verdict"}),
+    "clock": frozenset({"agents"}),
+    "disk": frozenset({"agents"}),
+    "erasure": frozenset({"erasures"}),
+    "gap": frozenset({"ledger", "leaders"}),
+    "head": frozenset({"agents"}),
+    "history": frozenset({"agents"}),
+    "late": frozenset({"ledger", "leaders"}),
+    "mirror": frozenset({"mirrors"}),
+    "quarantine": frozenset({"ledger"}),
+    "remote_tier": frozenset({"ledger", "leaders"}),
+    "retention_near": frozenset({"leaders"}),
+    "scan": frozenset({"scan"}),
+    "schema": frozenset({"schema"}),
+    "state": frozenset({"state"}),
+    "stuck": frozenset({"leaders"}),
+    "topics_file": frozenset({"topics file"}),
+    "unmeasured": frozenset({"agents", "leaders"}),
+    "unread": frozenset({"unread"}),
+    "unreadable": frozenset({"objects"}),
+    "unseen": frozenset({"sightings"}),
+    "unstored": frozenset({"leaders"}),
 }
+"""The sources of each kind of incident: the objects that its rule reads. docs/alerts.md explains the kinds.
+
+While one of them cannot be read, an open incident of the kind stays open, since the rule cannot know whether the cause
+is gone.
+"""
+
+
+_PAGES: Final[Mapping[str, Page]] = {"audit": "rebuild", "quarantine": "replay"}
 
 
 def page_of(kind: str) -> Page:
     """The page of an incident of ``kind``, which may be that of a later version."""
-    return next((known.page for name, known in KINDS.items() if name == kind), "continuity")
+    return _PAGES.get(kind, "continuity")
 
 
 def found_by(*sources: Source) -> frozenset[IncidentKind]:
     """The kinds that have at least one of ``sources``."""
-    return frozenset(name for name, kind in KINDS.items() if kind.sources & frozenset(sources))
+    return frozenset(kind for kind, known in KINDS.items() if not known.isdisjoint(sources))

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from tidemark.concurrency import in_parallel
-from tidemark.erasure.progress import progress_of
+from tidemark.erasure.reports import progress_of
 from tidemark.erasure.requests import ErasureFolder, all_requests
 from tidemark.errors import FormatError, NeverSeen, NotFound, StoreError, TidemarkError
 from tidemark.formats.raw.erasure import Approved
@@ -26,8 +26,7 @@ from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.statuses import MirrorStatus, ScanStatus, StateStatus, UnreadStatus
-from tidemark.inspection.agent_sightings import check_seen
-from tidemark.inspection.led_partitions import indexes_of, leaders_of
+from tidemark.inspection.agent_reports import check_seen, indexes_of, leaders_of
 from tidemark.monitoring import deployment_conditions, topic_conditions
 from tidemark.monitoring.health import TopicHealth, WaitingSince, marked, topic_health
 from tidemark.monitoring.incidents import Condition, IncidentKind, Source, Unknown, about, found_by
@@ -41,7 +40,6 @@ from tidemark.monitoring.observer_state import (
     latest,
 )
 from tidemark.monitoring.overview import TopicSummary
-from tidemark.monitoring.topic_conditions import LastRun
 from tidemark.parsers.settings import followed_by
 from tidemark.schemas.merge import read_state
 from tidemark.store import open_store
@@ -364,10 +362,8 @@ class _TopicObservation:
                 ledger, health, exact = self._read(self.led, exact=old or not self.committed)
                 uploaded = _uploaded(self.led, ledger, before.uploaded, now)
                 conditions = [*topic_conditions.gaps(health), *topic_conditions.remote_tier(health)]
-                run = LastRun(before.failed_at, before.failure, waits=self.around.waits)
-                if (scan := self.around.scan) is not None:
-                    run = run._replace(scanned_at=scan.at, capacity=scan.capacity)
-                conditions += topic_conditions.late(self.topic, health, uploaded, now, run)
+                scan, waits = self.around.scan, self.around.waits
+                conditions += topic_conditions.late(self.topic, health, uploaded, now, before, scan, waits)
                 quiet = not health.marks and not any(partition.gaps for partition in health.partitions)
                 new, reset = samples_of(self.table, ledger, before.n)
                 self._note(

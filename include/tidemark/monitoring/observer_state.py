@@ -11,7 +11,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.erasure.progress import TopicState
+from tidemark.erasure.reports import TopicState
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.formats.table.statuses import StateStatus
@@ -79,7 +79,7 @@ class OpenTopic(NamedTuple):
 
 
 class OpenErasure(Model):
-    """A request for erasure that is not closed; see :class:`tidemark.erasure.progress.RequestProgress`."""
+    """A request for erasure that is not closed; see :class:`tidemark.erasure.reports.RequestProgress`."""
 
     id: str
     approved: bool

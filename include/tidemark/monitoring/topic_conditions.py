@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.formats.raw.cluster import of_broker
 from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry
 from tidemark.formats.table.audit_report import AuditFailure, AuditVerdict
 from tidemark.formats.table.schema_state import SchemaState
-from tidemark.formats.table.statuses import AUDIT_PARTS, StateStatus, StateStop, UnreadStatus
+from tidemark.formats.table.statuses import AUDIT_PARTS, ScanStatus, StateStatus, StateStop, UnreadStatus
 from tidemark.monitoring.health import PartitionHealth, TopicHealth, WaitingSince
 from tidemark.monitoring.incidents import Condition, about, agent_log, in_utc
-from tidemark.monitoring.observer_state import ParseSample
+from tidemark.monitoring.observer_state import ParseSample, TopicSighting
 from tidemark.topics import StateSettings, TopicSettings
 from tidemark.words import duration, plural
 
@@ -185,30 +185,20 @@ def stuck(
         )
 
 
-class LastRun(NamedTuple):
-    """What is known of the runs that land a topic: when the last one failed, and how; empty if it did not.
-
-    ``scanned_at`` is when the triggerer last reported its scan, and ``capacity`` the most triggers that it said to run.
-    ``waits`` is how many wait in Airflow for watermarks.
-    """
-
-    failed_at: datetime | None = None
-    failure: str = ""
-    scanned_at: datetime | None = None
-    capacity: int | None = None
-    waits: int = 0
-
-
 def late(
     topic: TopicSettings,
     health: TopicHealth,
     uploaded: Iterable[WaitingSince],
     now: datetime,
-    run: LastRun | None = None,
+    before: TopicSighting,
+    scan: ScanStatus | None = None,
+    waits: int = 0,
 ) -> Iterator[Condition]:
     """The condition that the table is behind, unless a gap or the agent is the cause; never for an idle topic.
 
-    ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet.
+    ``uploaded`` are the marks of offsets that are uploaded and have not landed: recent ones do not count yet. The last
+    run's failure is in ``before``, and ``scan`` is the triggerer's last report. ``waits`` is how many triggers wait in
+    Airflow for watermarks.
     """
     landing = {mark.key for mark in uploaded if now - mark.since > min(ON_ITS_WAY, topic.late_after)}
     waiting = [
@@ -230,7 +220,7 @@ def late(
         title=f"{topic.cluster}/{topic.topic}: the table is late",
         text=f"{plural(count, 'uploaded offset')} of {plural(len(waiting), 'partition')} are not landed; partition "
         f"{oldest} waits at {oldest.landed or 0}, for longer than {duration(topic.late_after)}",
-        likely=_why_late(oldest, health, now, run or LastRun()),
+        likely=_why_late(oldest, health, now, before, scan, waits),
         mend="see the runs of the topic's ingest DAG in Airflow"
         + (f", and those of the DAG tidemark_live__{topic.cluster}" if topic.freshness else ""),
     )
@@ -324,26 +314,33 @@ def _is_at_gap(partition: PartitionHealth) -> bool:
     return any(gap.start <= (partition.landed or 0) < gap.end for gap in partition.gaps)
 
 
-def _why_late(oldest: PartitionHealth, health: TopicHealth, now: datetime, run: LastRun) -> str:
-    committed, failed = health.committed_at, run.failed_at
+def _why_late(
+    oldest: PartitionHealth,
+    health: TopicHealth,
+    now: datetime,
+    before: TopicSighting,
+    scan: ScanStatus | None,
+    waits: int,
+) -> str:
+    committed, failed = health.committed_at, before.failed_at
     if failed is not None and (committed is None or committed < failed):
-        return f"the last run failed at {in_utc(failed)}: {run.failure}"
+        return f"the last run failed at {in_utc(failed)}: {before.failure}"
     if oldest.held_by:
         open_ = oldest.held_by[0]
         return (
             f"the transaction of producer {open_.producer_id} is open since offset {open_.first_offset} of partition "
             f"{oldest.partition}: nothing after it can be decided; kafka-transactions.sh can abort one that hangs"
         )
-    if run.scanned_at is not None and now - run.scanned_at > timedelta(minutes=5):
-        return f"the watermarks have not been scanned since {in_utc(run.scanned_at)}: does Airflow's triggerer run?"
+    if scan is not None and now - scan.at > timedelta(minutes=5):
+        return f"the watermarks have not been scanned since {in_utc(scan.at)}: does Airflow's triggerer run?"
     since = oldest.waits_since or now
     if committed is None or committed < since:
         last = "nothing was ever" if committed is None else f"since {in_utc(committed)} nothing was"
         why = "the ingest DAG is paused, its runs fail, or Spark does not answer"
-        if run.capacity is not None and run.waits > run.capacity:
-            enough = -(-run.waits // run.capacity)
+        if scan is not None and scan.capacity is not None and waits > scan.capacity:
+            enough = -(-waits // scan.capacity)
             why += (
-                f"; or the DAG waits for a triggerer: {run.waits:,} DAGs wait, and one triggerer runs {run.capacity:,} "
+                f"; or the DAG waits for a triggerer: {waits:,} DAGs wait, and one triggerer runs {scan.capacity:,} "
                 f"triggers: raise [triggerer] capacity, or run {enough} triggerers"
             )
         return f"{last} committed: {why}"

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from tidemark.brokersets.load import PartitionLoad, observed_loads
 from tidemark.errors import ConfigError, FormatError, NeverSeen, StoreError
 from tidemark.formats.keys import TopicPartition
-from tidemark.inspection.agent_sightings import check_seen
-from tidemark.inspection.led_partitions import led_partitions
+from tidemark.inspection.agent_reports import check_seen, led_partitions
 from tidemark.intervals import Interval
 from tidemark.onboarding.facts import Sample, TopicFacts, first_and_last, sample_rows, sampled_partitions
 from tidemark.onboarding.kafka_source import KafkaSource

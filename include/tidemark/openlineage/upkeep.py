@@ -11,7 +11,7 @@ from tidemark.formats.table.audit_report import AuditReport, Kind
 from tidemark.openlineage import facets, naming
 from tidemark.openlineage.facets import LineagePart
 from tidemark.openlineage.runs import MOST_DATES, MOST_OFFSETS
-from tidemark.planning.maintenance.retention_report import RetentionReport
+from tidemark.planning.maintenance.retention import RetentionReport
 from tidemark.table.delta_table import TopicTable
 
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from tidemark.errors import ConfigError, NotFound
+from tidemark.errors import ConfigError
 from tidemark.formats.table.ledger import Ledger, new_attempt
 from tidemark.formats.table.plan import RunPlan, StoredMasks
 from tidemark.intervals import Intervals
@@ -23,6 +23,7 @@ from tidemark.raw_topic import RawTopic
 from tidemark.store import open_store, put_once
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import offsets_of
 
 Key = tuple[int, int]
 
@@ -66,20 +67,16 @@ def following(
 def spared_offsets(raw: RawTopic, standing: EffectiveEvidence) -> dict[Key, Intervals]:
     """The masked offsets by partition that have another class than ``erased`` in the table's evidence.
 
-    Their records wait for the erasure, or had left the table before. A run over the table reads them as ever.
-
-    Raises:
-        FormatError: a mask does not parse.
+    Their records wait for the erasure, or had left the table before. A run over the table reads them as ever. Raises
+    FormatError.
     """
     masks = raw.masks_of(standing.ledger, pending=False)
     if not masks:
         return {}
-    erased: dict[Key, list[tuple[int, int]]] = {}
-    for row in standing.of_class("erased"):
-        erased.setdefault(row.key, []).append((row.first, row.next))
+    erased = offsets_of(standing.of_class("erased"))
     return {
         key: Intervals((offset, offset + 1) for offset in masked_offsets(standing.table, stored))
-        - Intervals(erased.get(key, ()))
+        - erased.get(key, Intervals())
         for key, stored in masks.items()
     }
 
@@ -114,10 +111,7 @@ def read_plan(table: TopicTable, key: str) -> RunPlan:
 
 def find_plan(table: TopicTable, attempt: int) -> RunPlan | None:
     """The plan of ``attempt``, or None."""
-    try:
-        return read_plan(table, table.keys.attempt(attempt))
-    except NotFound:
-        return None
+    return RunPlan.load_or_none(table.store, table.keys.attempt(attempt))
 
 
 @cache

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import AbortsUnreadable, FormatError
@@ -34,13 +34,6 @@ LIMIT_BYTES: Final = 16 << 30
 """Most bytes of raw that one run converts; the next run takes the rest."""
 
 LIMIT_TASKS: Final = 1024
-
-
-class Share(NamedTuple):
-    """One partition's share of a run: most bytes and tasks."""
-
-    size: int
-    tasks: int
 
 
 def plan_ingest(
@@ -73,8 +66,8 @@ def plan_ingest(
     raw = raw or RawTopic(table, outages=True)
     parts = raw.partitions(ledger)
     count = max(1, len(parts))
-    share = Share(max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count))
-    planned = in_parallel(lambda part: _plan_partition(table, raw, part, ledger, share), parts)
+    size, number = max(TARGET_BYTES, limit_bytes // count), max(1, limit_tasks // count)
+    planned = in_parallel(lambda part: _plan_partition(table, raw, part, ledger, size, number), parts)
     changed = [part for part in planned if part is not None]
     created = table.store.now()
     cuts = [plan.cut for plan, _ in changed if plan.cut]
@@ -133,10 +126,10 @@ def _acknowledged(raw: RawTopic, part: RawPartition) -> Intervals:
 
 
 def _plan_partition(
-    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, share: Share
+    table: TopicTable, raw: RawTopic, part: RawPartition, ledger: Ledger, most_bytes: int, most_tasks: int
 ) -> tuple[PartitionPlan, list[SegmentTask]] | None:
     try:
-        decision = decision_of(table, raw, part, ledger, share.size)
+        decision = decision_of(table, raw, part, ledger, most_bytes)
     except AbortsUnreadable as error:
         raw.unread.add(error)
         return None
@@ -146,7 +139,7 @@ def _plan_partition(
     tasks = tasks_for(raw, plan, decision)
     # The tasks that replace rows below a cut are never left to a later run.
     below = [task for task in tasks if plan.cut and task.to_offset <= plan.cut.at]
-    kept = below + within(tasks[len(below) :], share.size, share.tasks)
+    kept = below + within(tasks[len(below) :], most_bytes, most_tasks)
     if len(kept) < len(tasks):
         end = kept[-1].to_offset
         acknowledged = tuple(offsets for offsets in plan.acknowledged if offsets[1] <= end)
@@ -219,9 +212,7 @@ def lost_gaps(table: TopicTable, incarnation: int, partition: int) -> tuple[Gap,
 
     Landed offsets that an unclean election cut off are not gaps: they are replaced, not given up.
 
-    Raises:
-        FormatError: an object in the store does not parse.
-        StoreError: a store did not answer.
+    Raises FormatError and StoreError.
     """
     ledger = committed_ledger(table)
     state = ledger.by_partition.get((incarnation, partition))

@@ -13,6 +13,7 @@ from tidemark.raw.byte_ranges import TARGET_BYTES, ranges_of, tasks_of
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, aborted_from, cover, decided_by, live_end, whole_lineage
 from tidemark.raw_topic import RawTopic
+from tidemark.table.evidence import EvidenceRow
 
 NO_LIMIT: Final = 1 << 62
 """A limit in bytes that takes all segments with the offsets."""
@@ -111,6 +112,11 @@ def deciding_for(
             break
         deciding += raw.segments(view, reached, view.end, TARGET_BYTES)[0]
     return deciding, end
+
+
+def spans_of(rows: Iterable[EvidenceRow]) -> list[Interval]:
+    """The spans of offsets that rows of evidence tell apart."""
+    return joined((row.first, row.next) for row in rows)
 
 
 def joined(hulls: Iterable[tuple[int, int]]) -> list[Interval]:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ConfigError, ContinuityError, NotFound
 from tidemark.formats.table.ledger import Ledger, PartitionState
-from tidemark.formats.table.plan import PartitionPlan, QuarantineRange, QuarantineTask, RunPlan, SegmentTask
+from tidemark.formats.table.plan import PartitionPlan, QuarantineTask, RunPlan, SegmentTask, StoredRange
 from tidemark.intervals import Interval, Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.planning.common import Key, find_plan, following, spared_offsets
@@ -63,12 +63,10 @@ def plan_rebuild(table: TopicTable, dates: Iterable[str] | None, *, attempt: int
         rule = "no evidence names this file, so its offsets are unknown; bring back what was removed below"
         raise ContinuityError(f"{table.url}/{unknown[0]}: {rule} {table.deployment.lake_store}/{table.keys.evidence}")
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations if landed.offsets else ()
     spared = spared_offsets(raw, standing)
     planned = []
     for key, offsets in sorted(landed.offsets.items()):
-        part = raw.partition(incarnations[key[0]].topic_id, incarnations[key[0]].place, *key)
-        state = ledger.by_partition[key]
+        part, state = raw.partition(key), ledger.by_partition[key]
         left_out = expired_rows.get(key, {})
         planned.append(plan_partition(raw, part, state, offsets, join=True, spared=spared.get(key), expired=left_out))
     return RunPlan(
@@ -272,7 +270,7 @@ def _gone(raw: RawTopic, part: RawPartition, hole: Interval) -> str:
     return f"{rule}: retention removed them, see {tombstone}; their dates stay as they are" if tombstone else rule
 
 
-def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None) -> RunPlan:
+def plan_replay(table: TopicTable, dates: Collection[str] | None = None) -> RunPlan:
     """The plan to parse the quarantined rows of ``dates`` (ISO, empty for rows without one) again, or all if None.
 
     A replay takes all rows of a date, or all rows if no dates are given. Rows that pass land, the others are
@@ -293,7 +291,7 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
         for (incarnation, partition, _), group in groupby(rows, lambda row: (*row.key, row.day))
     ]
     return RunPlan(
-        **following(table, ledger, attempt, created_at=created),
+        **following(table, ledger, created_at=created),
         kind="replay",
         partitions=tuple(
             _replay_partition(ledger, key, list(group))
@@ -304,11 +302,11 @@ def plan_replay(table: TopicTable, dates: Collection[str] | None = None, *, atte
     )
 
 
-def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> QuarantineRange:
+def _replay_range(table: TopicTable, row: EvidenceRow, created: datetime) -> StoredRange:
     if row.file is None or row.segment is None or row.byte_start is None or row.byte_end is None:
         rule = f"evidence of refused records from offset {row.first} on does not state their bytes; audit the table"
         raise ContinuityError(f"{table.url}: {rule}")
-    return QuarantineRange(
+    return StoredRange(
         store=table.deployment.lake_store,
         key=row.segment,
         etag="",

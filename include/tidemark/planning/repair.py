@@ -8,8 +8,8 @@ These are the offsets of the lost files, with all offsets in their byte ranges. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, NotFound
@@ -18,13 +18,13 @@ from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import following, spared_offsets
 from tidemark.planning.partition_plan import cut_of, decided_below, left_at
-from tidemark.planning.read import joined
+from tidemark.planning.read import spans_of
 from tidemark.planning.rebuild import expired_of, files_by_date, plan_partition
 from tidemark.raw.partition import StoredPartition
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import PARSED, EvidenceRow
+from tidemark.table.evidence import PARSED, EvidenceRow, offsets_of
 from tidemark.table.evidence_reader import RowsByPartition
 from tidemark.table.tampering import is_untampered, unknown_files
 
@@ -34,17 +34,7 @@ _VERSIONS: Final = 100
 _Key = tuple[int, int]
 
 
-class _KeptRow(NamedTuple):
-    """A valid row of evidence; its file, if any, stays."""
-
-    first: int
-    next: int
-    rows: int
-    file: str
-    has_segment: bool
-
-
-def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
+def plan_repair(table: TopicTable) -> RunPlan:
     """The plan to restore the table; empty if it is as Tidemark left it, and all its files are there.
 
     Raises:
@@ -54,7 +44,7 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     ledger = ledger_of(table, delta)
     live = live_files(delta)
     lost = {file for files in lost_files(table, {file.dt for file in live}).values() for file in files}
-    nothing = RunPlan(**following(table, ledger, attempt), kind="repair")
+    nothing = RunPlan(**following(table, ledger), kind="repair")
     if not lost and is_untampered(ledger, live):
         return nothing
     standing = EffectiveEvidence(table, ledger, live)
@@ -76,28 +66,17 @@ def plan_repair(table: TopicTable, *, attempt: int | None = None) -> RunPlan:
     )
 
 
-def _held(rows: Iterable[EvidenceRow], gone: Collection[str]) -> Iterator[_KeptRow]:
-    """The valid ``rows`` without the files that are ``gone``."""
-    for row in rows:
-        file = (row.file or "") if row.offset_class in PARSED else ""
-        if file not in gone:
-            yield _KeptRow(row.first, row.next, row.rows, file, row.segment is not None)
-
-
 def _expired_again(standing: EffectiveEvidence) -> set[str]:
     """The live files with rows that retention has removed from the table: another program has restored them."""
-    expired: set[tuple[object, ...]] = set()
-    spans: dict[_Key, list[tuple[int, int]]] = {}
-    for row in standing.of_class("expired"):
-        if row.segment is not None:
-            expired.add((*row.key, row.first, row.next, row.dt, row.hash128))
-            spans.setdefault(row.key, []).append((row.first, row.next))
-    landed: dict[tuple[object, ...], str] = {}
-    for row in standing.near({key: Intervals(parts) for key, parts in spans.items()}, ("landed",)):
-        identity = *row.key, row.first, row.next, row.dt, row.hash128
-        if row.file is not None and identity in expired:
-            landed[identity] = row.file
-    return {*landed.values()}
+
+    def identity(row: EvidenceRow) -> tuple[object, ...]:
+        return *row.key, row.first, row.next, row.dt, row.hash128
+
+    removed = [row for row in standing.of_class("expired") if row.segment is not None]
+    expired = {*map(identity, removed)}
+    near = standing.near(offsets_of(removed), ("landed",))
+    landed = {identity(row): row.file for row in near if row.file is not None}
+    return {file for of, file in landed.items() if of in expired}
 
 
 class _RepairSearch:
@@ -114,15 +93,13 @@ class _RepairSearch:
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
         self.expired, self._expired_rows = expired_of(standing, gone)
-        self._incarnations = self._raw.incarnations().incarnations
         for key, state in ledger.by_partition.items():
-            rows = list(_held(evidence.get(key, ()), gone))
+            rows = [row for row in evidence.get(key, ()) if _file_of(row) not in gone]
             if offsets := _without_one_class(rows, state.next_offset):
                 self._plan(key, state, rows, offsets)
 
-    def _plan(self, key: _Key, state: PartitionState, rows: list[_KeptRow], offsets: Intervals) -> None:
-        incarnation = self._incarnations[key[0]]
-        part = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
+    def _plan(self, key: _Key, state: PartitionState, rows: list[EvidenceRow], offsets: Intervals) -> None:
+        part = self._raw.partition(key)
         view = self._raw.view(part)
         left = left_at(view.watermark, state) if view else None
         end = state.next_offset
@@ -130,7 +107,7 @@ class _RepairSearch:
             end = self._end_before(view, state, rows, left)
         below = [row for row in rows if row.first < end]
         wanted, files = _whole(below, offsets.clip(0, end))
-        self.files |= files | {row.file for row in rows if row.file and row.first >= end}
+        self.files |= files | {_file_of(row) for row in rows if row.first >= end} - {""}
         spared, expired = self._spared.get(key), self._expired_rows.get(key, {})
         plan, tasks = (
             plan_partition(self._raw, part, state, wanted, join=False, spared=spared, expired=expired)
@@ -141,7 +118,7 @@ class _RepairSearch:
             plan = plan.model_copy(update={"end": end, "branch": state.branch, "cut": cut_of(state, left)})
         self.planned.append((plan, tasks))
 
-    def _end_before(self, view: StoredPartition, state: PartitionState, rows: list[_KeptRow], left: int) -> int:
+    def _end_before(self, view: StoredPartition, state: PartitionState, rows: list[EvidenceRow], left: int) -> int:
         """The last offset up to ``left`` that no row or file spans, and below which all transactions are decided."""
         end = decided_below(self._raw, view, state, left)
         if end is None:
@@ -150,42 +127,43 @@ class _RepairSearch:
             )
         hulls: dict[object, tuple[int, int]] = {}
         for number, row in enumerate(rows):
-            before = hulls.get(row.file or number, (row.first, row.next))
-            hulls[row.file or number] = min(before[0], row.first), max(before[1], row.next)
+            before = hulls.get(name := _file_of(row) or number, (row.first, row.next))
+            hulls[name] = min(before[0], row.first), max(before[1], row.next)
         while across := [first for first, after in hulls.values() if first < end < after]:
             end = min(across)
         return end
 
 
-def _whole(rows: list[_KeptRow], offsets: Intervals) -> tuple[Intervals, set[str]]:
+def _file_of(row: EvidenceRow) -> str:
+    """The file of a valid row; empty if it has none, such as one that retention has removed from its file."""
+    return (row.file or "") if row.offset_class in PARSED else ""
+
+
+def _whole(rows: list[EvidenceRow], offsets: Intervals) -> tuple[Intervals, set[str]]:
     """(the offsets of all files with rows in ``offsets``, without offsets that no segment ever held; these files)."""
     while True:
-        files = {row.file for row in rows if row.file and offsets.clip(row.first, row.next)}
-        hulls = Intervals((row.first, row.next) for row in rows if row.file in files)
+        files = {_file_of(row) for row in rows if offsets.clip(row.first, row.next)} - {""}
+        hulls = Intervals((row.first, row.next) for row in rows if _file_of(row) in files)
         if not hulls - offsets:
             break
-        offsets |= Intervals(span for span in _spans(rows) if hulls.clip(*span))
-    return offsets - Intervals((row.first, row.next) for row in rows if not row.has_segment), files
+        offsets |= Intervals(span for span in spans_of(rows) if hulls.clip(*span))
+    return offsets - Intervals((row.first, row.next) for row in rows if row.segment is None), files
 
 
-def _without_one_class(rows: Iterable[_KeptRow], end: int) -> Intervals:
+def _without_one_class(rows: Iterable[EvidenceRow], end: int) -> Intervals:
     """The offsets below ``end`` without a row, or in spans with more or fewer rows than offsets."""
     counted: dict[int, int] = {}
-    rows = sorted(rows)
-    spans = _spans(rows)
+    rows = sorted(rows, key=lambda row: row.first)
+    spans = spans_of(rows)
     remaining = iter(spans)
     span = next(remaining, None)
     for row in rows:
-        while span is not None and row.first >= span[1]:
+        while span is not None and row.first >= span.end:
             span = next(remaining, None)
         assert span is not None
-        counted[span[0]] = counted.get(span[0], 0) + row.rows
-    right = Intervals(span for span in spans if counted[span[0]] == span[1] - span[0])
+        counted[span.start] = counted.get(span.start, 0) + row.rows
+    right = Intervals(span for span in spans if counted[span.start] == span.size)
     return right.missing(0, end)
-
-
-def _spans(rows: Iterable[_KeptRow]) -> list[tuple[int, int]]:
-    return [(span.start, span.end) for span in joined((row.first, row.next) for row in rows)]
 
 
 def _choice(table: TopicTable, ledger: Ledger, live: Iterable[LiveFile], replaced: Collection[str]) -> str:

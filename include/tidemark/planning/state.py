@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from tidemark.errors import NotFound, StateStopped
+from tidemark.errors import StateStopped
 from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.table.ledger import Ledger, PartitionState
@@ -28,7 +28,7 @@ from tidemark.raw_topic import RawTopic
 from tidemark.storage import PartitionStore
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
-from tidemark.table.evidence import EvidenceRow
+from tidemark.table.evidence import EvidenceRow, offsets_of
 from tidemark.table.evidence_index import Choice
 from tidemark.table.evidence_reader import EvidenceReader
 from tidemark.table.state_table import state_status
@@ -136,15 +136,10 @@ def _expired(standing: EffectiveEvidence) -> dict[Key, Intervals]:
 
     A row of evidence may stand for more offsets than it has rows: then classes share its offsets.
     """
-    gone: dict[Key, list[tuple[int, int]]] = {}
-    others: dict[Key, list[tuple[int, int]]] = {}
-    for row in standing.of_class("expired"):
-        gone.setdefault(row.key, []).append((row.first, row.next))
-    expired = {key: Intervals(spans) for key, spans in gone.items()}
-    for row in standing.near(expired, ()):
-        if row.offset_class != "expired" and row.rows == row.next - row.first:
-            others.setdefault(row.key, []).append((row.first, row.next))
-    return {key: offsets - Intervals(others.get(key, ())) for key, offsets in expired.items()}
+    expired = offsets_of(standing.of_class("expired"))
+    near = (row for row in standing.near(expired, ()) if row.offset_class != "expired")
+    others = offsets_of(row for row in near if row.rows == row.next - row.first)
+    return {key: offsets - others.get(key, Intervals()) for key, offsets in expired.items()}
 
 
 def _masked(table: TopicTable, ledger: Ledger) -> dict[Key, Intervals]:
@@ -162,10 +157,10 @@ def _chain(table: TopicTable, ledger: Ledger, state: StateLedger) -> list[Ledger
     since: list[Ledger] = []
     while ledger.n > state.of.n and ledger.parent is not None:
         since.append(ledger)
-        try:
-            ledger = Ledger.load(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
-        except NotFound:
+        parent = Ledger.load_or_none(table.store, table.keys.ledger(ledger.parent.n, ledger.parent.attempt))
+        if parent is None:
             return None
+        ledger = parent
     return since if (ledger.n, ledger.attempt) == (state.of.n, state.of.attempt) else None
 
 
@@ -255,9 +250,7 @@ def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: St
 
     A partition that has left a branch of its log since is counted from its beginning.
 
-    Raises:
-        FormatError: an object cannot be read.
-        StoreError: the store failed.
+    Raises FormatError and StoreError.
     """
     partitions = evidence.ledger.by_partition
     known = {through.key: through for through in (before.through if before else ())}
@@ -271,25 +264,18 @@ def uncertain_offsets(table: TopicTable, evidence: EffectiveEvidence, before: St
         return counts
     reached = _reached(table, before)
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations
     for key, rows in new.items():
-        part = raw.partition(partitions[key].topic_id, incarnations[key[0]].place, *key)
-        log = _StoredLog(
-            table, raw.partition_store(part), partitions[key], evidence.ledger.committed_at, reached.get(key)
-        )
+        store = raw.partition_store(raw.partition(key))
+        log = _StoredLog(table, store, partitions[key], evidence.ledger.committed_at, reached.get(key))
         counts[key] = counts.get(key, 0) + log.uncertain(rows)
     return counts
 
 
 def _reached(table: TopicTable, before: StateLedger | None) -> dict[Key, datetime]:
     """The times up to which all committed records were in the state ``before``, as far as they are known."""
-    if before is None:
-        return {}
-    try:
-        ledger = Ledger.load(table.store, table.keys.ledger(before.of.n, before.of.attempt))
-    except NotFound:
-        return {}
-    return {state.key: state.as_of for state in ledger.partitions if state.as_of is not None}
+    key = table.keys.ledger(before.of.n, before.of.attempt) if before is not None else None
+    ledger = Ledger.load_or_none(table.store, key) if key is not None else None
+    return {state.key: state.as_of for state in (ledger.partitions if ledger else ()) if state.as_of is not None}
 
 
 class _StoredLog:

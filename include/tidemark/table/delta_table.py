@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from tidemark import retry
 from tidemark.errors import ConfigError, FormatError, TableTampered
 from tidemark.formats.keys import TableKeys
-from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, StoredLedger
+from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger, Parent
 from tidemark.formats.table.partitioning import DT
 from tidemark.schemas.merge import with_adopted
 from tidemark.store import Store, StoreOptions, open_store
@@ -190,19 +190,21 @@ def _check_ours(table: TopicTable, delta: DeltaTable) -> None:
 
 def ledger_of(table: TopicTable, delta: DeltaTable | None) -> Ledger:
     """The ledger that this version of the table names; the genesis if it names none."""
-    return stored_ledger(table, delta).value
+    return stored_ledger(table, delta)[0]
 
 
-def stored_ledger(table: TopicTable, delta: DeltaTable | None) -> StoredLedger:
-    """The result of :func:`ledger_of`, with its reference."""
+def stored_ledger(table: TopicTable, delta: DeltaTable | None) -> tuple[Ledger, Parent | None]:
+    """The result of :func:`ledger_of`, and the next ledger's reference to it; None for the genesis."""
     n = delta.transaction_version(LEDGER_TRANSACTION) if delta is not None else None
     attempt = delta.transaction_version(ATTEMPT_TRANSACTION) if delta is not None else None
     if n is None or attempt is None:
-        return StoredLedger(Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table), None)
-    key = table.keys.ledger(n, attempt)
-    if (known := table.log.ledger) is None or known[0] != key:
-        known = table.log.ledger = key, StoredLedger.parse(table.store.get(key, limit=Ledger.most_bytes).body, key)
-    return known[1]
+        return Ledger.genesis(table.topic.cluster, table.topic.topic, table.topic.table), None
+    known = table.log.ledger
+    if known is None or (known[1].n, known[1].attempt) != (n, attempt):
+        body = table.store.get(key := table.keys.ledger(n, attempt), limit=Ledger.most_bytes).body
+        ledger = Ledger.from_bytes(body, key)
+        known = table.log.ledger = ledger, Parent.of(ledger, body)
+    return known
 
 
 def oldest_ledger_in_log(table: TopicTable) -> int:
@@ -277,7 +279,7 @@ class LiveFiles(Sequence[LiveFile]):
 
     @cached_property
     def digest(self) -> str:
-        """The :func:`files_digest` of the files."""
+        """32 hexadecimal digits for the set of files, in any order: the sum of the files' own digests."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -290,7 +292,7 @@ class LiveFiles(Sequence[LiveFile]):
         return _as_digest(sum(_digest_of(text) for at in starts for text in texts.slice(at, _AT_A_TIME).to_pylist()))
 
     def digest_after(self, removed: Iterable[LiveFile], added: Iterable[LiveFile]) -> str:
-        """The :func:`files_digest` of the files without ``removed``, which are among them, and with ``added``."""
+        """The :attr:`digest` of the files without ``removed``, which are among them, and with ``added``."""
         return _as_digest(int(self.digest, 16) - _sum_of_digests(removed) + _sum_of_digests(added))
 
     def named(self, paths: Collection[str]) -> list[LiveFile]:
@@ -314,11 +316,6 @@ def _objects(files: pa.Table) -> Iterator[LiveFile]:
     for batch in files.to_batches(max_chunksize=_AT_A_TIME):
         columns = (batch.column(name).to_pylist() for name in LiveFile._fields)
         yield from map(LiveFile._make, zip(*columns, strict=True))
-
-
-def files_digest(live: Iterable[LiveFile]) -> str:
-    """32 hexadecimal digits for a set of live files, in any order: the sum of the files' own digests."""
-    return _as_digest(_sum_of_digests(live))
 
 
 def _sum_of_digests(files: Iterable[LiveFile]) -> int:

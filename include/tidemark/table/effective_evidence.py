@@ -56,17 +56,16 @@ class Told(NamedTuple):
 
 
 class _Only(NamedTuple):
-    """A choice of rows by class, partition and offsets, by file, and by (date, file) if ``wanted`` is given.
+    """A choice of rows by class, partition and offsets, by file and date.
 
-    Dates are ISO, and empty for rows without a date. With ``files`` or ``wanted``, rows without a file are left out.
-    With ``days``, so are records without one of these dates.
+    Dates are ISO, and empty for rows without a date. With ``files``, rows without a file are left out, and with
+    ``days`` records without one of these dates.
     """
 
     classes: tuple[str, ...] = ()
     partition: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
     files: Collection[str] | None = None
-    wanted: Callable[[str, str], bool] | None = None
     days: Collection[str] | None = None
     near: Spans | None = None
 
@@ -93,8 +92,7 @@ class _Only(NamedTuple):
             masks.append(_is_named(evidence["file"], self.files.__contains__))
         if self.days is not None:
             masks.append(is_of_days(evidence, self.days))
-        chosen = evidence.filter(reduce(pc.and_, masks)) if masks else evidence
-        return chosen.filter(_is_wanted(chosen, self.wanted)) if self.wanted is not None else chosen
+        return evidence.filter(reduce(pc.and_, masks)) if masks else evidence
 
 
 class EffectiveEvidence:
@@ -141,10 +139,6 @@ class EffectiveEvidence:
     def rows(self) -> Iterator[EvidenceRow]:
         """The effective rows in the order in which they landed; without segments and hashes."""
         return self._effective(_Only())
-
-    def evidence(self) -> Iterator[EvidenceRow]:
-        """The effective rows with all columns."""
-        return self._effective(_Only(), columns=None)
 
     def parts(self, *choices: Choice) -> Iterator[pa.Table]:
         """The effective rows of the blocks that one of ``choices`` takes, and of all objects without an index.
@@ -194,22 +188,16 @@ class EffectiveEvidence:
         """The effective rows of a class, with all columns."""
         return self._effective(_Only(classes=(offset_class,)), columns=None)
 
-    def told(
-        self,
-        wanted: Callable[[str, str], bool] | None = None,
-        *,
-        dates: Collection[str] | None = None,
-        files: Collection[str] | None = None,
-    ) -> Told:
-        """The content of the landed, quarantined and filtered rows of files with a ``wanted`` (date, file).
+    def told(self, *, dates: Collection[str] | None = None, files: Collection[str] | None = None) -> Told:
+        """The content of the landed, quarantined and filtered rows of ``dates`` or ``files``, or of all files.
 
-        Given ``dates`` or ``files``, only rows of these count. Dates are ISO, and empty for rows without a date.
+        Dates are ISO, and empty for rows without a date.
         """
         spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
         named: set[str] = set()
         aside: list[EvidenceRow] = []
         sums: dict[tuple[int, int], tuple[int, int]] = {}
-        for row in self._effective(_Only(PARSED, wanted=wanted, days=dates, files=files), columns=None):
+        for row in self._effective(_Only(PARSED, days=dates, files=files), columns=None):
             if row.file is None:
                 continue
             if row.offset_class != "landed":
@@ -330,15 +318,6 @@ def _mask(truths: Any) -> Any:
 def _is_named(names: Any, chosen: Callable[[str], bool]) -> Any:
     """A mask of the ``names`` that are ``chosen``, which is asked once for each; false without a name."""
     return _is_in(names, [name for name in names.unique().to_pylist() if name is not None and chosen(name)])
-
-
-def _is_wanted(evidence: pa.Table, wanted: Callable[[str, str], bool]) -> Any:
-    """A mask of the rows with a ``wanted`` (date, file), which is asked once for each pair; false without a file."""
-    import pyarrow as pa
-
-    days = evidence["dt"].cast(pa.string()).fill_null(pa.scalar(""))
-    pairs = _compute().binary_join_element_wise(days, evidence["file"], "/")  # null without a file
-    return _is_named(pairs, lambda pair: wanted(*pair.split("/", 1)))
 
 
 def is_of_days(evidence: pa.Table, days: Collection[str]) -> Any:

@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from tidemark.formats import object_sizes
 from tidemark.formats.base import check_format
+from tidemark.intervals import Intervals
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.evidence_index import BLOCK, INDEX_KEY, index_of
 
@@ -140,6 +141,14 @@ class EvidenceRow(NamedTuple):
     def day(self) -> str:
         """``dt`` as ISO, empty if there is none."""
         return self.dt.isoformat() if self.dt else ""
+
+
+def offsets_of(rows: Iterable[EvidenceRow]) -> dict[tuple[int, int], Intervals]:
+    """The offsets of ``rows`` by (incarnation, partition); those between their first and last may be of other rows."""
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in rows:
+        spans.setdefault(row.key, []).append((row.first, row.next))
+    return {key: Intervals(parts) for key, parts in spans.items()}
 
 
 def schema() -> pa.Schema:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
 
-    from tidemark.formats.table.ledger import StoredLedger
+    from tidemark.formats.table.ledger import Ledger, Parent
 
 _VERSION: Final = re.compile(r"([0-9]{20})\.json", re.ASCII)
 _CHECKPOINT: Final = re.compile(r"([0-9]{20})\.checkpoint\.parquet", re.ASCII)
@@ -75,43 +75,38 @@ class _Folder:
         weakref.finalize(self, _remove, self.path, lock, os.getpid())
 
 
-class _Objects:
-    """Reads objects of a table's log, and keeps them for the user's other processes.
+def _cache_of(store: Store, root: str) -> Path | None:
+    """The folder that keeps the objects of a log for the user's other processes; None: a directory needs no cache."""
+    digest = hashlib.sha256(f"{store.url}\0{root}".encode()).hexdigest()[:32]
+    return user_cache.folder(_KIND) / digest if scheme_of(store.url) != DIRECTORY else None
 
-    An object is known by all that the store lists of it, with its ETag, and its content is checked when it is read. A
-    directory needs no cache.
+
+def _read(store: Store, cache: Path | None, info: ObjectInfo) -> bytes:
+    """The bytes of an object. Raises NotFound, PreconditionFailed.
+
+    It is known in the ``cache`` by all that the store lists of it, with its ETag, and its content is checked.
     """
+    kept = (user_cache.read(cache / _name(info)) if cache is not None else None) or b""
+    if kept[:_DIGEST] == hashlib.sha256(kept[_DIGEST:]).digest():
+        return kept[_DIGEST:]
+    body = store.get(info.key, if_match=info.etag).body
+    if cache is not None:
+        user_cache.write(cache / _name(info), hashlib.sha256(body).digest() + body)
+    return body
 
-    def __init__(self, store: Store, root: str) -> None:
-        self._store = store
-        digest = hashlib.sha256(f"{store.url}\0{root}".encode()).hexdigest()[:32]
-        self._folder = user_cache.folder(_KIND) / digest if scheme_of(store.url) != DIRECTORY else None
 
-    def get(self, info: ObjectInfo) -> bytes:
-        """The bytes of an object. Raises NotFound, PreconditionFailed."""
-        if self._folder is None:
-            return self._store.get(info.key, if_match=info.etag).body
-        kept = user_cache.read(path := self._folder / _name(info)) or b""
-        if kept[:_DIGEST] == hashlib.sha256(kept[_DIGEST:]).digest():
-            return kept[_DIGEST:]
-        body = self._store.get(info.key, if_match=info.etag).body
-        user_cache.write(path, hashlib.sha256(body).digest() + body)
-        return body
-
-    def keep(self, wanted: Sequence[ObjectInfo]) -> None:
-        """Remove the others from the cache, and the logs of tables of which none was read for a week."""
-        if self._folder is None:
-            return
-        names = {_name(info) for info in wanted}
-        with suppress(OSError):
-            for path in self._folder.iterdir():
-                if path.name not in names and not path.name.startswith("."):
-                    path.unlink(missing_ok=True)
-            if user_cache.read(swept := self._folder.parent / "swept") is None or _age(swept) > _UNUSED_SECONDS / 7:
-                user_cache.write(swept, b"")
-                for folder in self._folder.parent.iterdir():
-                    if folder.is_dir() and _age(folder) > _UNUSED_SECONDS:
-                        shutil.rmtree(folder, ignore_errors=True)
+def _keep_only(cache: Path, wanted: Sequence[ObjectInfo]) -> None:
+    """Remove the other objects from ``cache``, and the logs of tables of which none was read for a week."""
+    names = {_name(info) for info in wanted}
+    with suppress(OSError):
+        for path in cache.iterdir():
+            if path.name not in names and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+        if user_cache.read(swept := cache.parent / "swept") is None or _age(swept) > _UNUSED_SECONDS / 7:
+            user_cache.write(swept, b"")
+            for folder in cache.parent.iterdir():
+                if folder.is_dir() and _age(folder) > _UNUSED_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _name(info: ObjectInfo) -> str:
@@ -130,8 +125,8 @@ class LogCopy:
     def __init__(self) -> None:
         """Start with no copy."""
         self._lock = RLock()
-        self.ledger: tuple[str, StoredLedger] | None = None
-        """The ledger that was read last, by its key: a ledger that a version names is never replaced."""
+        self.ledger: tuple[Ledger, Parent] | None = None
+        """The ledger that was read last, and the reference to it: a ledger that a version names is never replaced."""
         self._root = ""
         self._folder: _Folder | None = None
         self._versions: dict[int, str] = {}  # the ETags of the copied versions, by number
@@ -220,7 +215,8 @@ class LogCopy:
             try:
                 wanted, versions = self._wanted(store)
                 self._add(store, wanted)
-                _Objects(store, root).keep(wanted)
+                if (cache := _cache_of(store, root)) is not None:
+                    _keep_only(cache, wanted)
             except (NotFound, PreconditionFailed):
                 if attempt == _TRIES:
                     raise
@@ -267,13 +263,13 @@ class LogCopy:
     def _add(self, store: Store, wanted: Sequence[ObjectInfo]) -> None:
         if not wanted:
             return
-        folder, objects = self._folder or _Folder(), _Objects(store, self._root)
+        folder, cache = self._folder or _Folder(), _cache_of(store, self._root)
         self._folder = folder
 
         def add(info: ObjectInfo) -> None:
             path = folder.log / info.key.removeprefix(f"{self._root}/_delta_log/")
             path.parent.mkdir(exist_ok=True)
-            path.write_bytes(objects.get(info))
+            path.write_bytes(_read(store, cache, info))
 
         in_parallel(add, wanted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.errors import ConfigError, NotFound
+from tidemark.errors import ConfigError
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION
 from tidemark.formats.table.state_ledger import Leaf, StateLedger
 from tidemark.formats.table.statuses import StateStatus
@@ -101,28 +101,19 @@ class StateTable(NamedTuple):
 def former_states(table: TopicTable) -> list[str]:
     """The folders of tables that were the topic's state table under another setting, unless a topic has such a table.
 
-    Raises:
-        FormatError: the status of the state table does not parse.
-        StoreError: the store did not answer.
+    Raises FormatError and StoreError.
     """
-    try:
-        status = StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
-    except NotFound:
-        return []
+    status = StateStatus.load_or_none(table.store, table.keys.deployment.state_status(table.topic.topic))
+    names = (*status.former, status.table) if status is not None else ()
     present = {name for topic in table.deployment.topics for name in topic.tables}
-    return [replace(table.keys, table=name).root for name in (*status.former, status.table) if name not in present]
+    return [replace(table.keys, table=name).root for name in names if name not in present]
 
 
 def state_status(table: TopicTable) -> StateStatus | None:
     """The status that the last run or audit of the topic's state table left; None without a state, or before the first.
 
-    Raises:
-        FormatError: it does not parse.
-        StoreError: the store did not answer.
+    Raises FormatError and StoreError.
     """
     if table.topic.state is None:
         return None
-    try:
-        return StateStatus.load(table.store, table.keys.deployment.state_status(table.topic.topic))
-    except NotFound:
-        return None
+    return StateStatus.load_or_none(table.store, table.keys.deployment.state_status(table.topic.topic))

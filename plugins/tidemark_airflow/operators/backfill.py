@@ -86,12 +86,14 @@ class PreviewOperator(JobOperator):
         Raises:
             AirflowFailException: more would be read than ``max_gib`` allows.
         """
-        from tidemark.backfill.report_tables import gib, text
+        from tidemark.backfill.report_tables import gib, sections, text
 
         request = BackfillRequest.model_validate(self.request)
         name = report_name(context["run_id"])
         table, report = report_of(request.cluster, request.topic, name)
-        self.log.info("%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(report))
+        self.log.info(
+            "%s: %s\n%s", request.label, report_url(request.cluster, request.topic, name), text(*sections(report))
+        )
         preview = report.preview
         if preview is None:
             raise AirflowFailException(f"{table.keys.report(name, 'preview')}: the job wrote no preview")
@@ -148,6 +150,8 @@ class CompareOperator(ReportedOperator):
             AirflowSkipException: nothing was to be compared.
             AirflowFailException: the report has no comparison.
         """
+        from tidemark.backfill.report_tables import of_comparison, text
+
         if self.planned["empty"]:
             raise AirflowSkipException("there is no plan to compare")
         name = report_name(context["run_id"])
@@ -157,7 +161,7 @@ class CompareOperator(ReportedOperator):
         if report.comparison is None:
             key = table.keys.report(name, "comparison", int(self.planned["attempt"]))
             raise AirflowFailException(f"{key}: is gone: start the backfill again")
-        self.log.info("%s", report.comparison.text())
+        self.log.info("%s", text(of_comparison(report.comparison)))
 
 
 class ResultOperator(ReportedOperator):
@@ -169,9 +173,8 @@ class ResultOperator(ReportedOperator):
         Raises:
             AirflowFailException: nothing was landed; the report has the reason.
         """
-        from tidemark.backfill.outcome import outcome_of
-        from tidemark.backfill.report import read_report, write_part
-        from tidemark.backfill.report_tables import text
+        from tidemark.backfill.report import outcome_of, read_report, write_part
+        from tidemark.backfill.report_tables import sections, text
         from tidemark.planning import landed_parts, read_plan
 
         name = report_name(context["run_id"])
@@ -183,7 +186,7 @@ class ResultOperator(ReportedOperator):
         outcome = outcome_of(table, report.preview, parts)
         write_part(table, name, "outcome", outcome, report.preview.attempt)
         url = report_url(self.cluster, self.topic, name)
-        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(read_report(table, name)))
+        self.log.info("%s/%s: %s\n%s", self.cluster, self.topic, url, text(*sections(read_report(table, name))))
         if outcome.status in {"stale", "failed"}:
             raise AirflowFailException(f"{self.cluster}/{self.topic}: {outcome.status}; see the report")
 
@@ -215,8 +218,7 @@ class ApproveOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> list[Previewed]:
         """The topics to convert, if no approval is needed; otherwise wait for a person, who sees the reports."""
-        from tidemark.backfill.outcome import Approval
-        from tidemark.backfill.report import write_part
+        from tidemark.backfill.report import Approval, write_part
         from tidemark.backfill.report_tables import capped, markdown, sections
         from tidemark.timestamps import utc_now
 
@@ -242,8 +244,7 @@ class ApproveOperator(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[Previewed]:
         """Record the answer and its author; returns the topics to convert."""
-        from tidemark.backfill.outcome import Approval
-        from tidemark.backfill.report import write_part
+        from tidemark.backfill.report import Approval, write_part
 
         # ApprovalOperator raises an exception after a rejection, before anything could be recorded. Here the tasks that
         # follow are skipped because they have no topic.

@@ -25,7 +25,7 @@ from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import parse_index
 from tidemark.formats.table.object_cache import ObjectCache, log_failures
 from tidemark.formats.table.statuses import ScanStatus
-from tidemark.inspection.led_partitions import heads_of
+from tidemark.inspection.agent_reports import heads_of
 from tidemark.installation import VERSION
 from tidemark.retry import Backoff
 from tidemark.store import ObjectInfo, Store, StoreOptions, open_store

@@ -22,7 +22,7 @@ from tidemark.formats.keys import ControlKeys, TopicPartition
 from tidemark.formats.raw.head import Head, parse_head
 from tidemark.formats.raw.watermark_index import LeaderEntry, WatermarkIndex, leaders, parse_index
 from tidemark.formats.table.object_cache import CachedObject, ObjectCache, log_failures
-from tidemark.inspection.led_partitions import heads_of, with_heads
+from tidemark.inspection.agent_reports import heads_of, with_heads
 from tidemark.store import ObjectInfo, open_store
 from tidemark.topics import Deployment
 

@@ -9,7 +9,6 @@ from datetime import date
 from typing import Final
 
 from tidemark.formats.raw.hashsum import combine
-from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.table.ledger import Ledger, PartitionState
 from tidemark.formats.table.plan import PartitionPlan, RunPlan
 from tidemark.intervals import Interval, Intervals
@@ -166,12 +165,8 @@ def date_of(path: str) -> str:
         return ""
 
 
-Incarnations = Sequence[Incarnation]
-
-
 def planned(
     raw: RawTopic,
-    incarnations: Incarnations,
     state: PartitionState,
     evidence: list[EvidenceRow],
     dates: frozenset[str],
@@ -187,11 +182,11 @@ def planned(
         hulls = [hull for hull in hulls if touching(wanted, *hull)]
     never = Intervals((row.first, row.next) for row in evidence if row.segment is None)
     limits = Intervals(hulls) if dates else Intervals([(0, state.next_offset)])
-    reading = _reading(raw, incarnations, state, limits.clip(0, state.next_offset) - never, spared)
+    reading = _reading(raw, state, limits.clip(0, state.next_offset) - never, spared)
     ranges = [part for task in reading.tasks for part in task.ranges]
     spans = joined([*hulls_of(evidence), *((part.from_offset, part.to_offset) for part in ranges)])
     chosen = [span for span in spans if not dates or touching(hulls, *span)]
-    tiered = _tiered(raw, incarnations, state) & never if never else never
+    tiered = _tiered(raw, state) & never if never else never
     part = PartitionUnderAudit(
         state, evidence, reading, spans, chosen, [], {}, whole=not dates, gone=reading.gone, tiered=tiered
     )
@@ -202,19 +197,17 @@ def planned(
     return part
 
 
-def _reading(
-    raw: RawTopic, incarnations: Incarnations, state: PartitionState, wanted: Intervals, spared: Intervals | None
-) -> RawPart:
-    at = _at(raw, incarnations, state)
+def _reading(raw: RawTopic, state: PartitionState, wanted: Intervals, spared: Intervals | None) -> RawPart:
+    at = _at(raw, state)
     if at is not None:
         known, end = state.history, state.verdicts_end
         return plan_reading(raw, at, known, wanted, verdicts_end=end, spared=spared)
     return RawPart(PartitionPlan.of(state, 0, 0), [], wanted)
 
 
-def _tiered(raw: RawTopic, incarnations: Incarnations, state: PartitionState) -> Intervals:
+def _tiered(raw: RawTopic, state: PartitionState) -> Intervals:
     """The offsets that only Kafka's own remote tier has, below the partition's start or acknowledged."""
-    at = _at(raw, incarnations, state)
+    at = _at(raw, state)
     watermark = raw.watermark(at) if at is not None else None
     if watermark is None:
         return Intervals()
@@ -222,12 +215,9 @@ def _tiered(raw: RawTopic, incarnations: Incarnations, state: PartitionState) ->
     return Intervals(watermark.remote_tier) | passed
 
 
-def _at(raw: RawTopic, incarnations: Incarnations, state: PartitionState) -> RawPartition | None:
+def _at(raw: RawTopic, state: PartitionState) -> RawPartition | None:
     """The partition in raw; None if its incarnation is gone."""
-    if state.incarnation >= len(incarnations):
-        return None
-    place = incarnations[state.incarnation].place
-    return raw.partition(state.topic_id, place, state.incarnation, state.partition)
+    return raw.partition_of(state) if state.incarnation < len(raw.incarnations) else None
 
 
 def _plan_files(part: PartitionUnderAudit) -> None:

@@ -36,6 +36,7 @@ from tidemark.store import put_once
 from tidemark.store.update import update
 from tidemark.table.delta_table import LiveFiles, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
+from tidemark.table.evidence import offsets_of
 from tidemark.timestamps import stamp, utc_now
 from tidemark_spark.audit.checks import Checks
 from tidemark_spark.audit.date_evidence import evidence_of
@@ -120,18 +121,15 @@ class _Audit:
         evidence = evidence_of(standing, dates)
         self._check_log(evidence.landed_files(), dates)
         raw = RawTopic(self._table)
-        incarnations = raw.incarnations().incarnations
         spared = spared_offsets(raw, standing)
         masks = raw.masks_of(self._ledger, pending=False)
-        erased: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for row in standing.of_class("erased"):
-            erased.setdefault(row.key, []).append((row.first, row.next))
+        erased = offsets_of(standing.of_class("erased"))
         for state in self._ledger.partitions:
-            self._check_erased(state, Intervals(erased.get(state.key, ())), masks.get(state.key))
+            self._check_erased(state, erased.get(state.key, Intervals()), masks.get(state.key))
         group: list[PartitionUnderAudit] = []
         for state in self._ledger.partitions:
             rows = evidence.get(state.key, [])
-            group.append(planned(raw, incarnations, state, rows, dates, spared.get(state.key)))
+            group.append(planned(raw, state, rows, dates, spared.get(state.key)))
             if sum(len(part.tasks) for part in group) >= GROUP_TASKS:
                 self._group(group)
                 group = []

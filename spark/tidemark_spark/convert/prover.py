@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidemark.decode import decoder, kernel_cache
 from tidemark.errors import TidemarkError
-from tidemark.formats.table.plan import QuarantineRange, QuarantineTask, SegmentTask
+from tidemark.formats.table.plan import QuarantineTask, SegmentRange, SegmentTask
 from tidemark.parsers.base import shortened
 from tidemark.parsers.factory import parser_of
 from tidemark.store import Store
@@ -128,7 +128,7 @@ def _convert(job: Job, question: Rows, start: int, end: int) -> None:
     rows = pa.ipc.open_stream(question.data).read_next_batch().slice(start, end - start)
     part = question.part
     fields = {"incarnation": 0, "topic_id": None, "partition": 0, "ranges": (part,)}
-    task = (QuarantineTask if isinstance(part, QuarantineRange) else SegmentTask).model_validate(fields)
+    task = (SegmentTask if isinstance(part, SegmentRange) else QuarantineTask).model_validate(fields)
     all_rows = replace(job, dates=frozenset(), leaves=frozenset(), partitions={})
     with at_most(seconds_for(job.limits, rows.nbytes)), Sink(all_rows, task, cast("Store", _Nowhere())) as sink:
         sink.rows(0, part, rows)

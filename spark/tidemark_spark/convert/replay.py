@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tidemark import decode
 from tidemark.errors import SegmentError
 from tidemark.formats.table.partitioning import DateFolder
-from tidemark.formats.table.plan import QuarantineRange, QuarantineTask
+from tidemark.formats.table.plan import QuarantineTask, StoredRange
 from tidemark.kafka_log.batch import read_header
 from tidemark.store import open_store
 from tidemark_spark.convert.date_partitioner import Numbers, numbers, take
@@ -58,7 +58,7 @@ def replayed(job: Job, task: QuarantineTask) -> Outcome:
     )
 
 
-def _range(job: Job, sink: Sink, number: int, part: QuarantineRange, rows: pa.RecordBatch) -> None:
+def _range(job: Job, sink: Sink, number: int, part: StoredRange, rows: pa.RecordBatch) -> None:
     """Pass on the rows of one range, in runs that were uploaded or packed at the same time."""
     offsets = numbers(rows.column("kafka_offset"))
     within = (offsets >= part.from_offset) & (offsets < part.to_offset)
@@ -73,7 +73,7 @@ def _range(job: Job, sink: Sink, number: int, part: QuarantineRange, rows: pa.Re
             pass_on(sink.rows, job, number, origin, records_of(run))
 
 
-def _batches(job: Job, sink: Sink, number: int, part: QuarantineRange, rows: pa.RecordBatch) -> None:
+def _batches(job: Job, sink: Sink, number: int, part: StoredRange, rows: pa.RecordBatch) -> None:
     """Decode batches again; a batch that still cannot be decoded stays in quarantine."""
     at = rows.schema.get_field_index("attempt")
     rows = rows.set_column(at, SCHEMA.field(at), pa.array([job.attempt] * len(rows), pa.int64()))

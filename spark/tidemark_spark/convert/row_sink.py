@@ -17,6 +17,7 @@ from tidemark.formats.table.ledger import file_digest
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.partitioning import DateFolder
 from tidemark.formats.table.plan import QuarantineTask, SegmentTask, StoredRange, StoredTask
+from tidemark.formats.table.steps import DataFile
 from tidemark.kafka_log import BatchHeader
 from tidemark.kafka_log.batch import read_header
 from tidemark.parsers.base import Parser
@@ -31,7 +32,7 @@ from tidemark_spark.convert.parquet_writer import FolderFiles
 from tidemark_spark.convert.partition_columns import RowPartitions, topic_parser
 from tidemark_spark.convert.quarantine import SCHEMA as QUARANTINE_SCHEMA
 from tidemark_spark.convert.quarantine import Origin, records_of, refused_batch, refused_rows
-from tidemark_spark.model import DataFile, Job
+from tidemark_spark.model import Job
 
 
 def namer(job: Job, task: StoredTask) -> Callable[[int, int], str]:

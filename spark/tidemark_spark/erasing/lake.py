@@ -20,8 +20,7 @@ from tidemark.erasure.reports import Remaining
 from tidemark.erasure.requests import ErasureFolder
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key
-from tidemark.planning.maintenance.erased_files import commits_of, span_of
-from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, judge
+from tidemark.planning.maintenance.vacuum import RUN_OVER, Knowledge, commits_of, judge, span_of
 from tidemark.planning.state import still_holds
 from tidemark.raw_topic import RawTopic
 from tidemark.retry import Retry
@@ -65,9 +64,7 @@ def _stores(table: TopicTable) -> Iterator[Store]:
     yield table.store
     raw = RawTopic(table)
     for state in committed_ledger(table).partitions:
-        known = raw.incarnations().incarnations[state.incarnation]
-        part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
-        yield raw.partition_store(part).store
+        yield raw.partition_store(raw.partition(state.key)).store
 
 
 Versions = Mapping[str, Sequence[ObjectVersion]]

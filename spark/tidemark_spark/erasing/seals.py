@@ -161,10 +161,9 @@ class _Partition:
     @classmethod
     def of(cls, raw: RawTopic, place: _Place, state: PartitionState) -> _Partition:
         """Read what the store has of a partition of the ledger."""
-        known = raw.incarnations().incarnations[state.incarnation]
-        part = raw.partition(known.topic_id, known.place, state.incarnation, state.partition)
+        part = raw.partition(state.key)
         stored = raw.stored_watermark(part)
-        masks = _masks(raw.masks(known.place), place, state.partition)
+        masks = _masks(raw.masks(part.keys.place), place, state.partition)
         line_1 = stored.base_offset if stored else 0
         partition = cls(raw.partition_store(part), part.topic_id, state.key, place, state.next_offset, line_1, masks)
         partition._look()

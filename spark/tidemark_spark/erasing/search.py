@@ -378,11 +378,9 @@ def _raw_tasks(
     tasks: list[SearchTask] = []
     gone: dict[Key, Intervals] = {}
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations
     for key, spans in sorted(wanted.items()):
-        state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
-        part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-        reading = plan_reading(raw, part, state.history, Intervals(spans), committed=False)
+        history = standing.ledger.by_partition[key].history
+        reading = plan_reading(raw, raw.partition(key), history, Intervals(spans), committed=False)
         gone[key] = reading.gone
         tasks += [RawSearch(task, reading.plan.restores) for task in reading.tasks]
     return tasks, gone

@@ -6,7 +6,7 @@ import sys
 
 from tidemark.errors import MirrorError
 from tidemark.formats.table.audit_report import MAX_FINDINGS, AuditFinding, AuditReport
-from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.agent_reports import check_begun
 from tidemark.jobs.registry import AuditOptions
 from tidemark.openlineage.upkeep import of_audit
 from tidemark.table.delta_table import TopicTable

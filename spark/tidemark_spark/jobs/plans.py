@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemark.backfill.preview import Preview
 from tidemark.backfill.report import write_part
+from tidemark.backfill.report_tables import of_comparison, of_preview, text
 from tidemark.formats.table.plan import RunPlan, RunResult
 from tidemark.jobs.registry import PreviewOptions
 from tidemark.openlineage.runs import of_run
@@ -22,7 +23,7 @@ def show_preview(table: TopicTable, plan: RunPlan, preview: Preview, options: Pr
         if not (plan.empty or options.dry_run):
             preview = preview.model_copy(update={"attempt": plan.attempt, "plan": write_plan(table, plan)})
         write_part(table, options.report, "preview", preview)
-    show(f"{preview.text()}\n{preview.to_bytes().decode()}")
+    show(f"{text(*of_preview(preview, preview.kind))}\n{preview.to_bytes().decode()}")
     return 0
 
 
@@ -31,7 +32,7 @@ def show_comparison(table: TopicTable, plan: RunPlan, executor: Executor, report
     compared = comparison(table, plan, executor)
     if report:
         write_part(table, report, "comparison", compared, plan.attempt)
-    show(f"{compared.text()}\n{compared.to_bytes().decode()}")
+    show(f"{text(of_comparison(compared))}\n{compared.to_bytes().decode()}")
     return 1 if compared.differences and not report else 0
 
 

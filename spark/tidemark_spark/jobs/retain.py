@@ -9,8 +9,7 @@ from tidemark.errors import PublishError
 from tidemark.jobs.registry import RetainOptions
 from tidemark.openlineage.upkeep import of_retention
 from tidemark.planning import write_plan
-from tidemark.planning.maintenance.retention import plan_retain
-from tidemark.planning.maintenance.retention_report import RetentionReport, Subject, reviewed, write_report
+from tidemark.planning.maintenance.retention import RetentionReport, Subject, plan_retain, reviewed, write_report
 from tidemark.table.delta_table import TopicTable
 from tidemark_spark.jobs.running import RunningJob, begun, show
 from tidemark_spark.model import CarriedOut

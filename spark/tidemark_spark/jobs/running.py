@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.errors import ConfigError, SparkUnavailable, TidemarkError
-from tidemark.inspection.agent_sightings import check_begun
+from tidemark.inspection.agent_reports import check_begun
 from tidemark.jobs.options import JobOptions, OneTopicOptions, SparkOptions, TopicsOptions
 from tidemark.jobs.registry import JOBS
 from tidemark.table.delta_table import TopicTable, committed_ledger, open_topic_table

@@ -19,8 +19,7 @@ from tidemark.formats.table.ledger import Ledger
 from tidemark.formats.table.plan import PartitionPlan, RunPlan, SegmentTask
 from tidemark.intervals import Intervals
 from tidemark.planning.common import Key, masked_offsets
-from tidemark.planning.maintenance.erasure import spans_of
-from tidemark.planning.read import plan_reading
+from tidemark.planning.read import plan_reading, spans_of
 from tidemark.raw_topic import RawTopic
 from tidemark.table.delta_table import TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -102,16 +101,14 @@ def _raw_sums(
     for row in (row for group in groups for row in group):
         rows.setdefault(row.key, []).append(row)
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations if rows else ()
     tasks: list[SegmentTask] = []
     plans: list[PartitionPlan] = []
     for key, around in sorted(rows.items()):
         masked = masked_offsets(table, masks[key])
         spans = (masked[bisect_left(masked, row.first) : bisect_left(masked, row.next)] for row in around)
         wanted = Intervals((within[0], within[-1] + 1) for within in spans if within)
-        state, incarnation = standing.ledger.by_partition[key], incarnations[key[0]]
-        part = raw.partition(incarnation.topic_id, incarnation.place, *key)
-        reading = plan_reading(raw, part, state.history, wanted, verdicts_end=state.verdicts_end)
+        state = standing.ledger.by_partition[key]
+        reading = plan_reading(raw, raw.partition(key), state.history, wanted, verdicts_end=state.verdicts_end)
         tasks += reading.tasks
         plans.append(reading.plan.model_copy(update={"masks": masks[key]}))  # which knows the aborted transactions
     if not tasks:

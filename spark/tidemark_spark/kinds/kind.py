@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from tidemark.errors import ContinuityError, StaleRun
 from tidemark.formats.table.ledger import DateState, Ledger, PartitionState
 from tidemark.formats.table.plan import RUN_LIMIT, BranchCut, PartitionPlan, RunPlan
+from tidemark.formats.table.steps import DataFile
 from tidemark.table.delta_table import LiveFiles, TopicTable
 from tidemark.table.effective_evidence import EffectiveEvidence, Told
 from tidemark.table.evidence import EvidenceClass, EvidenceRow, to_parquet
 from tidemark.table.tampering import check_untampered
-from tidemark_spark.model import DataFile, Executor, Job, Outcome
+from tidemark_spark.model import Executor, Job, Outcome
 
 
 class TableChange(NamedTuple):

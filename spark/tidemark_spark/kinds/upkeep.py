@@ -10,7 +10,7 @@ from typing_extensions import override
 from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.raw.hashsum import combine
 from tidemark.formats.table.ledger import DateState, Ledger
-from tidemark.planning.maintenance.forgetting import Forgetting
+from tidemark.planning.maintenance.erasure import Forgetting
 from tidemark.planning.maintenance.vacuum import digest_in, digest_of
 from tidemark.table.delta_table import committed_ledger
 from tidemark.table.effective_evidence import EffectiveEvidence

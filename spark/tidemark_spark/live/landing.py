@@ -13,11 +13,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, NamedTuple, TypeVar
 
-from typing_extensions import override
-
 from tidemark.concurrency import in_parallel
 from tidemark.errors import SparkUnavailable, TidemarkError
-from tidemark.formats.raw.incarnations import TopicIncarnations
 from tidemark.formats.raw.watermark_index import IndexEntry
 from tidemark.formats.table.live_landing import AheadPartition, LandingStatus, LiveLanding, TopicLanding
 from tidemark.formats.table.plan import RunPlan, RunResult
@@ -162,19 +159,10 @@ class ScannedTopic(RawTopic):
         self._topic_name = table.topic.topic
         self._ahead = tuple(partitions)
 
-    @override
-    def incarnations(self) -> TopicIncarnations:
-        """The topic's incarnations, read once."""
-        return self._incarnations
-
-    @cached_property
-    def _incarnations(self) -> TopicIncarnations:
-        return super().incarnations()
-
     @cached_property
     def entries(self) -> Mapping[tuple[int, int], IndexEntry]:
         """Entries of the partitions that were ahead, if the topic knows their incarnations."""
-        topic_ids = [incarnation.topic_id for incarnation in self.incarnations().incarnations]
+        topic_ids = [incarnation.topic_id for incarnation in self.incarnations]
         return {
             (part.incarnation, part.partition): _entry(self._topic_name, part)
             for part in self._ahead

@@ -80,7 +80,6 @@ class _DateSearch:
         self._table, self._ledger, self._executor = table, standing.ledger, executor
         self._raw = RawTopic(table)
         self._spared = spared_offsets(self._raw, standing)
-        self._incarnations = self._raw.incarnations().incarnations
         self._standing = standing
         self._parts: dict[tuple[int, int], _Part] = {}
         self._exchanges: list[set[str]] = []
@@ -131,8 +130,7 @@ class _DateSearch:
         plans: list[PartitionPlan] = []
         tasks: list[AuditTask] = []
         for key, wanted in spans.items():
-            incarnation = self._incarnations[key[0]]
-            at = self._raw.partition(incarnation.topic_id, incarnation.place, *key)
+            at = self._raw.partition(key)
             state = self._ledger.by_partition[key]
             known, end = state.history, state.verdicts_end
             reading = plan_reading(

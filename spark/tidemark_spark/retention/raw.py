@@ -19,15 +19,13 @@ from typing import Final
 from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed
 from tidemark.formats.keys import MANIFEST_EXTENSION
-from tidemark.formats.raw.incarnations import Incarnation
 from tidemark.formats.raw.manifest import SegmentManifest
 from tidemark.formats.raw.tombstones import RemovedSegment, Tombstone
 from tidemark.formats.table.ledger import PartitionState
 from tidemark.formats.table.plan import SegmentTask
 from tidemark.planning import read_plan
 from tidemark.planning.maintenance.fold import landed_attempts
-from tidemark.planning.maintenance.retention import Classed, Keeping
-from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport, reviewed
+from tidemark.planning.maintenance.retention import Classed, Keeping, PartitionGoes, RetentionReport, reviewed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
 from tidemark.raw import objects, tombstones
 from tidemark.raw.objects import SegmentObjects, delete_version, remove_segment
@@ -59,14 +57,12 @@ def retain_raw(table: TopicTable, now: datetime, by: str, *, dry_run: bool) -> R
     check_untampered(table, standing.ledger, standing.files)
     before = None if dry_run else reviewed(table, "raw", now)
     raw = RawTopic(table)
-    incarnations = raw.incarnations().incarnations
     review, written_as = before[0] if before else "", identity(table.deployment.store, table.deployment.raw.url)
-    run = _Run(
-        table, standing, raw, incarnations, _classed(standing), _busy(table, standing), now, by, written_as, review
-    )
+    run = _Run(table, standing, raw, _classed(standing), _busy(table, standing), now, by, written_as, review)
     reported = before[1].partitions if before else ()
     limits = {(goes.incarnation, goes.partition): goes.end for goes in reported}
-    done = in_parallel(lambda state: run.partition(state, limits.get(state.key)), standing.ledger.partitions)
+    states = [(state, raw.partition_of(state)) for state in standing.ledger.partitions]
+    done = in_parallel(lambda known: run.partition(*known, limits.get(known[0].key)), states)
     return RetentionReport(
         cluster=table.topic.cluster,
         topic=table.topic.topic,
@@ -111,7 +107,6 @@ class _Run:
     table: TopicTable
     standing: EffectiveEvidence
     raw: RawTopic
-    incarnations: tuple[Incarnation, ...]
     classed: Mapping[tuple[int, int], Classed]
     busy: frozenset[str]
     now: datetime
@@ -119,10 +114,8 @@ class _Run:
     written_as: str
     review: str
 
-    def partition(self, state: PartitionState, limit: int | None) -> PartitionGoes:
+    def partition(self, state: PartitionState, part: RawPartition, limit: int | None) -> PartitionGoes:
         """Remove a partition's segments that may go below offset ``limit``; without a limit, remove nothing."""
-        place = self.incarnations[state.incarnation].place
-        part = self.raw.partition(state.topic_id, place, state.incarnation, state.partition)
         keeping = self._keeping(part, state)
         if isinstance(keeping, str):
             return PartitionGoes(incarnation=state.incarnation, partition=state.partition, stays=keeping)

@@ -20,6 +20,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import FormatError, NotFound, PreconditionFailed, PublishError, StaleRun, StoreError
 from tidemark.formats.table.ledger import Fold, Ledger, PartitionState
 from tidemark.formats.table.plan import RunPlan
+from tidemark.formats.table.steps import DataFile
 from tidemark.installation import VERSION
 from tidemark.planning.maintenance.fold import has_landed
 from tidemark.planning.maintenance.vacuum import RUN_OVER
@@ -31,7 +32,6 @@ from tidemark.table.topic_columns import table_schema, widened
 from tidemark.timestamps import utc_now
 from tidemark_spark.convert.field_ids import disagree, numbered
 from tidemark_spark.kinds.kind import Kind, TableChange
-from tidemark_spark.model import DataFile
 from tidemark_spark.run.delta_log import add_columns, commit, name_bounds, open_or_create
 from tidemark_spark.run.success_markers import take_away
 
@@ -117,7 +117,8 @@ def rebased(kind: Kind, current: Ledger, change: TableChange, live: LiveFiles) -
     ``live`` are the table's files before the change.
     """
     plan = kind.plan
-    files, removed = [file.live for file in change.files], live.named(change.removes)
+    files = [LiveFile(file.path, file.size, file.rows, file.dt.isoformat()) for file in change.files]
+    removed = live.named(change.removes)
     added, taken = _rows_by_date(files), _rows_by_date(removed)
     rows = Counter(live.rows_by_date())
     rows.update(added)

@@ -13,9 +13,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.formats.table.base_columns import BOUNDED
 from tidemark.formats.table.ledger import ATTEMPT_TRANSACTION, LEDGER_TRANSACTION, Ledger
 from tidemark.formats.table.partitioning import names_of, partition_values
+from tidemark.formats.table.steps import DataFile
 from tidemark.table.delta_table import LiveFile, TopicTable, open_delta
 from tidemark.table.topic_columns import check_columns, delta_schema
-from tidemark_spark.model import DataFile
 
 _CHECKPOINTS: Final = 100
 _LIVE_CHECKPOINTS: Final = 5

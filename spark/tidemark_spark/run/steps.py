@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from hashlib import sha256
 from itertools import islice
@@ -22,7 +21,7 @@ from tidemark.concurrency import in_parallel
 from tidemark.errors import ContinuityError, FormatError, NotFound, PreconditionFailed, StaleRun
 from tidemark.formats import object_sizes
 from tidemark.formats.table.plan import RunPlan, StoredTask
-from tidemark.formats.table.steps import RunStep, StepFile, StepOutcome, digest_of_tasks
+from tidemark.formats.table.steps import RunStep, StepOutcome, digest_of_tasks
 from tidemark.planning.common import code_digest
 from tidemark.planning.ingest import LIMIT_BYTES, LIMIT_TASKS
 from tidemark.planning.maintenance.fold import has_landed
@@ -33,7 +32,7 @@ from tidemark.table.delta_table import ledger_of, live_files, open_delta
 from tidemark.table.evidence import EvidenceRow, parse_evidence
 from tidemark_spark.kinds.kind import Kind
 from tidemark_spark.kinds.rebuild import Rebuild
-from tidemark_spark.model import DataFile, Executor, Job, Outcome
+from tidemark_spark.model import Executor, Job, Outcome
 from tidemark_spark.run.progress import watched
 
 RENEWED_AFTER: Final = timedelta(hours=1)
@@ -221,7 +220,7 @@ def _stored_outcome(outcome: Outcome) -> StepOutcome:
         from_offset=outcome.from_offset,
         next_offset=outcome.next_offset,
         evidence=len(outcome.evidence),
-        files=tuple(StepFile(**asdict(file)) for file in outcome.files),
+        files=outcome.files,
         bytes_read=outcome.bytes_read,
         other_rows=outcome.other_rows,
         unknown=dict(outcome.unknown),
@@ -243,7 +242,7 @@ def _outcome(stored: StepOutcome, rows: Iterator[EvidenceRow]) -> Outcome:
         partition=stored.partition,
         from_offset=stored.from_offset,
         next_offset=stored.next_offset,
-        files=tuple(DataFile(**dict(file)) for file in stored.files),
+        files=stored.files,
         evidence=tuple(islice(rows, stored.evidence)),
         stop=None,
         bytes_read=stored.bytes_read,

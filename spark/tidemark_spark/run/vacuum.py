@@ -27,17 +27,17 @@ from tidemark.formats.table.audit_report import AuditVerdict
 from tidemark.formats.table.ledger import Ledger, Published
 from tidemark.formats.table.plan import RunPlan
 from tidemark.planning import read_plan
-from tidemark.planning.maintenance.erased_files import commits_of, erased_rows
+from tidemark.planning.maintenance.erasure import plan_forgetting
 from tidemark.planning.maintenance.fold import plan_fold
-from tidemark.planning.maintenance.forgetting import plan_forgetting
 from tidemark.planning.maintenance.vacuum import (
     GOES,
     REPORTS_KEPT,
     RUN_OVER,
     Knowledge,
-    NamedLedgers,
     Why,
     all_landed,
+    commits_of,
+    erased_rows,
     judge,
     left_by_runs,
     old_audits,
@@ -201,9 +201,10 @@ def _ledgers(table: TopicTable, ledger: Ledger, dead: Collection[int], now: date
     pointer = Published.load_or_none(table.store, table.keys.published)
     published = pointer.n if pointer else 0
     state = StateTable.open(table).committed() if table.topic.state else None
-    named = NamedLedgers(ledger.n, oldest_ledger_in_log(table), published, state.of.n if state else None)
+    of_state, in_log = state.of.n if state else None, oldest_ledger_in_log(table)
     listed = list(table.store.list(table.keys.ledgers))
-    old = {info.key for info in old_ledgers(listed, named, now)}
+    gone = old_ledgers(listed, now, committed=ledger.n, in_log=in_log, published=published, state=of_state)
+    old = {info.key for info in gone}
     suffixes = tuple(f"-{attempt}.json" for attempt in dead)
     return sorted(old), [info.key for info in listed if info.key not in old and info.key.endswith(suffixes)]
 

@@ -10,10 +10,9 @@ from airflow.sdk import DAG, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from tests.plugins.world import CLUSTER, World
-from tidemark.backfill.outcome import Approval, BackfillOutcome
 from tidemark.backfill.preview import DatePreview, PartitionPreview, Preview
-from tidemark.backfill.report import BackfillReport, Comparison, read_report, write_part
-from tidemark.backfill.report_tables import text
+from tidemark.backfill.report import Approval, BackfillOutcome, BackfillReport, Comparison, read_report, write_part
+from tidemark.backfill.report_tables import sections, text
 from tidemark.backfill.request import APPROVE_ABOVE_DAYS, BackfillRequest, check_request, report_name
 from tidemark.formats.table.plan import RunResult
 from tidemark.jobs.registry import JOBS
@@ -312,9 +311,9 @@ def test_the_form_says_how_the_job_exchanges_dates(
 @pytest.mark.usefixtures("submitted")
 def test_the_report_says_that_dates_have_a_commit_each(world: World) -> None:
     previewed(world, exchange="by-date", **WET)
-    assert "rebuild, a commit for each date" in text(read_report(world.table(), NAME))
+    assert "rebuild, a commit for each date" in text(*sections(read_report(world.table(), NAME)))
     previewed(world, **WET)
-    assert "a commit for each date" not in text(read_report(world.table(), NAME))
+    assert "a commit for each date" not in text(*sections(read_report(world.table(), NAME)))
 
 
 def validated(world: World, monkeypatch: pytest.MonkeyPatch, **form: Any) -> list[dict[str, Any]]:

@@ -12,8 +12,7 @@ from tests.plugins.web.page_server import NOBODY, VIC, PageServer
 from tests.plugins.world import CLUSTER, World
 from tests.support.accessibility import violations
 from tests.support.browser import Browser
-from tidemark.backfill.outcome import BackfillOutcome, DateChange, RecordCounts
-from tidemark.backfill.report import read_report, write_part
+from tidemark.backfill.report import BackfillOutcome, DateChange, RecordCounts, read_report, write_part
 from tidemark.backfill.request import check_request
 from tidemark.timestamps import utc_now
 

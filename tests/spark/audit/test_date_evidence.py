@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
@@ -150,7 +151,7 @@ def judged(
             incarnation=key[0], topic_id=None, partition=key[1], start_offset=0, next_offset=end, verdicts_end=end,
             leader_epoch=0,
         )  # fmt: skip
-        part = planned(cast("RawTopic", None), (), state, rows.get(key, []), dates, None)
+        part = planned(cast("RawTopic", SimpleNamespace(incarnations=())), state, rows.get(key, []), dates, None)
         strays: set[tuple[str, int]] = set()
         for path, task in part.files.items():
             strays |= {(path, offset) for offset in read(part.file_sums, task, history.offsets[path])}

@@ -15,7 +15,7 @@ import pytest
 from tests.spark.run.racer import make_rows
 from tidemark.decode import SCHEMA
 from tidemark.errors import ContinuityError, FormatError
-from tidemark.formats.table.plan import TableFileRange
+from tidemark.formats.table.plan import StoredRange
 from tidemark.store import Store, open_store
 from tidemark_spark.convert.rewriting.merge import Input, merged
 
@@ -36,7 +36,7 @@ def stored(store: Store, offsets: list[int], value: bytes | None = None, schema:
     pq.write_table(pa.Table.from_batches([rows]), sink, row_group_size=7)
     key = f"{offsets[0]}-{offsets[-1]}"
     store.put(key, sink.getvalue())
-    part = TableFileRange(
+    part = StoredRange(
         store=store.url,
         key=key,
         etag="",

@@ -367,7 +367,7 @@ def test_the_command_line_replays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert [one["dt"] for one in json.loads(last)["dates"]] == [""]
     shown = Preview.from_bytes(last.encode(), "the dry run")
     assert (sum(reason.records for reason in shown.reasons), shown.reasons_of) == (6, 1)
-    assert [line for line in lines if "refused" in line] == [f"  refused: {one.text()}" for one in shown.reasons]
+    assert all(any(one.reason in line for line in lines) for one in shown.reasons)
     assert "the record has no timestamp" in [one.reason for one in shown.reasons]
     [request] = checked(mode="replay")
     report = BackfillReport(request, shown, None, None, None, None)

@@ -15,7 +15,6 @@ from tests.spark.inline import Inline
 from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, events
 from tests.spark.world import World
 from tests.tidemark.kafka_log.build import T0, Record, batch
-from tidemark.backfill.outcome import RecordCounts, outcome_of
 from tidemark.backfill.preview import (
     MEASURED_RATE,
     START_SECONDS,
@@ -24,7 +23,7 @@ from tidemark.backfill.preview import (
     estimated_minutes,
     estimated_requests,
 )
-from tidemark.backfill.report import BackfillReport, read_report, write_part
+from tidemark.backfill.report import BackfillReport, RecordCounts, outcome_of, read_report, write_part
 from tidemark.backfill.report_tables import MOST_ROWS, markdown, sections, text
 from tidemark.backfill.request import BackfillRequest, Mode
 from tidemark.errors import StateStopped
@@ -132,7 +131,7 @@ def test_rows_that_move_are_told_date_by_date(tmp_path: Path) -> None:
         (DAYS[1], 2, 1),
         (DAYS[2], 2, 3),
     ]
-    shown = text(report)
+    shown = text(*sections(report))
     assert "2026-02-02  2 → 1" in shown
     assert "Removed" in shown
     assert "+1" in shown
@@ -229,7 +228,7 @@ def test_missing_only_is_the_dates_of_which_files_are_lost(tmp_path: Path) -> No
     report = read_report(world.table, NAME)
     assert report.state == "nothing to do"
     assert "No file of these dates is lost. 1 offsets are uploaded and not landed yet: ingestion lands them." in text(
-        report
+        *sections(report)
     )
 
     lost = file_of(world, DAYS[2])
@@ -267,7 +266,7 @@ def test_a_replay_says_how_many_refused_rows_land(tmp_path: Path) -> None:
     assert report.outcome is not None
     [change] = report.outcome.dates
     assert (change.before, change.after) == (RecordCounts(quarantined=2), RecordCounts(landed=2))
-    assert "2026-02-02  0 → 2   2 → 0        0         +2" in text(report)
+    assert "2026-02-02  0 → 2   2 → 0        0         +2" in text(*sections(report))
     assert prepared(mended, "replay", "--dt", DAYS[1]).empty
 
 

@@ -17,8 +17,8 @@ from tests.spark.rebuild.rebuilds import DAYS, EVENT, PLAIN, changed, dates_of, 
 from tests.spark.run.test_runs import spread
 from tests.spark.test_vacuum import Died, as_of
 from tests.spark.world import World, in_process
-from tidemark.backfill.outcome import outcome_of
 from tidemark.backfill.preview import Preview
+from tidemark.backfill.report import outcome_of
 from tidemark.errors import ConfigError, ContinuityError, PublishError
 from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult
 from tidemark.formats.table.steps import DatewiseRebuild

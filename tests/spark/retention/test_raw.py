@@ -21,7 +21,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.raw.manifest import SegmentDamage
 from tidemark.formats.table.plan import SegmentRange, SegmentTask
 from tidemark.planning import plan_rebuild, write_plan
-from tidemark.planning.maintenance.retention_report import PartitionGoes, RetentionReport
+from tidemark.planning.maintenance.retention import PartitionGoes, RetentionReport
 from tidemark.raw import tombstones
 from tidemark.storage import PartitionStore
 from tidemark.store.local import LocalStore

@@ -18,15 +18,14 @@ from tests.tidemark.kafka_log.build import T0, Record, batch
 from tidemark.cli.continuity import continuity_of
 from tidemark.errors import ConfigError, ContinuityError
 from tidemark.formats.keys import SegmentName
+from tidemark.formats.table.steps import DataFile
 from tidemark.planning import dates_to_close, plan_rebuild, plan_replay, write_plan
-from tidemark.planning.maintenance.retention import plan_retain
-from tidemark.planning.maintenance.retention_report import RetentionReport, reviewed
+from tidemark.planning.maintenance.retention import RetentionReport, plan_retain, reviewed
 from tidemark.table.effective_evidence import EffectiveEvidence
 from tidemark_spark.jobs.retain import retain
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.kinds.kind import TableChange
 from tidemark_spark.kinds.registry import kind_of
-from tidemark_spark.model import DataFile
 from tidemark_spark.run.commit import rebased
 from tidemark_spark.run.driver import run
 

@@ -219,7 +219,7 @@ def check_kept(cluster: Cluster) -> int | None:
     """What has landed is the true log's; returns up to where. None while the log leaves a branch that has landed."""
     world = cluster.world
     state = world.ledger.by_partition.get((0, 0))
-    part = RawTopic(world.table).partition("A" * 22, "orders", 0, 0)
+    part = RawTopic(world.table).partition((0, 0))
     watermark = RawTopic(world.table).watermark(part)
     assert watermark is not None
     if state is None:

@@ -30,7 +30,7 @@ from tidemark.formats.keys import SegmentName
 from tidemark.formats.table.plan import RunResult
 from tidemark.planning import plan_compaction, plan_ingest, plan_rebuild, plan_repair, plan_replay, write_plan
 from tidemark.planning.maintenance.retention import plan_retain
-from tidemark.table.delta_table import files_digest, live_files
+from tidemark.table.delta_table import LiveFiles, live_files
 from tidemark.table.tampering import check_untampered
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.retention.raw import retain_raw
@@ -334,7 +334,7 @@ def test_the_command_shows_it_and_does_it(tmp_path: Path, capsys: pytest.Capture
     table_of(world).restore(version)
     command = ["--topics", str(world.topics_file), "--topic", "orders"]
     assert run_job("repair", [*command, "--dry-run"]) == 0
-    assert "a repair would replace" in capsys.readouterr().out
+    assert "all of them are there" in capsys.readouterr().out
     for status in ("landed", "empty"):
         assert run_job("repair", command) == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["status"] == status
@@ -408,8 +408,8 @@ def test_a_table_that_is_changed_again_meanwhile_needs_another_repair(world: Wor
 
 
 def test_each_commit_has_the_digest_of_its_files(world: World) -> None:
-    assert world.ledger.files == files_digest(live_files(table_of(world)))
-    assert files_digest([]) == "0" * 32
+    assert world.ledger.files == LiveFiles.of(live_files(table_of(world))).digest
+    assert LiveFiles.of([]).digest == "0" * 32
 
 
 def test_an_append_only_table_is_told_at_once(world: World) -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from tests.tidemark.backfill.test_request import checked
 from tests.tidemark.cli.test_cli import call
-from tidemark.backfill.outcome import Approval
 from tidemark.backfill.preview import Preview
-from tidemark.backfill.report import BackfillReport, Comparison, Differing
+from tidemark.backfill.report import Approval, BackfillReport, Comparison, Differing
 from tidemark.timestamps import utc_now
 
 DATES = ("--from", "2026-01-30", "--to", "2026-02-01")

@@ -21,7 +21,7 @@ from tidemark.formats.base import StoredObject, canonical
 from tidemark.formats.raw.masks import digest_of
 from tidemark.formats.raw.pack import RangePointer, build, range_of_line
 from tidemark.formats.table.audit_report import AuditReport, AuditVerdict
-from tidemark.formats.table.ledger import Ledger, StoredLedger
+from tidemark.formats.table.ledger import Ledger, Parent
 from tidemark.formats.table.live_landing import LiveLanding, read_landing
 from tidemark.formats.table.parquet_layout import ParquetLayout
 from tidemark.formats.table.plan import RunPlan
@@ -147,7 +147,8 @@ def test_a_ledger_names_the_bytes_of_its_parent() -> None:
     fields = Ledger.genesis("c", "t", "t").model_dump(mode="json") | {"n": 1, "attempt": 5}
     del fields["version"]
     body = canonical(fields | {"added_later": 1})
-    ledger, reference = StoredLedger.parse(body, "k")
+    ledger = Ledger.from_bytes(body, "k")
+    reference = Parent.of(ledger, body)
     assert ledger.to_bytes() != body
     assert reference is not None
     assert (reference.n, reference.attempt) == (1, 5)

@@ -11,9 +11,11 @@ import pytest
 from tests.plugins.world import entry
 from tests.support.bad_objects import BODIES, LATER, refused, spoil
 from tidemark.errors import AccessDenied, FormatError
+from tidemark.formats.keys import ControlKeys
 from tidemark.formats.raw.watermark_index import IndexEntry, WatermarkIndex, merge, parse_index
 from tidemark.formats.table import object_cache
-from tidemark.formats.table.object_cache import ObjectCache, ReadError, read_indexes
+from tidemark.formats.table.object_cache import ObjectCache, ReadError
+from tidemark.storage import ClusterStore
 from tidemark.store import Store, open_store
 from tidemark.timestamps import utc_now
 
@@ -25,6 +27,10 @@ FOLDER = "_watermarks/c/"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return open_store(f"file://{tmp_path}")
+
+
+def of_cluster(store: Store) -> ClusterStore:
+    return ClusterStore(store, ControlKeys("", "c"))
 
 
 def put(store: Store, broker: int, *entries: IndexEntry, key: str = "") -> None:
@@ -87,7 +93,7 @@ def test_one_that_the_store_does_not_give_is_asked_for_again(store: Store, refus
     with pytest.raises(AccessDenied):
         indexes.check()
     with pytest.raises(AccessDenied):
-        read_indexes(store, FOLDER)
+        of_cluster(store).indexes()
     refused.clear()
     assert indexes.look() == 2
     assert indexes.failures == {}
@@ -96,7 +102,7 @@ def test_one_that_the_store_does_not_give_is_asked_for_again(store: Store, refus
 def test_an_error_that_is_kept_does_not_keep_the_object(store: Store) -> None:
     body = b"[" * 1_000_003
     store.put(f"{FOLDER}1.json", body)
-    indexes = read_indexes(store, FOLDER)
+    indexes = of_cluster(store).indexes()
     assert indexes.failures
     gc.collect()
     bodies = [one for error in indexes.failures.values() for one in _reachable(error) if one == body]
@@ -119,7 +125,7 @@ def test_a_folder_with_more_objects_than_brokers_is_refused(store: Store, monkey
     monkeypatch.setattr(object_cache, "_MOST", 2)
     for broker in (1, 2):
         put(store, broker)
-    indexes = read_indexes(store, FOLDER)
+    indexes = of_cluster(store).indexes()
     put(store, 3)
     with pytest.raises(FormatError, match="more than 2 objects"):
         indexes.look()
@@ -131,5 +137,5 @@ def test_of_equal_offsets_the_latest_statement_counts(store: Store) -> None:
     put(store, 1, entry("orders", 0, 5, observed_at=now))
     put(store, 2, entry("orders", 0, 5, observed_at=now - timedelta(minutes=1)))
     put(store, 3, entry("orders", 0, 4, observed_at=now + timedelta(minutes=1)))
-    [counting] = merge(read_indexes(store, FOLDER).kept.values()).values()
+    [counting] = merge(of_cluster(store).indexes().kept.values()).values()
     assert (counting.next_offset, counting.observed_at) == (5, now)

@@ -13,13 +13,13 @@ from tidemark.formats.raw.gaps import Gap
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex
 from tidemark.formats.table.audit_report import AuditFinding, AuditReport, AuditVerdict
 from tidemark.formats.table.ledger import Ledger
+from tidemark.formats.table.statuses import ScanStatus
 from tidemark.kafka_log import OpenTransaction
 from tidemark.monitoring import deployment_conditions, topic_conditions
 from tidemark.monitoring.health import TopicHealth, WaitingSince, topic_health
 from tidemark.monitoring.incidents import Condition
 from tidemark.monitoring.observation import lasting_ones
-from tidemark.monitoring.observer_state import MOST_SAMPLES, ParseSample, latest
-from tidemark.monitoring.topic_conditions import LastRun
+from tidemark.monitoring.observer_state import MOST_SAMPLES, ParseSample, TopicSighting, latest
 
 LATER = NOW + 16 * MINUTE
 
@@ -33,12 +33,19 @@ def health(known: Ledger, *entries: IndexEntry, marks: Iterable[WaitingSince] = 
 
 
 def late(
-    known: Ledger, *entries: IndexEntry, run: LastRun | None = None, uploaded: datetime = NOW, **of: Any
+    known: Ledger,
+    *entries: IndexEntry,
+    before: TopicSighting | None = None,
+    scan: ScanStatus | None = None,
+    waits: int = 0,
+    uploaded: datetime = NOW,
+    **of: Any,
 ) -> list[Condition]:
     landed = {key: one.next_offset for key, one in known.by_partition.items()}
     ahead = [one for one in entries if one.next_offset > landed.get((0, one.partition), 0)]
     marks = [mark(one.partition, one.next_offset, uploaded) for one in ahead]
-    return list(topic_conditions.late(TOPIC, health(known, *entries, **of), marks, LATER, run))
+    found = health(known, *entries, **of)
+    return list(topic_conditions.late(TOPIC, found, marks, LATER, before or TopicSighting(), scan, waits))
 
 
 def test_a_gap_says_what_is_missing_since_when_why_and_how_to_go_on() -> None:
@@ -154,21 +161,21 @@ def test_the_likely_reason_of_being_late() -> None:
         return found.likely
 
     assert "the transaction of producer 9 is open since offset 100" in likely(open_transaction, ahead)
-    assert "does Airflow's triggerer run?" in likely(before, ahead, run=LastRun(scanned_at=NOW))
-    assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, run=LastRun(scanned_at=LATER))
-    crowded = LastRun(scanned_at=LATER, capacity=1000, waits=3001)
-    assert likely(before, ahead, run=crowded).endswith(
+    assert "does Airflow's triggerer run?" in likely(before, ahead, scan=ScanStatus(cluster="east", at=NOW))
+    scan = ScanStatus(cluster="east", at=LATER, capacity=1000)
+    assert "nothing was committed: the ingest DAG is paused" in likely(before, ahead, scan=scan)
+    assert likely(before, ahead, scan=scan, waits=3001).endswith(
         "; or the DAG waits for a triggerer: 3,001 DAGs wait, and one triggerer runs 1,000 triggers: "
         "raise [triggerer] capacity, or run 4 triggerers"
     )
-    assert "triggerer" not in likely(before, ahead, run=crowded._replace(waits=1000))
+    assert "triggerer" not in likely(before, ahead, scan=scan, waits=1000)
     assert "runs commit" in likely(meanwhile, ahead)
-    failed = LastRun(NOW + MINUTE, "parser: column id is integer in the table", scanned_at=LATER)
+    failed = TopicSighting(failed_at=NOW + MINUTE, failure="parser: column id is integer in the table")
     for committed in (known, before, open_transaction):  # all before it
-        quoted = likely(committed, ahead, run=failed)
+        quoted = likely(committed, ahead, before=failed, scan=scan)
         assert quoted.startswith("the last run failed at ")
         assert quoted.endswith(": parser: column id is integer in the table")
-    assert "runs commit" in likely(meanwhile, ahead, run=failed), "another run has committed since"
+    assert "runs commit" in likely(meanwhile, ahead, before=failed, scan=scan), "another run has committed since"
     assert "nothing was ever committed" in likely(Ledger.genesis("east", "orders", "orders"), ahead)
 
 
@@ -176,7 +183,7 @@ def test_numbers_are_for_people() -> None:
     """Freshness in minutes would be 0.333333."""
     topic = TOPIC.model_copy(update={"freshness": MINUTE / 3})
     found = topic_health(topic, ledger(100), led(entry(uploaded=1300)), LATER, marks=[mark(offset=1300)])
-    [one] = topic_conditions.late(topic, found, [mark(offset=1300)], LATER)
+    [one] = topic_conditions.late(topic, found, [mark(offset=1300)], LATER, TopicSighting())
     assert "1,200 uploaded offsets of 1 partition are not landed" in one.text
     assert "for longer than 20 s" in one.text
 

@@ -7,7 +7,7 @@ from tidemark.monitoring.incidents import KINDS, IncidentKind, Source, found_by
 
 def test_every_kind_is_registered_and_has_a_source() -> None:
     assert set(KINDS) == set(get_args(IncidentKind))
-    assert not [kind for kind, one in KINDS.items() if not one.sources]
+    assert not [kind for kind, sources in KINDS.items() if not sources]
 
 
 def test_every_source_finds_something() -> None:

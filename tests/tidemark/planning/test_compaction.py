@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 
 from tidemark.planning.maintenance import compaction
-from tidemark.planning.maintenance.compaction import PlacedFile, Wanted, bounded, groups
+from tidemark.planning.maintenance.compaction import PlacedFile, bounded, groups
 
 DT = "2026-02-02"
 MIB = 1 << 20
-SETTINGS = Wanted(128 * MIB, files=4)
+SETTINGS = (128 * MIB, 4)
 
 
 def files(*sizes: int, partition: int = 0, dt: str = DT, incarnation: int = 0, below: str = "") -> list[PlacedFile]:
@@ -28,7 +28,7 @@ def files(*sizes: int, partition: int = 0, dt: str = DT, incarnation: int = 0, b
 
 def merged(found: Sequence[PlacedFile], *, closed: bool) -> list[list[int]]:
     """The sizes of each group in MiB."""
-    return [[one.size // MIB for one in group] for group in groups(found, {DT} if closed else (), SETTINGS)]
+    return [[one.size // MIB for one in group] for group in groups(found, {DT} if closed else (), *SETTINGS)]
 
 
 def test_neighbours_of_a_closed_date_fill_the_target() -> None:
@@ -44,16 +44,16 @@ def test_a_file_of_half_the_target_stays_and_parts_its_neighbours() -> None:
 
 def test_files_of_other_dates_partitions_and_incarnations_are_never_merged() -> None:
     found = [*files(1), *files(1, partition=1), *files(1, incarnation=1), *files(1, dt="2026-02-03")]
-    assert list(groups(found, {DT, "2026-02-03"}, SETTINGS)) == []
+    assert list(groups(found, {DT, "2026-02-03"}, *SETTINGS)) == []
     pairs = [*files(1, 2), *files(3, 4, partition=1), *files(5, 6, incarnation=1), *files(7, 8, dt="2026-02-03")]
     random.Random(1).shuffle(pairs)
-    both = groups(pairs, {DT, "2026-02-03"}, SETTINGS)
+    both = groups(pairs, {DT, "2026-02-03"}, *SETTINGS)
     assert [[one.size // MIB for one in group] for group in both] == [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
 def test_files_of_two_folders_of_a_date_are_never_merged() -> None:
     hours = [*files(1, 2, below="hour=1"), *files(3, below="hour=2")]
-    assert [[one.size // MIB for one in group] for group in groups(hours, {DT}, SETTINGS)] == [[1, 2]]
+    assert [[one.size // MIB for one in group] for group in groups(hours, {DT}, *SETTINGS)] == [[1, 2]]
 
 
 def test_an_open_date_waits_for_files_enough() -> None:
@@ -87,11 +87,10 @@ def test_files_that_come_to_an_open_date_are_seldom_written_again() -> None:
 
 def test_of_a_day_of_landings_that_are_merged_each_hour_few_files_stay(rng: random.Random) -> None:
     """However many landings an hour has."""
-    settings = Wanted(128 * MIB, files=2)
     sizes: list[int] = []
     for _ in range(24):
         sizes += [rng.randint(1, 9) for _ in range(rng.choice([0, 1, 2, 5, 60, 240]))]
-        for group in reversed([*groups(files(*sizes), (), settings)]):
+        for group in reversed([*groups(files(*sizes), (), 128 * MIB, 2)]):
             at = int(group[0].path.rpartition("_")[2])
             sizes[at : at + len(group)] = [sum(file.size for file in group) // MIB]
         assert sum(size < 64 for size in sizes) <= 8, sizes
@@ -99,13 +98,13 @@ def test_of_a_day_of_landings_that_are_merged_each_hour_few_files_stay(rng: rand
 
 def test_a_group_is_bounded_in_files_and_in_files_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = [one._replace(first=i, next=1000) for i, one in enumerate(files(*[1] * 20))]
-    assert [len(group) for group in groups(wide, {DT}, SETTINGS)] == [8, 8, 4]
+    assert [len(group) for group in groups(wide, {DT}, *SETTINGS)] == [8, 8, 4]
     monkeypatch.setattr(compaction, "TASK_FILES", 6)
-    assert [len(group) for group in groups(files(*[1] * 20), {DT}, SETTINGS)] == [6, 6, 6, 2]
+    assert [len(group) for group in groups(files(*[1] * 20), {DT}, *SETTINGS)] == [6, 6, 6, 2]
 
 
 def test_a_run_is_bounded_and_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = list(groups(files(*[60] * 8), {DT}, SETTINGS))
+    found = list(groups(files(*[60] * 8), {DT}, *SETTINGS))
     assert [len(group) for group in found] == [2, 2, 2, 2]
     monkeypatch.setattr(compaction, "RUN_FILES", 5)
     assert bounded(found) == found[:2]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tidemark.formats.table.plan import RUN_LIMIT
-from tidemark.planning.maintenance.vacuum import RUN_OVER, NamedLedgers, old_ledgers
+from tidemark.planning.maintenance.vacuum import RUN_OVER, old_ledgers
 from tidemark.store import ObjectInfo
 
 NOW = datetime(2026, 2, 20, tzinfo=UTC)
@@ -23,7 +23,7 @@ def gone(
     listed: list[ObjectInfo], *, committed: int = 9, in_log: int = 9, published: int = 9, state: int | None = None
 ) -> list[int]:
     """The numbers that go."""
-    found = old_ledgers(listed, NamedLedgers(committed, in_log, published, state), NOW)
+    found = old_ledgers(listed, NOW, committed=committed, in_log=in_log, published=published, state=state)
     return [int(one.key.rpartition("/")[2].partition("-")[0]) for one in found]
 
 
@@ -58,9 +58,7 @@ def test_what_is_young_stays_with_what_was_committed_when_it_was_written() -> No
 
 def test_what_is_not_a_ledger_stays() -> None:
     names = ["notes.txt", "1.json", "x-7.json", "01-7.json", "1-7.json.bak"]
-    assert (
-        old_ledgers([ObjectInfo(f"l/{name}", 1, "e", NOW - LONG) for name in names], NamedLedgers(9, 9, 9), NOW) == []
-    )
+    assert gone([ObjectInfo(f"l/{name}", 1, "e", NOW - LONG) for name in names]) == []
 
 
 @pytest.mark.parametrize("commits_a_day", [0.3, 3, 30])
@@ -86,7 +84,7 @@ def test_no_reader_and_no_run_that_is_under_way_misses_one(rng: Random, commits_
                 committed.append((at, wanted))
         now = at + timedelta(days=rng.choice([0, 0, rng.expovariate(0.5)]))
         newest = committed[-1][1]
-        goes = old_ledgers(listed, NamedLedgers(newest, newest, newest), now)
+        goes = old_ledgers(listed, now, committed=newest, in_log=newest, published=newest, state=None)
         removed += len(goes)
         numbers = {int(one.key[2:].partition("-")[0]) for one in goes}
         opened = [n for time, n in committed if time >= now - RUN_LIMIT]

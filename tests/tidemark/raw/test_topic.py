@@ -58,7 +58,7 @@ def test_the_segment_that_holds_an_offset_is_found_from_far_below(world: World, 
     world.raw.segment([simple(299_993), simple(300_998, 10)], base=299_993, compacted=True)
     world.raw.publish()
     topic = RawTopic(world.table)
-    part = topic.partition("A" * 22, "orders", 0, 0)
+    part = topic.partition((0, 0))
     segments, complete = topic.segments(view_of(topic, part), start, 301_008, 1 << 40)
     assert [one.base for one in segments] == [base for base in (0, 299_993) if start < 299_993 or base]
     assert complete
@@ -70,7 +70,7 @@ def test_a_window_ends_at_its_limit(world: World, monkeypatch: pytest.MonkeyPatc
         world.raw.segment([simple(3 * number)])
     world.raw.publish()
     topic = RawTopic(world.table)
-    part = topic.partition("A" * 22, "orders", 0, 0)
+    part = topic.partition((0, 0))
     segments, complete = topic.segments(view_of(topic, part), 0, 36, 1)
     assert (len(segments), complete) == (4, False)
 

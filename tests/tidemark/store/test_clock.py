@@ -22,8 +22,8 @@ from tests.uploader_agent import fakes
 from tidemark import timestamps
 from tidemark.errors import AccessDenied, Refused, UnknownOutcome
 from tidemark.formats.keys import ControlKeys
-from tidemark.formats.raw.watermark_index import WatermarkIndex, as_stored
-from tidemark.formats.table.object_cache import read_indexes
+from tidemark.formats.raw.watermark_index import WatermarkIndex, as_stored, parse_index
+from tidemark.formats.table.object_cache import ObjectCache
 from tidemark.monitoring.incident_store import watch
 from tidemark.planning import plan_ingest
 from tidemark.raw_topic import RawTopic
@@ -191,7 +191,9 @@ def test_no_statement_is_later_than_the_object_that_carries_it(store: Store, ahe
     statement = entry("orders", 0, 5, observed_at=now + ahead - timedelta(seconds=40))
     ahead_of = WatermarkIndex(cluster="c", broker=1, agent_version="1", written_at=now + ahead, entries=(statement,))
     store.put("i/1.json", ahead_of.to_bytes())
-    [index] = read_indexes(store, "i/").kept.values()
+    indexes = ObjectCache(store, "i/", parse_index)
+    indexes.look()
+    [index] = indexes.kept.values()
     assert is_now(index.written_at)
     assert index.written_at - index.entries[0].observed_at == timedelta(seconds=40), "as old as by its own clock"
     assert abs(timedelta(seconds=index.clock_skew) - ahead) < timedelta(seconds=30)

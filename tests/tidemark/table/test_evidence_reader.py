@@ -142,7 +142,7 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
     parts = RowsByPartition(standing.parts())
     assert dict(parts) == by_partition
     assert parts.landed_files() == {row.file for row in held if row.offset_class == "landed"}
-    assert list(standing.evidence()) == held
+    assert [row for part in standing.parts() for row in EvidenceRow.of(part)] == held
     assert [row.first for row in standing.rows()] == [row.first for row in held]
     assert [*standing.of_class("compacted")] == [row for row in held if row.offset_class == "compacted"]
     touched = [row for row in held if row.key == (1, 0) and row.first < 60 and row.next > 20]
@@ -151,12 +151,9 @@ def test_rows_chosen_in_arrow_are_those_that_the_rules_choose_one_by_one(tmp_pat
     in_files = [row.first for row in held if row.offset_class == "landed" and row.file in files]
     assert [row.first for row in standing.landed_in(files)] == in_files
     assert [*standing.of_files(files)] == [row for row in held if row.offset_class in PARSED and row.file in files]
-
-    def wanted(dt: str, file: str) -> bool:
-        return dt == "2026-02-01" or (not dt and file.endswith("3"))
-
-    told = standing.told(wanted)
-    chosen = [row for row in held if row.offset_class in PARSED and row.file and wanted(row.day, row.file)]
+    dates = {"2026-02-01", ""}
+    told = standing.told(dates=dates)
+    chosen = [row for row in held if row.offset_class in PARSED and row.file and row.day in dates]
     assert told.files == {row.file for row in chosen}
     assert Counter(told.aside) == Counter(row for row in chosen if row.offset_class != "landed")
     assert sum(rows for rows, _ in told.sums.values()) == len(chosen)

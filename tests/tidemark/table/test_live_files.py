@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tidemark.table import delta_table
-from tidemark.table.delta_table import LiveFile, LiveFiles, files_digest, live_files
+from tidemark.table.delta_table import LiveFile, LiveFiles, live_files
 
 
 def some_files(rng: random.Random, count: int) -> list[LiveFile]:
@@ -38,7 +38,7 @@ def test_random_files(rng: random.Random) -> None:
         live = LiveFiles.of(shuffled)
         assert len(live) == len(files)
         assert list(live) == files
-        assert live.digest == stated(files) == files_digest(shuffled)
+        assert live.digest == stated(files) == LiveFiles.of(shuffled).digest
         rows = Counter[str]()
         for file in files:
             rows[file.dt] += file.rows

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Iterable
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -104,6 +104,11 @@ class Parent(Model):
     attempt: int
     sha256: str
 
+    @classmethod
+    def of(cls, ledger: Ledger, body: bytes) -> Parent:
+        """The reference to ``ledger``, stored as ``body``, whose writer may have other fields than this version."""
+        return cls(n=ledger.n, attempt=ledger.attempt, sha256=hashlib.sha256(body).hexdigest())
+
 
 class Fold(Model):
     """A landed fold: the plan of ``attempt``, made at ``at``, names the attempts that it replaced."""
@@ -161,20 +166,6 @@ class Ledger(StoredObject):
     def by_partition(self) -> dict[tuple[int, int], PartitionState]:
         """Partition states by (incarnation, partition)."""
         return {state.key: state for state in self.partitions}
-
-
-class StoredLedger(NamedTuple):
-    """A ledger, and the reference to its object in the next ledger; None for the genesis, which has no object."""
-
-    value: Ledger
-    reference: Parent | None
-
-    @classmethod
-    def parse(cls, body: bytes, key: str) -> StoredLedger:
-        """The ledger in ``body``, whose writer may have other fields than this version. Raises FormatError."""
-        ledger = Ledger.from_bytes(body, key)
-        sha256 = hashlib.sha256(body).hexdigest()
-        return cls(ledger, Parent(n=ledger.n, attempt=ledger.attempt, sha256=sha256))
 
 
 class Published(StoredObject):

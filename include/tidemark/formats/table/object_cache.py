@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidemark.errors import FormatError, NotFound, StoreError
-from tidemark.formats.raw.watermark_index import WatermarkIndex, parse_index
+from tidemark.formats.raw.watermark_index import WatermarkIndex
 from tidemark.store import ObjectInfo, Store
 
 _READERS: Final = 16
@@ -140,16 +140,3 @@ def log_failures(log: logging.Logger, level: int = logging.WARNING) -> Callable[
     return lambda key, error: log.log(
         level, "%s cannot be read; the last version that could be read still counts: %s", key, error
     )
-
-
-def read_indexes(store: Store, folder: str) -> ObjectCache[WatermarkIndex]:
-    """The current indexes in ``folder``.
-
-    Raises:
-        FormatError: there are too many indexes.
-        StoreError: they cannot be listed, or the store returned none of them.
-    """
-    indexes = ObjectCache(store, folder, parse_index)
-    indexes.look()
-    indexes.check()
-    return indexes

@@ -37,8 +37,7 @@ NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 MOST_PARTITIONS: Final = 1000
 """Most partitions of a date."""
 
-_ESCAPED: Final = re.compile(r"[\x00-\x7f]")
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]")
+_ESCAPED: Final = re.compile(r"(?![A-Za-z0-9_.~-])[\x00-\x7f]")
 _HOURS: Final = 24
 _BOOLEANS: Final = ("false", "true")
 
@@ -144,11 +143,7 @@ def folder_name(column: str, text: str | None) -> str:
         return f"{column}={NULL}"
     if text.casefold() == "null":
         return f"{column}=%{ord(text[0]):02X}{text[1:]}"
-    return f"{column}={_ESCAPED.sub(_percent, text)}"
-
-
-def _percent(character: re.Match[str]) -> str:
-    return character[0] if _PLAIN.fullmatch(character[0]) else f"%{ord(character[0]):02X}"
+    return f"{column}={_ESCAPED.sub(lambda character: f'%{ord(character[0]):02X}', text)}"
 
 
 def partition_values(path: str) -> dict[str, str | None]:

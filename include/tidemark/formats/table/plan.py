@@ -38,7 +38,12 @@ class Shipped(Model):
 
 
 class StoredRange(Model):
-    """Offsets ``[from_offset, to_offset)`` that a task reads, and where they lie; a subclass tells of what."""
+    """Offsets ``[from_offset, to_offset)`` that a task reads, and where they lie: rows of a file, or a SegmentRange.
+
+    A file of the table is ``key``, and has ``end`` bytes. One of quarantine is ``quarantined``, below the quarantine's
+    folder, and also has the upload time of the segment of its rows. A replay names as ``key`` the range of raw from
+    which they came, and an erasure the file, too.
+    """
 
     store: str
     key: str
@@ -78,17 +83,6 @@ class SegmentRange(StoredRange):
         return not self.etag
 
 
-class QuarantineRange(StoredRange):
-    """Rows of the file ``quarantined`` below the quarantine's folder, which also has the upload time of their segment.
-
-    A replay names the range of raw from which they came. An erasure names the file as ``key``, too.
-    """
-
-
-class TableFileRange(StoredRange):
-    """Rows of a file of the table, ``key``, which has ``end`` bytes."""
-
-
 class StoredTask(Model):
     """Ranges of one partition that one Spark task carries out; a subclass tells what they are of."""
 
@@ -122,27 +116,21 @@ class SegmentTask(StoredTask):
 class QuarantineTask(StoredTask):
     """Rows of quarantine of one partition and one date, or of all without a date."""
 
-    ranges: tuple[QuarantineRange, ...]
-
 
 class TableFileTask(StoredTask):
     """Files of the table, of one date and partition, ordered by first offset, which become one; or spans of one."""
-
-    ranges: tuple[TableFileRange, ...]
 
 
 def _typed(task: StoredTask, kind: RunKind | None) -> StoredTask:
     """A stored task of a run of ``kind`` as the type that tells what it reads: the stored fields are the same."""
     if type(task) is not StoredTask:
         return task
-    made: type[StoredTask] = SegmentTask
-    part: type[StoredRange] = SegmentRange
     if kind == "replay" or (kind == "erase" and task.ranges and task.ranges[0].quarantined):
-        made, part = QuarantineTask, QuarantineRange
-    elif kind in {"compact", "erase"}:
-        made, part = TableFileTask, TableFileRange
-    ranges = tuple(part.model_construct(range_.model_fields_set, **dict(range_)) for range_ in task.ranges)
-    return made.model_construct(task.model_fields_set, **{**dict(task), "ranges": ranges})
+        return QuarantineTask.model_construct(task.model_fields_set, **dict(task))
+    if kind in {"compact", "erase"}:
+        return TableFileTask.model_construct(task.model_fields_set, **dict(task))
+    ranges = tuple(SegmentRange.model_construct(part.model_fields_set, **dict(part)) for part in task.ranges)
+    return SegmentTask.model_construct(task.model_fields_set, **{**dict(task), "ranges": ranges})
 
 
 class StoredMasks(Model):
@@ -263,7 +251,7 @@ class RunPlan(StoredObject):
     their quarantined rows.
 
     A fold replaces the landed attempts that it ``folds``: its evidence is theirs, row for row. One that ``forgets``
-    leaves out what tells of erased records (:mod:`tidemark.planning.maintenance.forgetting`).
+    leaves out what tells of erased records (:mod:`tidemark.planning.maintenance.erasure`).
 
     A repair restores from raw the rows that another program removed from the table or changed. It removes the files
     that no evidence names, and converts all rows of ``tasks``' offsets, whatever their dates, except for the dates that

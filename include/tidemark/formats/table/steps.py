@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 
 from tidemark.formats import object_sizes
-from tidemark.formats.base import Model, StoredObject
+from tidemark.formats.base import AS_MODEL, Model, StoredObject
 from tidemark.formats.table.plan import StoredTask
 
 
-class StepFile(Model):
-    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970."""
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a task wrote; ``path`` is relative to the table, timestamps are microseconds since 1970.
+
+    ``untimed`` rows have no ``kafka_timestamp``; those of a file are all, or none, unless it was merged.
+    """
 
     path: str
     size: int
@@ -40,7 +45,7 @@ class StepOutcome(Model):
     from_offset: int
     next_offset: int
     evidence: int = Field(ge=0)
-    files: tuple[StepFile, ...] = ()
+    files: tuple[Annotated[DataFile, AS_MODEL], ...] = ()
     bytes_read: int = Field(ge=0)
     other_rows: int = 0
     unknown: dict[str, int] = Field(default_factory=dict)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tidemark.errors import ContinuityError
 from tidemark.formats.table.ledger import Ledger
-from tidemark.formats.table.plan import RunPlan, TableFileRange, TableFileTask
+from tidemark.formats.table.plan import RunPlan, StoredRange, TableFileTask
 from tidemark.planning.common import following
 from tidemark.table.delta_table import LiveFile, TopicTable, ledger_of, live_files, open_delta
 from tidemark.table.effective_evidence import EffectiveEvidence
@@ -55,13 +55,6 @@ class PlacedFile(NamedTuple):
     size: int
 
 
-class Wanted(NamedTuple):
-    """The files to make: of up to ``target`` bytes; in an open date, of ``files`` small ones at least."""
-
-    target: int
-    files: int = OPEN_FILES
-
-
 def plan_compaction(
     table: TopicTable, dates: Collection[str] | None = None, *, attempt: int | None = None, files: int = OPEN_FILES
 ) -> RunPlan:
@@ -77,13 +70,13 @@ def plan_compaction(
     live = live_files(delta)
     check_untampered(table, ledger, live)
     closed = {dt for dt, state in ledger.dates.items() if state.closed}
-    wanted = Wanted(table.topic.compaction.target, files)
-    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, wanted)
+    target = table.topic.compaction.target
+    candidates = _candidates((file for file in live if dates is None or file.dt in dates), closed, target, files)
     found: list[PlacedFile] = []
     if candidates:  # evidence is read from the store only if there is something to place
         evidence = EffectiveEvidence(table, ledger, live)
         found = placed(evidence, table, candidates)
-    chosen = bounded(groups(found, closed, wanted))
+    chosen = bounded(groups(found, closed, target, files))
     return RunPlan(
         **following(table, ledger, attempt),
         kind="compact",
@@ -94,16 +87,22 @@ def plan_compaction(
     )
 
 
-def groups(files: Iterable[PlacedFile], closed: Collection[str], wanted: Wanted) -> Iterator[tuple[PlacedFile, ...]]:
-    """The files to merge, each group into one: by date and folder, incarnation, partition and offset."""
-    for key, part in groupby(sorted(files), key=lambda file: file[:4]):
-        is_closed = key[0] in closed
+def groups(
+    live: Iterable[PlacedFile], closed: Collection[str], target: int, files: int
+) -> Iterator[tuple[PlacedFile, ...]]:
+    """The files to merge, each group into one of up to ``target`` bytes.
+
+    They come by date and folder, incarnation, partition and offset. In a date that is not ``closed``, the partition has
+    ``files`` small ones at least.
+    """
+    for key, part in groupby(sorted(live), key=lambda file: file[:4]):
+        least = 2 if key[0] in closed else files
         neighbours = list(part)
-        if sum(_is_small(file.size, wanted) for file in neighbours) < _least(is_closed, wanted):
+        if sum(_is_small(file.size, target) for file in neighbours) < least:
             continue
-        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, wanted)):
+        for small, run in groupby(neighbours, key=lambda file: _is_small(file.size, target)):
             if small:
-                yield from _packed(list(run), is_closed, wanted)
+                yield from _packed(list(run), key[0] in closed, target, least)
 
 
 def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, ...]]:
@@ -119,25 +118,21 @@ def bounded(merges: Iterable[tuple[PlacedFile, ...]]) -> list[tuple[PlacedFile, 
     return chosen
 
 
-def _is_small(size: int, wanted: Wanted) -> bool:
-    return 2 * size < wanted.target
+def _is_small(size: int, target: int) -> bool:
+    return 2 * size < target
 
 
-def _least(is_closed: bool, wanted: Wanted) -> int:
-    return 2 if is_closed else wanted.files
-
-
-def _packed(run: Sequence[PlacedFile], is_closed: bool, wanted: Wanted) -> Iterator[tuple[PlacedFile, ...]]:
-    """The groups of neighbouring small files."""
+def _packed(run: Sequence[PlacedFile], is_closed: bool, target: int, least: int) -> Iterator[tuple[PlacedFile, ...]]:
+    """The groups of neighbouring small files: of ``least`` files, or of two that fill the target."""
     start = 0
     while start < len(run):
-        end = _filled(run, start, wanted.target)
+        end = _filled(run, start, target)
         sizes = [file.size for file in run[start:end]]
         if not is_closed and 2 * max(sizes) > sum(sizes):
             start += sizes.index(max(sizes)) + 1
             continue
         is_full = end < len(run)
-        if len(sizes) >= (2 if is_full else _least(is_closed, wanted)):
+        if len(sizes) >= (2 if is_full else least):
             yield tuple(run[start:end])
         start = end
 
@@ -154,11 +149,11 @@ def _filled(run: Sequence[PlacedFile], start: int, target: int) -> int:
     return end
 
 
-def _candidates(live: Iterable[LiveFile], closed: Collection[str], wanted: Wanted) -> dict[str, LiveFile]:
+def _candidates(live: Iterable[LiveFile], closed: Collection[str], target: int, files: int) -> dict[str, LiveFile]:
     """The files of folders with enough small files, so that evidence need not be read for the other folders."""
-    files = list(live)
-    small = Counter(file.folder for file in files if _is_small(file.size, wanted))
-    return {file.path: file for file in files if small[file.folder] >= _least(file.dt in closed, wanted)}
+    listed = list(live)
+    small = Counter(file.folder for file in listed if _is_small(file.size, target))
+    return {file.path: file for file in listed if small[file.folder] >= (2 if file.dt in closed else files)}
 
 
 def placed(standing: EffectiveEvidence, table: TopicTable, files: dict[str, LiveFile]) -> list[PlacedFile]:
@@ -194,7 +189,7 @@ def _task(table: TopicTable, ledger: Ledger, group: Sequence[PlacedFile]) -> Tab
         topic_id=state.topic_id,
         partition=state.partition,
         ranges=tuple(
-            TableFileRange(
+            StoredRange(
                 store=table.deployment.lake_store,
                 key=f"{table.keys.root}/{file.path}",
                 etag="",

@@ -18,6 +18,7 @@ from tidemark.errors import ContinuityError, FormatError
 from tidemark.formats.table.base_columns import IDENTITY
 from tidemark.formats.table.partitioning import HOUR, DateFolder, names_of
 from tidemark.formats.table.plan import TableFileTask
+from tidemark.formats.table.steps import DataFile
 from tidemark.store import Store, open_store
 from tidemark.table.evidence import EvidenceRow
 from tidemark.table.topic_columns import HOUR_COLUMN
@@ -28,7 +29,7 @@ from tidemark_spark.convert.rewriting.merge import Input, merged, rows_of
 from tidemark_spark.convert.row_checksums import Account, account_of_file
 from tidemark_spark.convert.row_order import ascending, path_of
 from tidemark_spark.convert.row_sink import namer
-from tidemark_spark.model import DataFile, Job, Outcome, Stop
+from tidemark_spark.model import Job, Outcome, Stop
 
 
 def compacted(job: Job, task: TableFileTask) -> Outcome:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from tidemark.errors import FormatError
 from tidemark.formats.table.base_columns import HASHED
-from tidemark.formats.table.plan import TableFileRange
+from tidemark.formats.table.plan import StoredRange
 from tidemark.parsers.base import no_rows
 from tidemark.store import Store
 from tidemark_spark.convert.date_partitioner import numbers
@@ -34,7 +34,7 @@ class Input:
     ``hashed`` is True while the rows read so far have all hashed columns.
     """
 
-    def __init__(self, store: Store, part: TableFileRange, schema: pa.Schema) -> None:
+    def __init__(self, store: Store, part: StoredRange, schema: pa.Schema) -> None:
         self.first, self.name = part.from_offset, part.key
         self.hashed = True
         self._schema = schema

@@ -14,7 +14,7 @@ from tests.tidemark.formats.packing import entry as packed
 from tidemark.formats.keys import TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, render
 from tidemark.formats.raw.watermark_index import LeaderEntry
-from tidemark.inspection.led_partitions import led_partitions, with_heads
+from tidemark.inspection.agent_reports import led_partitions, with_heads
 
 AT = TopicPartition("orders", 0)
 SECOND = timedelta(seconds=1)

@@ -1,30 +1,38 @@
-"""The agents' reports of the partitions that a cluster's brokers lead, from watermark indexes and heads.
+"""What agents report: the partitions that a cluster's brokers lead, and the topics that were ever seen.
 
-An index shows new packs within a minute, a head at once. So the age of unstored bytes in an index, or the end of the
-stored bytes, may be out of date by more than a topic's ``freshness``; a head then has the newer state.
+A watermark index shows new packs within a minute, a head at once. So the age of unstored bytes in an index, or the end
+of the stored bytes, may be out of date by more than a topic's ``freshness``; a head then has the newer state.
+
+An agent that leads a partition records its topic below ``_topics/``, before there is a segment, and in its watermark
+index. A topic in neither place was never seen: its name, its cluster, the bucket or the prefix is wrong, or no agent
+runs there. An unknown topic must not look like a topic without records. A topic that was seen may have nothing landed
+yet; that is no error.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
+from tidemark.config import hint
 from tidemark.endpoints import resolver_of
+from tidemark.errors import NeverSeen, NotFound
 from tidemark.formats.keys import Endpoint, TopicPartition
 from tidemark.formats.raw.head import Head, HeadEntry, parse_head
 from tidemark.formats.raw.watermark_index import IndexEntry, LeaderEntry, WatermarkIndex, leaders
-from tidemark.formats.table.object_cache import ObjectCache, log_failures, read_indexes
-from tidemark.storage import Storage
-from tidemark.topics import Deployment
+from tidemark.formats.table.object_cache import ObjectCache, log_failures
+from tidemark.storage import ClusterStore, Storage
+from tidemark.table.delta_table import TopicTable
+from tidemark.topics import Deployment, TopicSettings
 
 log = logging.getLogger(__name__)
 
 
 def indexes_of(deployment: Deployment, cluster: str) -> ObjectCache[WatermarkIndex]:
     """All indexes of the default bucket, which cover every partition. Raises StoreError or FormatError."""
-    of = Storage(cluster, deployment.raw, deployment.store).cluster_store()
-    return read_indexes(of.store, of.keys.indexes)
+    return Storage(cluster, deployment.raw, deployment.store).cluster_store().indexes()
 
 
 def led_partitions(deployment: Deployment, cluster: str) -> Mapping[TopicPartition, LeaderEntry]:
@@ -115,3 +123,64 @@ def _of_next_leader(known: IndexEntry, head: HeadEntry) -> IndexEntry:
         "oldest_unstored": head.oldest_unstored,
     }
     return known.model_copy(update=news)
+
+
+_LISTED: Final = 10_000
+"""Names that are searched for one like the topic's."""
+
+
+def check_begun(table: TopicTable, ledger_n: int) -> None:
+    """Raise :class:`NeverSeen` if nothing has landed in the table and no agent was ever seen for its topic.
+
+    ``ledger_n`` is the number of the table's committed ledger: it is 0 until something has landed.
+    """
+    if ledger_n == 0:
+        check_seen(table.deployment, table.topic)
+
+
+def check_seen(deployment: Deployment, topic: TopicSettings) -> None:
+    """Raise :class:`NeverSeen` if no agent has ever reported ``topic``; the message names the topics that exist.
+
+    Makes a single request if an agent has.
+
+    Raises:
+        FormatError: no readable index names the topic, and an index does not parse.
+        StoreError: the store did not answer, or has no such bucket.
+    """
+    storage = Storage(topic.cluster, deployment.raw, deployment.store)
+    cluster = storage.cluster_store()
+    try:
+        cluster.store.head(cluster.keys.incarnations(topic.topic))
+    except NotFound:
+        pass
+    else:
+        return
+    indexes = cluster.indexes()
+    if any(entry.topic == topic.topic for index in indexes.kept.values() for entry in index.entries):
+        return
+    if indexes.failures:
+        raise next(iter(indexes.failures.values()))  # the topic's leader may be one of these brokers
+    agents = bool(indexes.objects)
+    why = _why(cluster, topic, storage.default().url, agents=agents)
+    raise NeverSeen(f"{topic.cluster}/{topic.topic}: {why}")
+
+
+def _why(cluster: ClusterStore, topic: TopicSettings, place: str, *, agents: bool) -> str:
+    folder = cluster.keys.incarnations(topic.topic).removesuffix(f"{topic.topic}.json")
+    topics = [
+        info.key.removeprefix(folder).removesuffix(".json") for info in islice(cluster.store.list(folder), _LISTED)
+    ]
+    if agents or topics:
+        return (
+            f"no agent of cluster {topic.cluster} has ever seen this topic in {place}; {hint(topic.topic, topics)}. "
+            "Check its name, and that the agents include it (`tidemark-agent plan` lists the topics that they upload)"
+        )
+    above = folder.removesuffix(f"{topic.cluster}/")
+    clusters = sorted(
+        {info.key.removeprefix(above).partition("/")[0] for info in islice(cluster.store.list(above), _LISTED)}
+    )
+    there = f"there are {', '.join(clusters[:10])}" if clusters else "nothing of any cluster is there"
+    return (
+        f"no agent of cluster {topic.cluster} has ever written to {place}; {there}. Check `cluster`, `raw.url` and its "
+        "prefix in the topics file, and that the agents run"
+    )
