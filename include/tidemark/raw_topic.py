@@ -33,7 +33,7 @@ from tidemark.raw.byte_ranges import TARGET_BYTES, BatchCut
 from tidemark.raw.heads import LiveEnd, Unread
 from tidemark.raw.masks import mask_index_of
 from tidemark.raw.objects import LOOK_BACK, pieces_between
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import TailRanges
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, agrees, cover, live_until
 from tidemark.storage import ClusterStore, PartitionStore, Storage, StoredWatermark
@@ -62,8 +62,8 @@ class RawTopic:
         self._unread: set[str] = set()  # the watermark indexes that cannot be read
         self.unread = Unread(outages=outages)
         self._live_end = live_end or LiveEnd()
-        self._tails = OnePerKey[PartitionKeys, PackedTail](
-            lambda keys: PackedTail(self._storage.partition_store(keys), self._live_end.read_line)
+        self._tails = OnePerKey[PartitionKeys, TailRanges](
+            lambda keys: TailRanges(self._storage.partition_store(keys), self._live_end.read_line)
         )
 
     def now(self) -> datetime:

@@ -90,6 +90,11 @@ class ClusterStore:
         indexes.check()
         return indexes
 
+    def packs(self, broker: int | None = None) -> Iterator[ObjectInfo]:
+        """The packs of ``broker``, or of all, in order; what else lies among them is passed over. Raises StoreError."""
+        folder = self.keys.tails if broker is None else self.keys.packs(broker)
+        return (info for info in self.store.list(folder) if self.keys.pack_of(info.key) is not None)
+
     def acknowledgements(self, place: str, partition: int) -> list[Acknowledgement]:
         """All acknowledgements of a partition's gaps; ``place`` is the name of its incarnation's folders.
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import structlog
 from typing_extensions import override
@@ -55,104 +55,20 @@ from uploader_agent.runtime import MACHINE, Runtime
 from uploader_agent.settings import HoldSettings
 from uploader_agent.tuning import STANDARD, AgentTuning
 
-Key = TypeVar("Key", bound=Hashable)
-
 
 @dataclass(frozen=True, slots=True)
-class Cost(Generic[Key]):
+class Cost:
     """A held set that the broker has deleted: its bytes, its last append, and the seconds since its deletion."""
 
-    key: Key
+    key: HeldKey
     size: int
     modified: float
     age: float
 
 
-class HoldLimits:
-    """The bounds of the held sets. ``clock`` is monotonic: its jumps make nothing older."""
-
-    def __init__(
-        self,
-        settings: HoldSettings,
-        log_dirs: Collection[Path],
-        shelf: HeldSegments,
-        evicted: EvictedOffsets,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        space: Callable[[Path], tuple[int, int]],
-        tuning: AgentTuning,
-    ) -> None:
-        self.settings = settings
-        self._tuning = tuning
-        self._log_dirs = log_dirs
-        self._shelf = shelf
-        self._evicted = evicted
-        self._metrics = metrics
-        self._clock = clock
-        self._space = space
-        self._gone_since: dict[HeldKey, float] = {}
-
-    def enforce(self) -> None:
-        """Evict sets beyond the bounds, for each file system separately."""
-        costs = self._costs()
-        evicted = {key for device, sets in costs.items() for key in self._beyond(device, sets)}
-        self._evict(evicted)
-        kept = (cost.size for sets in costs.values() for cost in sets if cost.key not in evicted)
-        self._metrics.held_bytes.set(sum(kept))
-        self._metrics.held_segments.set(len(self._shelf))
-
-    def _costs(self) -> dict[int, list[Cost[HeldKey]]]:
-        """The held sets of files that the broker has unlinked, by file system."""
-        now, costs = self._clock(), defaultdict[int, list[Cost[HeldKey]]](list)
-        before, self._gone_since = self._gone_since, {}
-        for key, note, keeper in self._shelf.all():
-            try:
-                if keeper.is_last(note.log):
-                    stats = [keeper.stat(name) for name in note.files]
-                    since = self._gone_since[key] = before.get(key, now)
-                    size = sum(stat.st_size for stat in stats)
-                    costs[stats[0].st_dev].append(Cost(key, size, note.modified, now - since))
-            except OSError as error:
-                logger.warning("held_segment_unreadable", partition=str(note.tp), file=note.log, error=str(error))
-        return costs
-
-    def _beyond(self, device: int, costs: list[Cost[HeldKey]]) -> list[HeldKey]:
-        space, tuning = self._space_on(device), self._tuning
-        share, min_free, max_age = self.settings.max, tuning.hold_min_free, tuning.hold_max_age
-        return to_evict(costs, space, share=share, min_free=min_free, max_age=max_age)
-
-    def _space_on(self, device: int) -> tuple[int, int] | None:
-        """The result of :func:`space_of` for the log directory; None if it cannot be read, as on a failed disk."""
-        for log_dir in self._log_dirs:
-            try:
-                if log_dir.stat().st_dev == device:
-                    return self._space(log_dir)
-            except OSError as error:
-                logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # the leadership reports it
-        return None
-
-    def _evict(self, keys: Collection[HeldKey]) -> None:
-        evicted: list[tuple[Owner, tuple[int, int]]] = []
-        for key, note, _ in list(self._shelf.all()):
-            if key not in keys:
-                continue
-            self._shelf.drop(key)
-            evicted.append((key[0], (note.base_offset, note.next_offset)))
-            self._metrics.evicted.inc()
-            logger.error(
-                "held_segment_evicted",
-                partition=str(note.tp),
-                base_offset=note.base_offset,
-                next_offset=note.next_offset,
-                rule="hold.max or a day is over, or the disk nearly full; offsets that the store lacks are now a gap",
-            )
-        if evicted:
-            self._evicted.add(evicted)
-
-
 def to_evict(
-    costs: Sequence[Cost[Key]], space: tuple[int, int] | None, *, share: float, min_free: float, max_age: timedelta
-) -> list[Key]:
+    costs: Sequence[Cost], space: tuple[int, int] | None, *, share: float, min_free: float, max_age: timedelta
+) -> list[HeldKey]:
     """The sets of one file system to evict when they take too much space, oldest first, until all bounds hold.
 
     ``share`` and ``min_free`` are fractions of the file system's size; ``space`` is None where it is unknown, so that
@@ -163,7 +79,7 @@ def to_evict(
         total, free = space
         excess = sum(cost.size for cost in costs) - share * total
         lacking = min_free * total - free
-    evicted: list[Key] = []
+    evicted: list[HeldKey] = []
     freed = 0
     for cost in sorted(costs, key=lambda cost: cost.modified):
         if cost.age > max_age.total_seconds() or freed < max(excess, lacking):
@@ -208,13 +124,17 @@ class Hold:
         """
         check_links(settings.links, log_dirs)
         self._settings = settings
+        self._share = settings.max
+        self._tuning = tuning
+        self._log_dirs = log_dirs
         self._metrics = metrics
+        self._clock = runtime.monotonic
+        self._space = space
         links = settings.links if settings.enabled else ()
         self._shelf = HeldSegments(links, raise_limit() if descriptors is None else descriptors)
         self._evicted = EvictedOffsets(state_dir / EVICTED)
-        self._limits = HoldLimits(
-            settings, log_dirs, self._shelf, self._evicted, metrics, runtime.monotonic, space, tuning
-        )
+        self._gone_since: dict[HeldKey, float] = {}
+        """The sets of files that the broker has unlinked, and when that was seen: the clock's jumps age nothing."""
         self._unheld: dict[Owner, int] = {}
         self._ignored: dict[Owner, set[int]] = {}
         self._said: set[object] = set()
@@ -274,7 +194,7 @@ class Hold:
 
     def reconfigure(self, settings: HoldSettings) -> None:
         """Apply other bounds; ``enabled`` and ``links`` keep their values from the start."""
-        self._limits.settings = settings
+        self._share = settings.max
 
     def close(self) -> None:
         """Close all descriptors; links stay for the next agent."""
@@ -309,11 +229,66 @@ class Hold:
         return self._below(owned, listing) if judged else [], listing.segments
 
     def enforce(self) -> None:
-        """Evict sets beyond the bounds, and count the held ones. A look at all partitions must follow."""
+        """Evict sets beyond the bounds, for each file system separately, and count the held ones.
+
+        A look at all partitions must follow.
+        """
         self._shelf.read_links()
-        self._limits.enforce()
+        costs = self._costs()
+        evicted = {key for device, sets in costs.items() for key in self._beyond(device, sets)}
+        self._evict(evicted)
+        kept = (cost.size for sets in costs.values() for cost in sets if cost.key not in evicted)
+        self._metrics.held_bytes.set(sum(kept))
+        self._metrics.held_segments.set(len(self._shelf))
         self._metrics.unheld_segments.set(sum(self._unheld.values()))
         self._unheld.clear()
+
+    def _costs(self) -> dict[int, list[Cost]]:
+        """The held sets of files that the broker has unlinked, by file system."""
+        now, costs = self._clock(), defaultdict[int, list[Cost]](list)
+        before, self._gone_since = self._gone_since, {}
+        for key, note, keeper in self._shelf.all():
+            try:
+                if keeper.is_last(note.log):
+                    stats = [keeper.stat(name) for name in note.files]
+                    since = self._gone_since[key] = before.get(key, now)
+                    size = sum(stat.st_size for stat in stats)
+                    costs[stats[0].st_dev].append(Cost(key, size, note.modified, now - since))
+            except OSError as error:
+                logger.warning("held_segment_unreadable", partition=str(note.tp), file=note.log, error=str(error))
+        return costs
+
+    def _beyond(self, device: int, costs: list[Cost]) -> list[HeldKey]:
+        space, tuning = self._space_on(device), self._tuning
+        return to_evict(costs, space, share=self._share, min_free=tuning.hold_min_free, max_age=tuning.hold_max_age)
+
+    def _space_on(self, device: int) -> tuple[int, int] | None:
+        """The result of :func:`space_of` for the log directory; None if it cannot be read, as on a failed disk."""
+        for log_dir in self._log_dirs:
+            try:
+                if log_dir.stat().st_dev == device:
+                    return self._space(log_dir)
+            except OSError as error:
+                logger.debug("log_dir_unreadable", folder=str(log_dir), error=str(error))  # the leadership reports it
+        return None
+
+    def _evict(self, keys: Collection[HeldKey]) -> None:
+        evicted: list[tuple[Owner, tuple[int, int]]] = []
+        for key, note, _ in list(self._shelf.all()):
+            if key not in keys:
+                continue
+            self._shelf.drop(key)
+            evicted.append((key[0], (note.base_offset, note.next_offset)))
+            self._metrics.evicted.inc()
+            logger.error(
+                "held_segment_evicted",
+                partition=str(note.tp),
+                base_offset=note.base_offset,
+                next_offset=note.next_offset,
+                rule="hold.max or a day is over, or the disk nearly full; offsets that the store lacks are now a gap",
+            )
+        if evicted:
+            self._evicted.add(evicted)
 
     def _release(self, owner: Owner, final: Intervals) -> None:
         for base, (note, _) in self._shelf.of(owner).items():

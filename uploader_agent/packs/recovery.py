@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 from pydantic import ValidationError
@@ -53,11 +52,8 @@ def recover_entries(broker: int, resolve: Resolve, runtime: Runtime, cluster: Cl
     One LIST, one or two GETs for each pack that retention has left (two days of ticks), and one for each ``offset.wm``.
     Raises LaterFormat and StoreError.
     """
-    packs = [
-        info for info in cluster.store.list(cluster.keys.packs(broker)) if cluster.keys.pack_of(info.key) is not None
-    ]
     packed = _FoundChains(cluster, resolve, runtime)
-    run_all([partial(packed.read, info) for info in packs], runtime)
+    run_all([partial(packed.read, info) for info in cluster.packs(broker)], runtime)
     if packed.failure is not None:
         raise packed.failure
     entries = EntryLines()
@@ -83,7 +79,8 @@ class _FoundChains:
         self._cluster = cluster
         self._resolve = resolve
         self._lock = runtime.lock()
-        self._sealed: dict[PartitionOfId, _SealedEnd] = {}
+        self._sealed: dict[PartitionOfId, tuple[int, Lineage]] = {}
+        """The end of the seals and the lineage in each ``offset.wm``; 0 and none without one."""
 
     def read(self, info: ObjectInfo) -> None:
         """Add the ranges of a pack to their chains."""
@@ -107,10 +104,10 @@ class _FoundChains:
             for range_, pointer in ranges:
                 key = EntryKey(range_.topic_id, range_.partition, range_.leader_epoch, len(range_.restores))
                 if key not in self.chains:
-                    self.chains[key] = _Chain(range_, pointer, self._sealed[_partition_of(range_)])
+                    self.chains[key] = _Chain(range_, pointer, *self._sealed[_partition_of(range_)])
                 self.chains[key].add(range_, pointer)
 
-    def _sealed_of(self, range_: Range) -> _SealedEnd:
+    def _sealed_of(self, range_: Range) -> tuple[int, Lineage]:
         tp = TopicPartition(range_.topic, range_.partition)
         try:
             _, partition = self._resolve(tp, range_.topic_id)
@@ -120,16 +117,20 @@ class _FoundChains:
         except FormatError as error:
             logger.warning("offset_wm_not_read", partition=str(tp), error=str(error))
             stored = None
-        return _SealedEnd(stored.watermark.next_offset, stored.lineage) if stored else _SealedEnd()
+        return (stored.watermark.next_offset, stored.lineage) if stored else (0, Lineage())
 
 
 @dataclass(slots=True)
 class _Chain:
-    """The end of one leadership's chain, and the amount of it that is not sealed."""
+    """The end of one leadership's chain, and the amount of it that is not sealed.
+
+    ``sealed_end`` and ``stored_lineage`` are what ``offset.wm`` says of the partition.
+    """
 
     last: Range
     pointer: RangePointer
-    sealed: _SealedEnd
+    sealed_end: int
+    stored_lineage: Lineage
     unsealed: Unsealed = field(default_factory=Unsealed)
     compacted: bool = False
     starts: dict[int, int] = field(default_factory=dict)
@@ -140,20 +141,20 @@ class _Chain:
         if (range_.next, range_.shipped_at) > (self.last.next, self.last.shipped_at):
             self.last, self.pointer = range_, pointer
         self.compacted = self.compacted or range_.compacted
-        if range_.next > self.sealed.next_offset:
+        if range_.next > self.sealed_end:
             self.unsealed = self.unsealed.plus(Unsealed(1, range_.size, range_.shipped_at))
             for epoch, start in range_.epochs:
                 self.starts[epoch] = min(start, self.starts.get(epoch, start))
 
     def entry(self) -> HeadEntry | None:
         """The head's entry; None if all is sealed. Raises ValidationError if the packs lack a field of it."""
-        last, sealed = self.last, self.sealed
+        last = self.last
         entry = HeadEntry(
             topic=last.topic,
             topic_id=last.topic_id,
             partition=last.partition,
             epoch=last.leader_epoch,
-            lineage=self._lineage().since(min(sealed.next_offset, last.first)).entries,
+            lineage=self._lineage().since(min(self.sealed_end, last.first)).entries,
             restores=last.restores,
             tail_end=last.next,
             last=self.pointer,
@@ -163,7 +164,7 @@ class _Chain:
             size=self.unsealed.size,
             since=self.unsealed.since,
         )
-        is_sealed = last.next <= sealed.next_offset and live_end(entry, sealed.lineage) == last.next
+        is_sealed = last.next <= self.sealed_end and live_end(entry, self.stored_lineage) == last.next
         return None if is_sealed else entry
 
     def _lineage(self) -> Lineage:
@@ -172,21 +173,14 @@ class _Chain:
         The batches do not show the start of the leader's own epoch if it has packed none of its own.
         """
         epoch = self.last.leader_epoch
-        known_below = self.sealed.lineage.parted_at(self.last.restores)
-        own = self.sealed.lineage if known_below is None else self.sealed.lineage.truncated(known_below)
+        known_below = self.stored_lineage.parted_at(self.last.restores)
+        own = self.stored_lineage if known_below is None else self.stored_lineage.truncated(known_below)
         stored = tuple(entry for entry in own.entries if entry[0] <= epoch)
         if stored and stored[-1][0] == epoch:
             return Lineage(stored).with_batches(self.starts.items())
         packed = sorted({**dict(self.last.epochs), **self.starts}.items())
         known = tuple(entry for entry in packed if entry[0] >= 0)
         return Lineage(known if known and known[-1][0] == epoch else (*known, (epoch, self.last.next)))
-
-
-class _SealedEnd(NamedTuple):
-    """The end of a partition's seals, from its ``offset.wm``; 0 without one."""
-
-    next_offset: int = 0
-    lineage: Lineage = Lineage()
 
 
 def _partition_of(range_: Range) -> PartitionOfId:

@@ -104,8 +104,7 @@ class Completion:
 
     def _ranges(self) -> list[PackedRange]:
         """The partition's ranges in all packs of the cluster, even if no head leads to them."""
-        control, all_ranges = self._partition.keys.control, list[PackedRange]()
-        packs = (info for info in self._partition.store.list(control.tails) if control.pack_of(info.key) is not None)
+        packs, all_ranges = self._partition.cluster.packs(), list[PackedRange]()
         while chunk := list(islice(packs, _AT_A_TIME)):
             for ranges in in_parallel(self._ranges_of, chunk):
                 all_ranges += ranges

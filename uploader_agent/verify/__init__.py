@@ -1,10 +1,8 @@
 """``tidemark-agent verify``: compares a partition in the store with itself, ``offset.wm`` and the broker's disk.
 
-* ``findings``: the words of its findings, and their order by severity
-* ``segment``: one segment: its manifest, its objects, its bytes
-* ``tails``: the packed offsets behind the segments
+* ``segment``: the words of findings by severity, and one segment: its manifest, its objects, its bytes
+* ``partition``: all of a partition's segments together, with the packed offsets behind them, and the rest on the disk
 * ``packs``: the packs that still exist, against the segments that have replaced them
-* ``partition``: all of a partition's segments together: continuity, lineage, and the rest on the disk
 
 Only reads. Memory is bounded by the segments checked at a time, not by a partition's age.
 """

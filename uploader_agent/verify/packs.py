@@ -5,10 +5,10 @@ Memory is bounded by the ranges that are compared at a time, and time by the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 
 from tidemark.errors import FormatError, NotFound
 from tidemark.formats.keys import Endpoint, TopicPartition
@@ -17,7 +17,6 @@ from tidemark.formats.raw.pack import PackedRange
 from tidemark.kafka_log import Lineage
 from tidemark.raw.packs import read_footer
 from tidemark.raw.sealed_packs import Lacking, SealsAround, bounds
-from tidemark.storage import ClusterStore
 from tidemark.store import ObjectInfo, Store
 from uploader_agent.partitions.led_partition import LedPartition
 from uploader_agent.verify.segment import Severity, VerifyFinding, other_history
@@ -55,7 +54,7 @@ def compare_packs(
         cluster = next(iter(wanted.values())).uploader.where.cluster
         brokers = {broker, *(replica for partition in wanted.values() for replica in partition.local.log.replicas)}
         gathered: list[PackedRange] = []
-        listed = _listed(cluster, brokers)
+        listed = chain.from_iterable(cluster.packs(replica) for replica in sorted(brokers))
         while packs := list(islice(listed, _AT_A_TIME)):
             for ranges in pool.map(partial(_ranges, cluster.store, wanted), packs):
                 if isinstance(ranges, VerifyFinding):
@@ -69,15 +68,6 @@ def compare_packs(
             progress(done)
         _compare(gathered, wanted, pool, findings)
     return findings
-
-
-def _listed(cluster: ClusterStore, brokers: Iterable[int]) -> Iterator[ObjectInfo]:
-    for broker in sorted(brokers):
-        yield from (
-            info
-            for info in cluster.store.list(cluster.keys.packs(broker))
-            if cluster.keys.pack_of(info.key) is not None
-        )
 
 
 def _ranges(

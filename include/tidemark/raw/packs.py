@@ -228,8 +228,8 @@ class TailPieces(NamedTuple):
     damage: FormatError | None = None
 
 
-class PackedTail:
-    """The known ranges behind one partition's seals; a range is read once, when it is needed. Thread-safe.
+class TailRanges:
+    """The known ranges of packs behind one partition's seals; a range is read once, when it is needed. Thread-safe.
 
     A range stays until seals hold it, even if its head is gone: packs do not change, and the lineage alone decides
     which batches count. The ranges of two leaders may overlap; :func:`tidemark.raw.segments.cover` takes each offset

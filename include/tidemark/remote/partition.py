@@ -26,7 +26,7 @@ from tidemark.kafka_log import AbortedTransaction, Lineage
 from tidemark.raw.heads import LiveEnd
 from tidemark.raw.masks import TopicMasks
 from tidemark.raw.objects import first_left, read_watermark
-from tidemark.raw.packs import PackedTail, TailPieces
+from tidemark.raw.packs import TailPieces, TailRanges
 from tidemark.raw.partition import RawPartition, StoredPartition
 from tidemark.raw.segments import Segment, SegmentPiece, decided_end, is_whole
 from tidemark.remote.segments import KEPT_VERDICTS, Aborts, IndexObjects, StoredSegments, Verdicts
@@ -152,7 +152,7 @@ class RemotePartition:
         self._live_end, self._masks = live_end, masks
         self._mask: tuple[tuple[MaskName, ...], tuple[int, ...], OffsetMask] = (), (), OffsetMask()
         """The masks of the last stretch, in a log with these restores."""
-        self._tail = PackedTail(self._stored, live_end.read_line)
+        self._tail = TailRanges(self._stored, live_end.read_line)
         self._segments = StoredSegments(self._stored)
         self._looked_back = ""  # the ETag of the watermark under which all was listed again for a hole
         self._aborts = Aborts(self._stored.store, self.invalidate)

@@ -173,8 +173,7 @@ class _Forgetting:
 
     def _held(self) -> Iterator[_HeldRange]:
         """All ranges of the topic id. A pack that cannot be read stays, and retention reports it."""
-        store, control = self.cluster.store, self.cluster.keys
-        packs = (info for info in store.list(control.tails) if control.pack_of(info.key) is not None)
+        store, packs = self.cluster.store, self.cluster.packs()
         while chunk := list(islice(packs, CHUNK)):
             for pack, ranges in zip(chunk, in_parallel(lambda info: footer(store, info), chunk), strict=True):
                 for packed in () if isinstance(ranges, str) else ranges:

@@ -160,9 +160,7 @@ class _StoreRun:
         """Chunks of the packs that are old enough to be examined."""
 
         def old() -> Iterator[ObjectInfo]:
-            for info in cluster.store.list(cluster.keys.tails):
-                if cluster.keys.pack_of(info.key) is None:
-                    continue
+            for info in cluster.packs():
                 counts["packs"] += 1
                 if info.modified > now - SETTLED:
                     counts["young"] += 1

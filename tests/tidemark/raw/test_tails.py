@@ -13,7 +13,7 @@ from tidemark.formats.keys import Endpoint, PartitionKeys
 from tidemark.intervals import Intervals
 from tidemark.kafka_log import Lineage
 from tidemark.raw.byte_ranges import ranges_of
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import TailRanges
 from tidemark.raw.segments import Segment, cover
 from tidemark.storage import PartitionStore
 
@@ -36,7 +36,7 @@ def segments(tail: Tail, end_of_seals: int, lineage: Lineage = LINEAGE) -> list[
     def failed(error: FormatError | StoreError) -> None:
         raise error
 
-    packed = PackedTail(PartitionStore(tail.store, keys_of(tail)))
+    packed = TailRanges(PartitionStore(tail.store, keys_of(tail)))
     return packed.segments([tail.entry()], lineage, end_of_seals, failed)
 
 

@@ -599,8 +599,8 @@ def test_incomplete_sets_are_removed_at_the_start(world: World, damage: Any) -> 
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def cost(name: str, size: int, modified: float, age: float = 0.0) -> Cost[str]:
-    return Cost(name, size, modified, age)
+def cost(name: str, size: int, modified: float, age: float = 0.0) -> Cost:
+    return Cost(((T, name), 0), size, modified, age)
 
 
 @pytest.mark.parametrize(
@@ -623,7 +623,7 @@ def test_the_oldest_go_until_all_bounds_hold(
 ) -> None:
     costs = [cost("new", 100, 3.0, ages[2]), cost("old", 100, 1.0, ages[0]), cost("middle", 100, 2.0, ages[1])]
     evicted = to_evict(costs, (1000, free), share=share, min_free=min_free, max_age=timedelta(minutes=1))
-    assert evicted == gone
+    assert [topic_id for (_, topic_id), _ in evicted] == gone
     assert to_evict(costs, None, share=0, min_free=1, max_age=timedelta(minutes=2)) == []
 
 

@@ -8,7 +8,7 @@ from tidemark.intervals import Intervals
 from tidemark.kafka_log import scan_batches
 from tidemark.raw.heads import read_head
 from tidemark.raw.objects import read_manifest
-from tidemark.raw.packs import PackedTail
+from tidemark.raw.packs import TailRanges
 from tidemark.raw.segments import Segment, SegmentPiece, cover, segment_of
 from tidemark.storage import ClusterStore, PartitionStore
 from tidemark.store import Store
@@ -45,7 +45,7 @@ def pieces(partition: PartitionStore) -> list[SegmentPiece]:
     lineage, end = written.history, written.next_offset
     ours = written.topic_id, partition.keys.partition
     entries = [one for head in read for one in head.entries if (one.topic_id, one.partition) == ours]
-    ranges = PackedTail(partition).segments(entries, lineage, end, _failed)
+    ranges = TailRanges(partition).segments(entries, lineage, end, _failed)
     return cover([*seals(partition), *ranges], lineage, Intervals([(written.start_offset, _ALL)]))[0]
 
 
