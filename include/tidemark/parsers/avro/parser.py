@@ -299,7 +299,11 @@ class _Source:
 
 
 _Read = Callable[[_Source], Any]
-"""Reads a value. Raises RefusedRecord for wrong bytes, and another ValueError if its column cannot hold the value."""
+"""Reads a value. Raises RefusedRecord for wrong bytes, and _UnfitValue if its column cannot hold the value."""
+
+
+class _UnfitValue(Exception):
+    """A value that its column cannot hold; the message says why."""
 
 
 def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
@@ -316,7 +320,7 @@ def reader_of(step: Step) -> Callable[[bytes], dict[str, Any]]:
             fields: dict[str, Any] = read(source)
         except RefusedRecord as error:
             raise RefusedRecord(f"does not match its Avro schema: {error}") from error
-        except ValueError as error:
+        except _UnfitValue as error:
             raise RefusedRecord(f"its values do not fit the table: {error}") from error
         except RecursionError as error:
             raise RefusedRecord("does not match its Avro schema: is nested too deeply") from error
@@ -442,7 +446,7 @@ def _number(step: ScalarStep) -> _Read:
     def instant(source: _Source) -> int:
         number = source.number()
         if abs(number) > MAX_MILLISECONDS:
-            raise ValueError("a time that is too far from 1970")
+            raise _UnfitValue("a time that is too far from 1970")
         return number * factor
 
     return instant
@@ -506,7 +510,11 @@ def _decimal(step: ScalarStep) -> _Read:
     assert wanted is not None
 
     def decimal(source: _Source) -> Any:
-        return decimal_of(source.taken(size if step.kind == "fixed" else source.number()), wanted, shift)
+        data = source.taken(size if step.kind == "fixed" else source.number())
+        try:
+            return decimal_of(data, wanted, shift)
+        except ValueError as error:
+            raise _UnfitValue(str(error)) from error
 
     return decimal
 
