@@ -143,6 +143,26 @@ class StoredObject(Versioned):
         except NotFound:
             return None
 
+    @classmethod
+    def load_to_replace(cls, store: Store, key: str) -> tuple[Self | FormatError | None, str | None]:
+        """The object under ``key`` and its ETag, for a writer that replaces it even if it is damaged.
+
+        It is the error of a damaged one, and None without one. Raises LaterFormat, since such an object is whole, and
+        StoreError.
+        """
+        try:
+            body, etag = store.get(key, limit=cls.most_bytes)
+        except NotFound:
+            return None, None
+        except FormatError as error:  # it is too large
+            return error, store.head(key).etag
+        try:
+            return cls.from_bytes(body, key), etag
+        except LaterFormat:
+            raise
+        except FormatError as error:
+            return error, etag
+
 
 class Version(NamedTuple, Generic[Object]):
     """An object, and the ETag of this version."""

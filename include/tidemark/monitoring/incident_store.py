@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from tidemark.endpoints import resolver_of
-from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError
+from tidemark.errors import FormatError, NotFound, StoreError
 from tidemark.formats.raw.watermark_index import LeaderEntry
 from tidemark.formats.table.ledger import Ledger
 from tidemark.inspection.agent_reports import led_partitions
@@ -58,13 +58,10 @@ def change_incidents(deployment: Deployment, cluster: str, change: Callable[[Inc
     none = Incidents(cluster=cluster, at=_NEVER)
 
     def read() -> tuple[Incidents, str | None]:
-        try:
-            return Incidents.load_version_or_none(store, key) or (none, None)
-        except LaterFormat:
-            raise
-        except FormatError:
-            log.exception("the incidents are begun again")
-            return none, store.head(key).etag
+        found, etag = Incidents.load_to_replace(store, key)
+        if isinstance(found, FormatError):
+            log.error("the incidents are begun again", exc_info=found)
+        return found if isinstance(found, Incidents) else none, etag
 
     return update(store, key, read, change, then="the next look tries again")
 

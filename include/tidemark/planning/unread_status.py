@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from tidemark.errors import FormatError, LaterFormat, NotFound, StoreError, TidemarkError
+from tidemark.errors import FormatError, LaterFormat, StoreError, TidemarkError
 from tidemark.formats.table.statuses import MOST_MESSAGES, UnreadStatus
 from tidemark.store.update import update
 from tidemark.table.delta_table import TopicTable
@@ -59,14 +59,10 @@ def _update(table: TopicTable, at: datetime, change: Callable[[UnreadStatus], Un
     nothing = UnreadStatus(cluster=topic.cluster, topic=topic.topic, at=at, since=at)
 
     def read() -> tuple[UnreadStatus, str | None]:
-        try:
-            return UnreadStatus.load_version(table.store, key)
-        except NotFound:
-            return nothing, None
-        except LaterFormat:
-            raise
-        except FormatError:
-            return nothing.model_copy(update={"count": -1}), table.store.head(key).etag
+        found, etag = UnreadStatus.load_to_replace(table.store, key)
+        if isinstance(found, FormatError):
+            return nothing.model_copy(update={"count": -1}), etag
+        return found or nothing, etag
 
     try:
         update(table.store, key, read, change, then="the next run records it")

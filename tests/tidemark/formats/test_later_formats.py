@@ -16,7 +16,7 @@ from tests.support.erased import erase
 from tests.support.raw_builder import RawBuilder
 from tests.tidemark.formats.packing import content, line
 from tests.tidemark.test_unreadable import KINDS
-from tidemark.errors import FormatError, LaterFormat
+from tidemark.errors import FormatError, LaterFormat, PreconditionFailed
 from tidemark.formats.base import StoredObject, canonical
 from tidemark.formats.raw.masks import digest_of
 from tidemark.formats.raw.pack import RangePointer, build, range_of_line
@@ -140,6 +140,19 @@ def test_a_landing_of_a_later_version_is_not_replaced(tmp_path: Path) -> None:
     store.put("k", b'{"format":2}')
     with pytest.raises(LaterFormat, match=LiveLanding.__name__):
         read_landing(store, "k")
+
+
+def test_what_replaces_a_damaged_object_is_refused_where_another_writer_has_replaced_it(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    assert LiveLanding.load_to_replace(store, "k") == (None, None)
+    for damaged in (b"{}", b" " * (LiveLanding.most_bytes + 1)):
+        damaged_etag = store.put("k", damaged)
+        found, etag = LiveLanding.load_to_replace(store, "k")
+        assert isinstance(found, FormatError)
+        assert etag == damaged_etag
+        store.put("k", b"another writer's")
+        with pytest.raises(PreconditionFailed):
+            store.put("k", b"ours", if_match=etag)
 
 
 def test_a_ledger_names_the_bytes_of_its_parent() -> None:

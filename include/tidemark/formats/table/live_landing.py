@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import AwareDatetime, Field
 
-from tidemark.errors import FormatError, LaterFormat, NotFound
 from tidemark.formats import object_sizes
 from tidemark.formats.base import Model, StoredObject
 from tidemark.store import Store
@@ -78,16 +77,8 @@ class StoredLanding(NamedTuple):
 
 def read_landing(store: Store, key: str) -> StoredLanding:
     """The landing under ``key``. A damaged one counts as none, and is replaced. Raises LaterFormat and StoreError."""
-    try:
-        fetched = store.get(key, limit=LiveLanding.most_bytes)
-    except NotFound:
-        return StoredLanding(None, None)
-    try:
-        return StoredLanding(LiveLanding.from_bytes(fetched.body, key), fetched.etag)
-    except LaterFormat:
-        raise
-    except FormatError:
-        return StoredLanding(None, fetched.etag)
+    found, etag = LiveLanding.load_to_replace(store, key)
+    return StoredLanding(found if isinstance(found, LiveLanding) else None, etag)
 
 
 def write_landing(store: Store, key: str, landing: LiveLanding, etag: str | None) -> str:
