@@ -20,6 +20,7 @@ from tidemark.formats.table.plan import RUN_LIMIT, RunPlan, RunResult, SegmentTa
 from tidemark.planning import plan_ingest, plan_rebuild, plan_replay, write_plan
 from tidemark.planning.maintenance import fold as rules
 from tidemark.planning.maintenance.vacuum import MARGIN, TOMBSTONES, judge
+from tidemark.raw import objects
 from tidemark.table.evidence import evidence_key
 from tidemark_spark.jobs.running import run_job
 from tidemark_spark.model import Job, Outcome
@@ -310,7 +311,8 @@ def test_a_clean_up_that_dies_is_done_by_the_next(world: World, monkeypatch: pyt
         return [function(one) for one in items]
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "in_parallel", one_by_one)
+        for module in (cleaning, objects):
+            patch.setattr(module, "in_parallel", one_by_one)
         patch.setattr(type(world.table.store), "delete", dying)
         with pytest.raises(Died):
             vacuum(world.table)

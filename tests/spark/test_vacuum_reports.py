@@ -20,6 +20,7 @@ from tidemark.formats.table.audit_report import AuditFailure, AuditFinding, Audi
 from tidemark.formats.table.plan import RunProgress
 from tidemark.openlineage.hand_over import new_place, put, read
 from tidemark.planning.maintenance.vacuum import REPORTS_KEPT, RUN_OVER
+from tidemark.raw import objects
 from tidemark.store import LocalStore
 from tidemark.timestamps import utc_now
 from tidemark_spark.audit.run import change_verdict, write_report
@@ -140,7 +141,8 @@ def test_a_vacuum_that_dies_between_two_reports_is_done_by_the_next(
 
     before = reports(old)
     with monkeypatch.context() as patch:
-        patch.setattr(cleaning, "in_parallel", backwards)
+        for module in (cleaning, objects):
+            patch.setattr(module, "in_parallel", backwards)
         patch.setattr(LocalStore, "delete", dying)
         with pytest.raises(Died):
             vacuum(old.table)
